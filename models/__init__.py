@@ -2,5 +2,5 @@
 
 if __name__ != "probattn.models":
     raise ImportError(
-        f"this folder is a part of probattn, not a package called {__name__!r}: write `import probattn.models`"
+        f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.models`"
     )
