@@ -1,0 +1,216 @@
+"""The evidence lower bound of models with attention sites, with its parts kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyro
+import torch
+from pyro.distributions import Unit
+from pyro.distributions.util import scale_and_mask
+from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.elbo import ELBOModule
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+from probattn.attention.posterior import SitePosterior
+from probattn.attention.site import INFER_KEY
+from probattn.distributions import Weibull
+from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+
+
+class ELBOTerms(NamedTuple):
+    """Parts of the objective per datum: sums over the batch, scaled by Pyro's plates and divided by the data size.
+
+    Attributes:
+        loss: ``kl - log_likelihood - factors``, what is minimised.
+        log_likelihood: log density of the observed sites.
+        kl: the KL as it enters the loss: reduced and weighted.
+        kl_nats: the plain KL summed over sites, pairs and heads, in nats.
+        factors: sum of ``pyro.factor`` terms.
+    """
+
+    loss: Tensor
+    log_likelihood: Tensor
+    kl: Tensor
+    kl_nats: Tensor
+    factors: Tensor
+
+
+class SiteTerms(NamedTuple):
+    """One site's share of a step: its KL in nats per datum, its posterior and what it covers."""
+
+    kl_nats: Tensor
+    posterior: SitePosterior
+
+
+class AttentionELBO(TraceMeanField_ELBO):  # type: ignore[misc]  # pyro ships no types for it
+    """``TraceMeanField_ELBO`` that evaluates an attention site's analytic KL once and nothing else of it.
+
+    Pyro's own class gives the same value and gradient but also the log densities of every drawn weight, which the
+    analytic KL does not need. Called with a model and an :class:`AttentionGuide` it returns an
+    :class:`AttentionELBOModule`; with ``pyro.infer.SVI`` it behaves as any Pyro ELBO (undivided).
+
+    Example:
+        >>> import torch, probattn
+        >>> import pyro.distributions as dist
+        >>> mha = probattn.MultiheadAttention(4, 2, batch_first=True)
+        >>> def model(x, y):
+        ...     with pyro.plate("data", len(x)):
+        ...         output, _ = mha(x, x, x)
+        ...         pyro.sample("y", dist.Normal(output, 1.0).to_event(2), obs=y)
+        >>> x = torch.randn(3, 5, 4)
+        >>> terms = AttentionELBO()(model, AttentionGuide(model))(x, x)
+        >>> bool(torch.isclose(terms.loss, terms.kl - terms.log_likelihood))
+        True
+    """
+
+    def __call__(self, model: Callable[..., Any], guide: AttentionGuide) -> AttentionELBOModule:  # type: ignore[override]  # a narrower guide and module
+        """Binds model and guide into a module that returns :class:`ELBOTerms`."""
+        return AttentionELBOModule(model, guide, self)
+
+    def _get_trace(
+        self, model: Callable[..., Any], guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Trace, Trace]:
+        if not isinstance(guide, AttentionGuide):
+            traces: tuple[Trace, Trace] = super()._get_trace(model, guide, args, kwargs)
+            return traces
+        guide(*args, **kwargs)
+        model_trace, guide_trace = guide.get_traces()
+        model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
+        _require_data(model_trace)
+        return model_trace, guide_trace
+
+    def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
+        terms, _ = trace_terms(model_trace, guide_trace)
+        return terms.loss.item(), terms.loss
+
+
+class AttentionELBOModule(ELBOModule):  # type: ignore[misc]  # pyro ships no types for it
+    """A model, its guide and the ELBO as one ``torch.nn.Module``: parameters once, ``forward`` gives the loss parts.
+
+    Args:
+        model: the Pyro model; its parameters are this module's when it is an ``nn.Module``.
+        guide: the guide.
+        elbo: the estimator; its ``num_particles`` draws are averaged.
+    """
+
+    def __init__(self, model: Callable[..., Any], guide: AttentionGuide, elbo: AttentionELBO) -> None:
+        nn.Module.__init__(self)
+        self.model = model
+        self.guide = guide
+        self.elbo = elbo
+        self._sites: dict[str, SiteTerms] = {}
+
+    def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:
+        """Runs the model once per particle.
+
+        Returns:
+            The terms per datum, 0-dimensional tensors; ``terms.loss.backward()`` trains.
+
+        Raises:
+            ValueError: no observed site and no factor; or a latent site that the guide does not know.
+        """
+        self._sites = {}
+        particles: list[ELBOTerms] = []
+        with pyro.settings.context(module_local_params=True):
+            for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
+                terms, self._sites = trace_terms(model_trace, guide_trace)
+                size = _data_size(model_trace)
+                particles.append(ELBOTerms(*(term / size for term in terms)))
+                self._sites = {
+                    name: SiteTerms(site.kl_nats / size, site.posterior) for name, site in self._sites.items()
+                }
+        return ELBOTerms(*(torch.stack(values).mean() for values in zip(*particles, strict=True)))
+
+    def diagnostics(self) -> dict[str, dict[str, float]]:
+        """Health of the posterior in the last step, per site.
+
+        Returns:
+            For every site ``kl_nats`` (per datum), ``concentration`` (mean k over valid pairs; Weibull only) and
+            ``cv`` (mean analytic standard deviation over mean of S). A cv near 0 means a collapsed posterior.
+        """
+        return {name: _site_diagnostics(site) for name, site in self._sites.items()}
+
+
+def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
+    """The objective's parts from a pair of traces, undivided, and the attention sites among them."""
+    log_likelihood: Tensor | float = 0.0
+    factors: Tensor | float = 0.0
+    kl: Tensor | float = 0.0
+    sites: dict[str, SiteTerms] = {}
+    for name, site in model_trace.nodes.items():
+        if site["type"] != "sample" or site_is_subsample(site):
+            continue
+        if site["is_observed"]:
+            if isinstance(site["fn"], Unit):
+                factors = factors + site["log_prob_sum"]
+            else:
+                log_likelihood = log_likelihood + site["log_prob_sum"]
+            continue
+        guide_site = guide_trace.nodes[name]
+        posterior = site["infer"].get(INFER_KEY)
+        if isinstance(posterior, SitePosterior):
+            nats = posterior.kl()  # [B]
+            kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
+            plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"]).sum()
+            sites[name] = SiteTerms(plain, posterior)
+        elif not site["infer"].get(PREDICTION_KEY):
+            divergence = kl_divergence(guide_site["fn"], site["fn"])
+            kl = kl + scale_and_mask(divergence, guide_site["scale"], guide_site["mask"]).sum()
+    reference = torch.as_tensor(log_likelihood)
+    kl_nats = sum((term.kl_nats for term in sites.values()), reference.new_zeros(()))
+    tensors = [torch.as_tensor(term, device=reference.device) for term in (log_likelihood, kl, factors)]
+    likelihood_term, kl_term, factor_term = tensors
+    loss = kl_term - likelihood_term - factor_term
+    return ELBOTerms(loss, likelihood_term, kl_term, kl_nats, factor_term), sites
+
+
+def _plate_scale(site: dict[str, Any]) -> float:
+    scale = 1.0
+    for frame in site["cond_indep_stack"]:
+        if frame.full_size and frame.size:
+            scale *= frame.full_size / frame.size
+    return scale
+
+
+def _data_size(trace: Trace) -> int:
+    """Full size of the outermost data plate; 1 without plates."""
+    for site in trace.nodes.values():
+        if site["type"] == "sample" and site["is_observed"] and site["cond_indep_stack"]:
+            frame = site["cond_indep_stack"][0]
+            return int(frame.full_size or frame.size)
+    return 1
+
+
+def _require_data(trace: Trace) -> None:
+    samples = [site for site in trace.nodes.values() if site["type"] == "sample"]
+    for site in samples:
+        if not site["is_observed"] and site["infer"].get(PREDICTION_KEY):
+            raise ValueError(
+                f"AttentionELBO: the site {site['name']!r} is not observed; give its labels to train or evaluate"
+            )
+    if not any(site["is_observed"] and not site_is_subsample(site) for site in samples):
+        raise ValueError("AttentionELBO: expected an observed site or a factor in the model, found none")
+
+
+def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
+    distribution = site.posterior.distribution
+    report = {"kl_nats": site.kl_nats.item()}
+    with torch.no_grad():
+        spread = distribution.log_cv().exp()
+        report["cv"] = _valid_mean(spread, site.posterior)
+        if isinstance(distribution, Weibull):
+            report["concentration"] = _valid_mean(distribution.concentration, site.posterior)
+    return report
+
+
+def _valid_mean(values: Tensor, posterior: SitePosterior) -> float:
+    values = values.expand(posterior.prior.batch_shape)
+    if posterior.mask is None:
+        return values.mean().item()
+    weight = posterior.mask.pair_weight.to(values.dtype).expand_as(values)
+    return ((values * weight).sum() / weight.sum().clamp_min(1)).item()

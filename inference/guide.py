@@ -1,0 +1,100 @@
+"""The guide of attention sites: prior and posterior from one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.runtime import Message
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from probattn.attention.noise import GlobalNoise, Noise
+from probattn.attention.posterior import SitePosterior
+from probattn.attention.site import INFER_KEY
+
+PREDICTION_KEY = "prediction"
+"""A site with ``infer={"prediction": True}`` that is not observed is drawn from the model (a label to predict)."""
+
+
+class AttentionGuide(GuideMessenger):
+    r"""Draws every attention site from its own posterior while the model runs, once.
+
+    The posterior's parameters live in the model's sites, so the guide has none. It serves
+    :class:`probattn.inference.AttentionELBO`, ``pyro.infer.TraceMeanField_ELBO`` and ``Trace_ELBO`` alike. A site's
+    scale is multiplied by ``kl_weight`` and by its KL reduction, once, where the model's plates have set theirs:
+
+    .. math:: \mathcal L = \log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l)), \quad S \sim q.
+
+    Args:
+        model: the Pyro model.
+        kl_weight: w, >= 0; set anew at any step (annealing).
+        noise: source of the draws; torch's global generators by default.
+
+    Raises:
+        ValueError: a negative weight.
+
+    Example:
+        >>> import pyro, torch, probattn
+        >>> mha = probattn.MultiheadAttention(8, 2, batch_first=True)
+        >>> guide = AttentionGuide(mha, kl_weight=0.1)
+        >>> sorted(guide(*[torch.randn(1, 3, 8)] * 3))
+        ['attention']
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], *, kl_weight: float = 1.0, noise: Noise | None = None
+    ) -> None:
+        super().__init__(model)
+        self.kl_weight = kl_weight
+        self.noise: Noise = GlobalNoise() if noise is None else noise
+
+    @property
+    def kl_weight(self) -> float:
+        """Weight of the KL in the objective."""
+        return self._kl_weight
+
+    @kl_weight.setter
+    def kl_weight(self, weight: float) -> None:
+        if not weight >= 0:
+            raise ValueError(f"AttentionGuide.kl_weight: expected a number >= 0, got {weight}")
+        self._kl_weight = float(weight)
+
+    def _pyro_sample(self, msg: Message) -> None:
+        infer = cast(dict[str, Any], msg["infer"])
+        posterior = infer.get(INFER_KEY)
+        if msg["is_observed"] or site_is_subsample(msg):
+            return
+        if isinstance(posterior, SitePosterior):
+            self._answer(msg, infer, posterior)
+        elif infer.get(PREDICTION_KEY):
+            infer["prior"] = msg["fn"]
+        else:
+            super()._pyro_sample(msg)
+
+    def _answer(self, msg: Message, infer: dict[str, Any], posterior: SitePosterior) -> None:
+        prior = cast(TorchDistributionMixin, msg["fn"])
+        event = posterior.event()
+        if event.batch_shape != prior.batch_shape:
+            raise ValueError(
+                f"site {msg['name']!r}: the call has batch shape {list(event.batch_shape)}, its plates "
+                f"{list(prior.batch_shape)}; put the call into one plate over its batch dimension"
+            )
+        infer["prior"] = prior
+        msg["fn"] = event
+        if msg["value"] is None:
+            msg["value"] = posterior.draw(self.noise)
+        msg["scale"] = msg["scale"] * (self.kl_weight * posterior.reduction_factor())
+
+    def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:
+        """Posterior of a latent site that is no attention site; override it for a model with such sites.
+
+        Raises:
+            ValueError: always, here.
+        """
+        raise ValueError(
+            f"AttentionGuide: the latent site {name!r} is not an attention site; observe it, mark a value to predict "
+            f'with infer={{"{PREDICTION_KEY}": True}}, or override AttentionGuide.get_posterior'
+        )

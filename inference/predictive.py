@@ -1,0 +1,239 @@
+"""Predictions from the posterior: draws folded into the batch, and the posterior expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor, nn
+
+from probattn.attention.noise import SeededNoise
+from probattn.attention.posterior import SitePosterior
+from probattn.attention.scores import normalise
+from probattn.attention.site import INFER_KEY
+from probattn.distributions.carried_log import carried_log, exp_carrying_log
+from probattn.inference.guide import AttentionGuide
+
+Model = Callable[[Mapping[str, Tensor]], Tensor]
+ROWS_PER_PASS = 256
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Draws from the posterior predictive distribution of one batch.
+
+    Attributes:
+        logits: ``[P, B, C]``.
+        attention: weights by site, ``[P, B, H, T, S]``; None unless asked for as draws.
+        attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless asked for.
+        attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
+    """
+
+    logits: Tensor
+    attention: dict[str, Tensor] | None = None
+    attention_mean: dict[str, Tensor] | None = None
+    attention_std: dict[str, Tensor] | None = None
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Class probabilities of every draw, ``[P, B, C]``."""
+        return torch.softmax(self.logits.float(), dim=-1)
+
+    @property
+    def mean_probabilities(self) -> Tensor:
+        """Posterior predictive probabilities ``[B, C]``: the mean over draws."""
+        return self.probabilities.mean(dim=0)
+
+
+class PosteriorExpectation(Messenger):
+    """Pyro handler that gives every attention site its posterior expectation E[S] instead of a draw."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        infer: Mapping[str, Any] = msg["infer"] or {}
+        posterior = infer.get(INFER_KEY)
+        if isinstance(posterior, SitePosterior) and msg["value"] is None:
+            msg["value"] = exp_carrying_log(posterior.distribution.log_mean)
+
+
+def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
+    """Point prediction: one pass with every S at its posterior expectation (Zhang et al. 2021, section 5.1.1).
+
+    E[S] normalised is not E[W]: this is not the mean over draws, which :func:`posterior_predict` gives.
+
+    Args:
+        model: a Pyro model that maps a batch to logits; evaluated in evaluation mode, without gradients.
+        batch: its inputs.
+
+    Returns:
+        Logits ``[B, C]``.
+    """
+    with _evaluating(model), PosteriorExpectation():
+        return model(batch)
+
+
+def posterior_predict(
+    model: Model,
+    batch: Mapping[str, Tensor],
+    num_samples: int = 20,
+    *,
+    seed: int | Sequence[int] = 0,
+    chunk_size: int | None = None,
+    attention: Literal["all"] | Sequence[str] | None = None,
+    streaming: bool = False,
+    batch_keys: Sequence[str] | None = None,
+    label_name: str = "labels",
+) -> Posterior:
+    """Draws predictions, and attention weights if asked, from the posterior.
+
+    The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk. Draw p takes
+    its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it.
+
+    Args:
+        model: a Pyro model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation
+            mode, without gradients, and left in the mode it was in.
+        batch: its inputs; labels are ignored.
+        num_samples: P, draws.
+        seed: non-negative integer, or a sequence of them (seed and batch number, say).
+        chunk_size: draws per pass; bounds memory. Default: about 256 rows per pass.
+        attention: sites whose weights to return, or "all".
+        streaming: return mean and standard deviation of the weights instead of all draws.
+        batch_keys: inputs whose first dimension is the batch. Default: all of them.
+        label_name: key of the labels, dropped.
+
+    Returns:
+        The draws.
+
+    Raises:
+        ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, or an unknown site.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> import probattn
+        >>> from probattn.models import Classifier, convert
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> model = Classifier(convert(BertForSequenceClassification(config), probattn.BayesianAttention()))
+        >>> draws = posterior_predict(model, {"input_ids": torch.ones(3, 4, dtype=torch.long)}, 5, attention="all")
+        >>> draws.logits.shape, [weights.shape for weights in draws.attention.values()]
+        (torch.Size([5, 3, 2]), [torch.Size([5, 3, 2, 4, 4])])
+    """
+    inputs, keys, rows = _inputs(batch, batch_keys, label_name)
+    for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
+        if number is not None and number < 1:
+            raise ValueError(f"posterior_predict: expected {name} >= 1, got {number}")
+    chunk = chunk_size or max(1, ROWS_PER_PASS // rows)
+    seeds = [_seed(seed, draw) for draw in range(num_samples)]
+    device = next(iter(inputs.values())).device
+    guide = AttentionGuide(model)
+    logits: list[Tensor] = []
+    collector = _Collector(attention, streaming)
+    with _evaluating(model):
+        for start in range(0, num_samples, chunk):
+            part = seeds[start : start + chunk]
+            guide.noise = SeededNoise(part, device)
+            folded = {
+                name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in keys else value
+                for name, value in inputs.items()
+            }
+            with guide:
+                output = model(folded)
+            logits.append(output.unflatten(0, (len(part), rows)))
+            collector.add(guide, len(part))
+            guide.trace.nodes.clear()
+    return Posterior(torch.cat(logits), *collector.results())
+
+
+@dataclass
+class _Collector:
+    """Gathers attention weights over the chunks, as draws or as running moments."""
+
+    wanted: Literal["all"] | Sequence[str] | None
+    streaming: bool
+    draws: dict[str, list[Tensor]] = field(default_factory=dict)
+    moments: dict[str, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
+
+    def add(self, guide: AttentionGuide, draws: int) -> None:
+        if self.wanted is None:
+            return
+        sites = {
+            name: site
+            for name, site in guide.trace.nodes.items()
+            if site["type"] == "sample" and isinstance(site["infer"].get(INFER_KEY), SitePosterior)
+        }
+        names = list(sites) if self.wanted == "all" else list(self.wanted)
+        for name in names:
+            if name not in sites:
+                known = ", ".join(sites) or "none: convert the network first"
+                raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {known}")
+            site = sites[name]
+            weights = normalise(carried_log(site["value"]), site["infer"][INFER_KEY].mask)
+            weights = weights.unflatten(0, (draws, -1))
+            if self.streaming:
+                self.moments[name] = _merge(self.moments.get(name), weights)
+            else:
+                self.draws.setdefault(name, []).append(weights)
+
+    def results(self) -> tuple[dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]:
+        if self.wanted is None:
+            return None, None, None
+        if not self.streaming:
+            return {name: torch.cat(parts) for name, parts in self.draws.items()}, None, None
+        mean = {name: moment[1] for name, moment in self.moments.items()}
+        std = {name: (m2 / max(count - 1, 1)).sqrt() for name, (count, _, m2) in self.moments.items()}
+        return None, mean, std
+
+
+def _merge(known: tuple[int, Tensor, Tensor] | None, weights: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Count, mean and sum of squared deviations of all draws so far (Chan et al. 1979)."""
+    count, mean = weights.shape[0], weights.mean(dim=0)
+    m2 = (weights - mean).square().sum(dim=0)
+    if known is None:
+        return count, mean, m2
+    before, old_mean, old_m2 = known
+    total, delta = before + count, mean - old_mean
+    return total, old_mean + delta * (count / total), old_m2 + m2 + delta.square() * (before * count / total)
+
+
+def _inputs(
+    batch: Mapping[str, Tensor], batch_keys: Sequence[str] | None, label_name: str
+) -> tuple[dict[str, Tensor], set[str], int]:
+    inputs = {name: value for name, value in batch.items() if name != label_name}
+    keys = set(inputs if batch_keys is None else batch_keys)
+    if not keys or keys - inputs.keys():
+        raise ValueError(
+            f"posterior_predict: expected batch_keys among the inputs {sorted(inputs)}, got {sorted(keys)}"
+        )
+    sizes = {name: inputs[name].shape[0] if inputs[name].dim() else 0 for name in sorted(keys)}
+    if len(set(sizes.values())) != 1:
+        raise ValueError(
+            f"posterior_predict: expected one batch size, got {sizes}; name the batched inputs with batch_keys"
+        )
+    rows = next(iter(sizes.values()))
+    if rows == 0:
+        raise ValueError("posterior_predict: expected at least one row, got an empty batch")
+    return inputs, keys, rows
+
+
+def _seed(seed: int | Sequence[int], draw: int) -> int:
+    entropy = [seed] if isinstance(seed, int) else list(seed)
+    return int(np.random.SeedSequence([*entropy, draw]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def _evaluating(model: Model) -> Iterator[None]:
+    """Evaluation mode without gradients; every submodule gets its own mode back."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    training = [module for module in modules if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,99 @@
+"""Which keys a query may attend to, and which queries are real tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+MASKED_SCORE = -1e30
+"""Score of a forbidden pair: exp() of it is exactly 0, and it stays finite under sums and small products in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMask:
+    """The validity of query-key pairs of one attention call.
+
+    Everything derived from the mask is computed once, on first use, so that one mask object can serve every layer of
+    a forward pass.
+
+    Args:
+        valid: bool ``[B, 1 | H, 1 | T, S]``, True where the query may attend to the key.
+        query_valid: bool ``[B, T]``, True where the query is a real token; padded queries take no part in the KL.
+            ``None``: every query is real.
+
+    Raises:
+        TypeError: a tensor is not bool.
+        ValueError: a tensor has the wrong number of dimensions or the batch sizes differ.
+
+    Example:
+        >>> padding = torch.tensor([[True, True, False]])
+        >>> mask = AttentionMask(padding[:, None, None, :], query_valid=padding)
+        >>> mask.rows_alike, mask.has_empty_rows
+        (True, False)
+    """
+
+    valid: Tensor
+    query_valid: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.valid.dtype != torch.bool:
+            raise TypeError(f"AttentionMask.valid: expected bool (True = attend), got {self.valid.dtype}")
+        if self.valid.dim() != 4:
+            raise ValueError(
+                f"AttentionMask.valid: expected [B, 1 or H, 1 or T, S], got shape {list(self.valid.shape)}"
+            )
+        if self.query_valid is None:
+            return
+        if self.query_valid.dtype != torch.bool:
+            raise TypeError(f"AttentionMask.query_valid: expected bool, got {self.query_valid.dtype}")
+        if self.query_valid.dim() != 2:
+            raise ValueError(
+                f"AttentionMask.query_valid: expected [B, T], got shape {list(self.query_valid.shape)}"
+            )
+
+    @cached_property
+    def additive(self) -> Tensor:
+        """Float32 of ``valid``'s shape: 0 where valid, :data:`MASKED_SCORE` elsewhere."""
+        return (~self.valid).float().mul_(MASKED_SCORE)
+
+    @cached_property
+    def rows_alike(self) -> bool:
+        """True when every query sees the same keys (padding only; neither causal nor windowed)."""
+        if self.valid.shape[2] == 1 or self.valid.stride(2) == 0:
+            return True
+        return bool((self.valid == self.valid[:, :, :1]).all())
+
+    @cached_property
+    def key_additive(self) -> Tensor:
+        """:attr:`additive` of a mask whose rows are alike, ``[B, 1 | H, 1, S]``."""
+        return self.additive[:, :, :1]
+
+    @cached_property
+    def valid_weight(self) -> Tensor:
+        """``valid`` as float32 0/1 factors."""
+        return self.valid.float()
+
+    @cached_property
+    def row_weight(self) -> Tensor:
+        """Float32 ``[B, 1 | H, 1 | T, 1]``: 0 for a query without any key, else 1."""
+        return self.valid.any(dim=-1, keepdim=True).float()
+
+    @cached_property
+    def has_empty_rows(self) -> bool:
+        """True when some query has no key at all; its output is defined to be zero."""
+        return bool((self.row_weight == 0).any())
+
+    @cached_property
+    def pair_weight(self) -> Tensor:
+        """Float32 0/1 ``[B, 1 | H, 1 | T, S]``: valid pairs of real queries, those that take part in the KL."""
+        if self.query_valid is None:
+            return self.valid_weight
+        return self.valid_weight * self.query_valid[:, None, :, None].float()
+
+    @cached_property
+    def pair_valid(self) -> Tensor:
+        """:attr:`pair_weight` as bool."""
+        return self.pair_weight.bool()

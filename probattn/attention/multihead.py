@@ -1,0 +1,243 @@
+"""A drop-in for ``torch.nn.MultiheadAttention`` whose weights are latent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probattn.attention.bayesian import BayesianAttention
+from probattn.attention.masks import AttentionMask
+from probattn.attention.site import AttentionSite, SiteSpec
+from probattn.attention.upward import UpwardChain
+
+
+class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[misc]  # pyro's metaclass is untyped
+    r"""``torch.nn.MultiheadAttention`` with Bayesian attention weights.
+
+    Constructor, forward signature, masks and state dict are torch's; a state dict saved from torch's module loads
+    (the site's own parameters then keep their values). Evaluated without a Pyro handler and with sigma 0 it returns
+    what torch's module returns in evaluation mode, with two differences: a query that may attend to no key gives
+    zeros before the output projection, not NaN, and ``dropout`` is not applied to stochastic weights. Batches are a
+    plate's business: call it inside ``pyro.plate("data", B)``.
+
+    Args:
+        embed_dim: size of queries and outputs.
+        num_heads: H.
+        dropout: kept for torch's signature; stochastic weights are not dropped out.
+        bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
+        method: options of the attention weights.
+        site: name of the Pyro site. Default: the module's name inside its parent ``PyroModule``, else "attention".
+
+    Example:
+        >>> import torch
+        >>> layer = MultiheadAttention(16, 4, batch_first=True, method=BayesianAttention()).eval()
+        >>> x = torch.randn(2, 5, 16)
+        >>> output, weights = layer(x, x, x)
+        >>> output.shape, weights.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        method: BayesianAttention | None = None,
+        site: str | None = None,
+    ) -> None:
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout=dropout,
+            bias=bias,
+            add_bias_kv=add_bias_kv,
+            add_zero_attn=add_zero_attn,
+            kdim=kdim,
+            vdim=vdim,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+        options = BayesianAttention() if method is None else method
+        self.latent = AttentionSite(options, SiteSpec(num_heads, self.head_dim)).to(device=device, dtype=dtype)
+        self.site = site
+        # A hook also keeps torch.nn.TransformerEncoderLayer from its fused path, which would go round the site.
+        self.register_forward_pre_hook(_start_alone)
+        self.register_load_state_dict_pre_hook(_keep_latent)
+
+    @property
+    def site_name(self) -> str:
+        """Name of the Pyro site."""
+        return self.site or self._pyro_name or "attention"
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends; arguments and results are those of ``torch.nn.MultiheadAttention.forward``.
+
+        Args:
+            query: ``[T, B, E]``, ``[B, T, E]`` with ``batch_first``, or ``[T, E]``.
+            key: likewise with S.
+            value: likewise with S.
+            key_padding_mask: ``[B, S]``; bool: True = ignore this key; float: added to the scores.
+            need_weights: whether to return the weights.
+            attn_mask: ``[T, S]`` or ``[B * H, T, S]``; bool: True = forbidden; float: added to the scores.
+            average_attn_weights: whether the returned weights are averaged over heads.
+            is_causal: says that ``attn_mask`` is the causal mask; one must be given.
+
+        Returns:
+            Output shaped as the query, and weights ``[B, T, S]`` (``[B, H, T, S]`` unaveraged) or None.
+
+        Raises:
+            ValueError: ``is_causal`` without a mask, or a mask of the wrong shape.
+        """
+        if is_causal and attn_mask is None:
+            raise ValueError("MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None")
+        batched = query.dim() == 3
+        own_padding = query is key and key_padding_mask is not None and key_padding_mask.dtype == torch.bool
+        if not batched:
+            query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
+        q, k, v = self._project(query, key, value)  # [B, T or S, E]
+        mask, bias = self._masks(key_padding_mask, attn_mask, q, k, own_padding)
+        heads = [self._split(tensor) for tensor in (q, k, v)]
+        output, weights = self.latent(self.site_name, *heads, mask, bias=bias)
+        output = self.out_proj(output.transpose(1, 2).flatten(2))
+        if not batched:
+            output, weights = output.squeeze(0), weights.squeeze(0)
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        if not need_weights:
+            return output, None
+        return output, weights.mean(dim=-3) if average_attn_weights else weights
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
+        if self.bias_k is not None:
+            k = torch.cat([k, self.bias_k.expand(len(k), -1, -1)], dim=1)
+            v = torch.cat([v, self.bias_v.expand(len(v), -1, -1)], dim=1)
+        if self.add_zero_attn:
+            k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+        return q, k, v
+
+    def _split(self, tensor: Tensor) -> Tensor:
+        return tensor.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, D]
+
+    def _masks(
+        self,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        own_padding: bool,
+    ) -> tuple[AttentionMask | None, Tensor | None]:
+        """Torch's masks (True or -inf = forbidden) as validity and a finite bias, padded for appended keys."""
+        batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
+        given = keys - (self.bias_k is not None) - self.add_zero_attn
+        valid: Tensor | None = None
+        bias: Tensor | None = None
+        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+            if mask is None:
+                continue
+            shaped = self._shape_mask(name, mask, batch, queries, given)
+            allowed = ~shaped if shaped.dtype == torch.bool else shaped > -torch.inf
+            allowed = F.pad(allowed, (0, keys - given), value=True)
+            valid = allowed if valid is None else valid & allowed
+            if shaped.dtype != torch.bool:
+                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - given))
+                bias = added if bias is None else bias + added
+        if valid is None:
+            return None, bias
+        real = ~key_padding_mask if own_padding and key_padding_mask is not None else None
+        return AttentionMask(valid.expand(batch, -1, -1, -1), real), bias
+
+    def _shape_mask(self, name: str, mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
+        if name == "key_padding_mask" and mask.shape == (batch, keys):
+            return mask[:, None, None, :]
+        if name == "attn_mask" and mask.shape == (queries, keys):
+            return mask[None, None]
+        if name == "attn_mask" and mask.shape == (batch * self.num_heads, queries, keys):
+            return mask.unflatten(0, (batch, self.num_heads))
+        shapes = (
+            f"[{batch}, {keys}]"
+            if name == "key_padding_mask"
+            else f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
+        )
+        raise ValueError(f"MultiheadAttention: expected {name} of shape {shapes}, got {list(mask.shape)}")
+
+
+def link(network: nn.Module) -> nn.Module:
+    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place.
+
+    The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
+    network calls them, each once per forward pass; unnamed sites are named after their layers.
+
+    Args:
+        network: the container.
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: it holds no such layer.
+
+    Example:
+        >>> import torch
+        >>> layers = torch.nn.ModuleList([MultiheadAttention(8, 2), MultiheadAttention(8, 2)])
+        >>> [layer.site_name for layer in link(layers)]
+        ['0', '1']
+    """
+    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, MultiheadAttention)}
+    if not layers:
+        raise ValueError(f"link: expected MultiheadAttention layers in {type(network).__name__}, found none")
+    chain = UpwardChain()
+    for name, layer in layers.items():
+        layer.latent.join(chain)
+        if layer.site is None:
+            layer.site = name or None
+    network.register_forward_pre_hook(chain.clear)
+    network.register_forward_hook(chain.clear, always_call=True)
+    return network
+
+
+def _start_alone(module: nn.Module, _: Iterable[Any]) -> None:
+    """Forgets what an interrupted pass left in a chain that this layer has to itself."""
+    latent = module.latent
+    if isinstance(latent, AttentionSite) and len(latent.chain) <= 1:
+        latent.chain.clear()
+
+
+def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Fills in the site's parameters where a state dict, being torch's, has none of them."""
+    own = {f"{prefix}latent.{name}": tensor for name, tensor in module.latent.state_dict().items()}
+    if not own.keys() & state_dict.keys():
+        state_dict.update(own)

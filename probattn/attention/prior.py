@@ -1,0 +1,92 @@
+"""The prior of the unnormalised attention weights: contextual or constant."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from probattn.attention.bayesian import BayesianAttention
+from probattn.attention.masks import AttentionMask
+from probattn.attention.scores import repeat_heads
+from probattn.distributions import Gamma, LogNormal
+
+
+class ContextualPrior(nn.Module):
+    r"""Log of the prior's concentration, an MLP of the keys normalised over them (Zhang et al. 2021, section 3.1).
+
+    .. math:: \alpha = \mathrm{softmax}_{keys}(f_2(\mathrm{ReLU}(f_1(K))))
+
+    The MLP is shared by the heads. The softmax runs over the keys that a query may attend to: once per key where all
+    queries see the same keys, per query under causal or windowed masks, so that the prior never sees the future.
+
+    Args:
+        head_dim: D.
+        hidden: width of the hidden layer.
+
+    Example:
+        >>> prior = ContextualPrior(8, 20)
+        >>> prior(torch.randn(2, 4, 5, 8), num_heads=4).exp().sum(-1).shape
+        torch.Size([2, 4, 1])
+    """
+
+    def __init__(self, head_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(head_dim, hidden)
+        self.output = nn.Linear(hidden, 1)
+
+    def forward(self, key: Tensor, num_heads: int, mask: AttentionMask | None = None) -> Tensor:
+        """Log concentration.
+
+        Args:
+            key: ``[B, G, S, D]``, grouped heads unrepeated.
+            num_heads: H.
+            mask: validity of the pairs.
+
+        Returns:
+            ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ; 0 at forbidden pairs.
+        """
+        key = key.to(self.hidden.weight.dtype)
+        logits = self.output(torch.relu(self.hidden(key))).squeeze(-1)  # [B, G, S]
+        logits = repeat_heads(logits.unsqueeze(-1), num_heads).transpose(-1, -2)  # [B, H, 1, S]
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        if mask is None:
+            return torch.log_softmax(logits, dim=-1)
+        valid, additive = mask.valid_weight, mask.additive
+        if mask.rows_alike:
+            valid, additive = valid[:, :, :1], additive[:, :, :1]
+        return torch.log_softmax(logits + additive.to(logits.dtype), dim=-1) * valid.to(logits.dtype)
+
+
+def site_prior(
+    method: BayesianAttention,
+    contextual: ContextualPrior | None,
+    key: Tensor,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    mask: AttentionMask | None,
+) -> Gamma | LogNormal:
+    """The prior of one call: Gamma(alpha, rate), or LogNormal(log alpha, prior_scale).
+
+    Args:
+        method: the options.
+        contextual: the prior's network; None for a constant prior.
+        key: ``[B, G, S, D]``.
+        shape: ``[B, H, T, S]``, the batch shape of the result.
+        dtype: floating type of the site.
+        mask: validity of the pairs.
+
+    Returns:
+        A distribution of batch shape ``shape``; its parameters stay unexpanded.
+    """
+    if contextual is None:
+        log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)
+    else:
+        log_alpha = contextual(key, shape[1], mask).to(dtype)
+    if method.posterior == "lognormal":
+        scale = log_alpha.new_full((), method.prior_scale)
+        return LogNormal(log_alpha, scale).expand(shape)
+    rate = log_alpha.new_full((), method.rate)
+    return Gamma(log_concentration=log_alpha, rate=rate).expand(shape)

@@ -1,0 +1,86 @@
+"""Attention scores before normalisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from probattn.attention.masks import AttentionMask
+
+
+def repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:
+    """Repeats grouped key/value heads so that there are ``num_heads`` of them.
+
+    Args:
+        tensor: ``[B, G, S, D]`` with G dividing ``num_heads``.
+        num_heads: number of query heads H.
+
+    Returns:
+        ``[B, H, S, D]``; the tensor itself when G = H.
+
+    Raises:
+        ValueError: G does not divide H.
+    """
+    groups = tensor.shape[1]
+    if groups == num_heads:
+        return tensor
+    if num_heads % groups:
+        raise ValueError(f"expected key/value heads that divide {num_heads} query heads, got {groups}")
+    return tensor.repeat_interleave(num_heads // groups, dim=1)
+
+
+def attention_scores(
+    query: Tensor,
+    key: Tensor,
+    mask: AttentionMask | None = None,
+    *,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    r"""Scaled dot-product scores, at least in float32, forbidden pairs at a large negative number.
+
+    .. math:: \Phi = c \tanh(Q K^\top s / c) + b, \qquad \Phi = Q K^\top s + b \text{ without a cap.}
+
+    Args:
+        query: ``[B, H, T, D]``.
+        key: ``[B, H, S, D]``.
+        mask: validity of the pairs; ``None`` allows all of them.
+        scale: s; default ``D ** -0.5`` (Vaswani et al. 2017).
+        bias: additive scores, broadcastable to ``[B, H, T, S]`` (relative positions); finite.
+        softcap: c; soft limit of the scores (Gemma 2).
+
+    Returns:
+        ``[B, H, T, S]``, float32 or float64.
+
+    Example:
+        >>> attention_scores(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 2, 4))
+        tensor([[[[2., 2.]]]])
+    """
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.matmul(query * factor, key.transpose(-1, -2))  # [B, H, T, S]
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if mask is not None:
+        scores = scores + mask.additive.to(scores.dtype)
+    return scores
+
+
+def normalise(logits: Tensor, mask: AttentionMask | None = None) -> Tensor:
+    r"""Attention weights :math:`W = S / \sum_{keys} S` from log S.
+
+    Args:
+        logits: log S, ``[B, H, T, S]``; what stands at forbidden pairs is ignored.
+        mask: validity of the pairs.
+
+    Returns:
+        Weights of the same shape; zeros for a query that may attend to no key.
+    """
+    if mask is None:
+        return torch.softmax(logits, dim=-1)
+    weights = torch.softmax(logits + mask.additive.to(logits.dtype), dim=-1)
+    return weights * mask.row_weight.to(weights.dtype) if mask.has_empty_rows else weights

@@ -1,0 +1,228 @@
+"""The site: one attention call as a Pyro latent variable. Every host and primitive goes through it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import pyro
+import torch
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probattn.attention.bayesian import BayesianAttention
+from probattn.attention.masks import AttentionMask
+from probattn.attention.posterior import SitePosterior, as_event
+from probattn.attention.prior import ContextualPrior, site_prior
+from probattn.attention.scores import attention_scores, normalise, repeat_heads
+from probattn.attention.upward import UpwardChain, UpwardMaps
+from probattn.distributions import LogNormal, Weibull
+from probattn.distributions.carried_log import carried_log, carries_log
+from probattn.distributions.log_space import log_gamma_1p_reciprocal
+
+INFER_KEY = "attention"
+"""Key of a site's ``infer`` dictionary under which the guide finds the :class:`SitePosterior`."""
+
+
+@dataclass(frozen=True)
+class SiteSpec:
+    """What a site must know of the attention module it serves.
+
+    Args:
+        num_heads: H, query heads.
+        head_dim: D, size of a key head.
+        causal: whether queries see only earlier keys.
+        max_positions: longest query length, or None where there is no limit.
+        kind: "self" or "cross" attention.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+
+    num_heads: int
+    head_dim: int
+    causal: bool = False
+    max_positions: int | None = None
+    kind: Literal["self", "cross"] = "self"
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SiteSpec.{name}: expected an integer >= 1, got {getattr(self, name)}")
+
+
+class AttentionSite(nn.Module):
+    r"""Attention whose unnormalised weights S are latent.
+
+    What a call does depends on who watches it:
+
+    - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
+    - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
+    - under none: the posterior expectation, :math:`W = E[S] / \sum E[S]`, deterministic. Training so raises.
+
+    Args:
+        method: the options.
+        spec: sizes of the attention module.
+        chain: upward chain shared with other calls; each call must then be added with :meth:`join`. Default: a chain
+            of this call alone.
+
+    Raises:
+        ValueError: ``upward="positions"`` in a causal network or without a maximum length.
+    """
+
+    def __init__(self, method: BayesianAttention, spec: SiteSpec, chain: UpwardChain | None = None) -> None:
+        super().__init__()
+        if method.has_upward_path and method.upward == "positions" and spec.causal:
+            raise ValueError(
+                "upward='positions' mixes queries, so a causal network would see the future; use upward='heads'"
+            )
+        self.method = method
+        self.spec = spec
+        self.prior = (
+            ContextualPrior(spec.head_dim, method.prior_hidden) if method.prior == "contextual" else None
+        )
+        self.upward: UpwardMaps | None = None
+        if method.has_upward_path:
+            self.upward = UpwardMaps(method, spec.num_heads, spec.max_positions)
+        self.chain = UpwardChain()
+        self.positions: list[int] = []
+        self.join(self.chain if chain is None else chain)
+
+    def join(self, chain: UpwardChain) -> None:
+        """Adds one call of this site to ``chain``; a site that is called several times joins as often."""
+        if chain is not self.chain:
+            self.chain, self.positions = chain, []
+        if self.upward is not None:
+            self.positions.append(chain.join(self.upward))
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(network)``."""
+        return f"{self.method}, {self.spec}"
+
+    def forward(
+        self,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: AttentionMask | None = None,
+        *,
+        scale: float | None = None,
+        bias: Tensor | None = None,
+        softcap: float | None = None,
+        call: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """Attends.
+
+        Args:
+            name: name of the Pyro site.
+            query: ``[B, H, T, D]``.
+            key: ``[B, G, S, D]``, G dividing H (grouped heads).
+            value: ``[B, G, S, E]``.
+            mask: validity of the pairs; fully masked queries give zeros.
+            scale: factor of the scores, default ``D ** -0.5``.
+            bias: additive scores, broadcastable to ``[B, H, T, S]``, finite.
+            softcap: soft limit of the scores.
+            call: which of this module's calls in a forward pass this is.
+
+        Returns:
+            Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``, in the query's type.
+
+        Raises:
+            RuntimeError: training without a driver, or under ``torch.nn.DataParallel``.
+            ValueError: a given S of the wrong shape, or a negative one.
+        """
+        self._refuse_unsupported(name)
+        heads = query.shape[1]
+        scores = attention_scores(query, repeat_heads(key, heads), mask, scale=scale, bias=bias, softcap=softcap)
+        with torch.autocast(query.device.type, enabled=False):
+            if am_i_wrapped():
+                logits = self._announce(name, scores, key, mask, call)
+            else:
+                logits = self._expectation(scores, mask, call)
+            weights = normalise(logits, mask).to(query.dtype)
+        return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
+
+    def posterior(self, scores: Tensor, mask: AttentionMask | None, call: int = 0) -> Weibull | LogNormal:
+        """q(S) from masked scores ``[B, H, T, S]``; batch shape that of the scores."""
+        method = self.method
+        phi = torch.log_softmax(scores, dim=-1) if method.scores == "normalised" else scores
+        if method.posterior == "lognormal":
+            return LogNormal(phi - method.scale**2 / 2, phi.new_full((), method.scale))
+        state = self._upward_state(scores, mask, call)
+        if not isinstance(method.concentration, str):
+            concentration = phi.new_full((), method.concentration)
+        elif self.upward is not None and self.upward.concentration is not None and state is not None:
+            mixed = self.upward.concentration(state, _row_weight(mask, scores.dtype))
+            concentration = method.rho * F.softplus(mixed) + phi.exp() + method.floor
+        else:
+            concentration = phi.exp() + method.floor
+        if self.upward is None or self.upward.scale is None or state is None:
+            return Weibull(log_mean=phi, concentration=concentration)
+        mixed = self.upward.scale(state, _row_weight(mask, scores.dtype))
+        tiny = torch.finfo(phi.dtype).tiny
+        log_extra = math.log(method.sigma) + F.softplus(mixed).clamp_min(tiny).log()
+        base = phi - log_gamma_1p_reciprocal(concentration)
+        return Weibull(log_scale=torch.logaddexp(base, log_extra), concentration=concentration)
+
+    def _upward_state(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor | None:
+        if self.upward is None:
+            return None
+        if self.method.upward == "positions" and mask is not None and not mask.rows_alike:
+            raise ValueError(
+                "upward='positions' mixes queries, but the mask differs between queries (causal or windowed), so they "
+                "would see what is hidden from them; use upward='heads'"
+            )
+        return self.chain.state(self.positions[call], scores, _row_weight(mask, scores.dtype))
+
+    def _expectation(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
+        if not self.method.learns_scale:
+            return scores  # E[S] is exp(scores) up to a factor per query
+        return self.posterior(scores, mask, call).log_mean
+
+    def _announce(
+        self, name: str, scores: Tensor, key: Tensor, mask: AttentionMask | None, call: int
+    ) -> Tensor:
+        prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, mask)
+        make: Callable[[], Weibull | LogNormal] = partial(self.posterior, scores, mask, call)
+        posterior = SitePosterior(self.method, make, prior, mask)
+        value = pyro.sample(name, as_event(prior, mask), infer={INFER_KEY: posterior})
+        if value.shape != scores.shape:
+            raise ValueError(
+                f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
+            )
+        return _log_weights(name, value).to(scores.dtype)
+
+    def _refuse_unsupported(self, name: str) -> None:
+        if getattr(self, "_is_replica", False):
+            raise RuntimeError(
+                f"site {name!r}: torch.nn.DataParallel shares Pyro's handler stack between threads and is not "
+                "supported; launch one process per device (accelerate launch, torchrun)"
+            )
+        if self.training and torch.is_grad_enabled() and not am_i_wrapped():
+            raise RuntimeError(
+                f"site {name!r}: training without a driver would fit deterministic attention unnoticed; train with "
+                "probattn.inference.SVIDriver or pyro.infer.SVI under AttentionGuide, or call .eval() or "
+                "torch.no_grad() to predict"
+            )
+
+
+def _log_weights(name: str, value: Tensor) -> Tensor:
+    """log S; a value from outside (``condition``, ``do``) is checked, and its zeros become the smallest number."""
+    if carries_log(value):
+        return carried_log(value)
+    if not bool((value >= 0).all()):
+        raise ValueError(
+            f"site {name!r}: expected unnormalised attention weights >= 0, got a smallest value of {value.min().item()}"
+        )
+    return value.clamp_min(torch.finfo(value.dtype).tiny).log()
+
+
+def _row_weight(mask: AttentionMask | None, dtype: torch.dtype) -> Tensor | None:
+    if mask is None or mask.query_valid is None:
+        return None
+    return mask.query_valid[:, None, :, None].to(dtype)

@@ -1,0 +1,175 @@
+"""The deterministic upward path of attention belief networks (Zhang et al. 2021, section 3.2)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probattn.attention.bayesian import BayesianAttention
+
+
+class HeadMix(nn.Module):
+    """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
+
+    Args:
+        num_heads: H; the map has an ``[H, H]`` weight and an ``[H]`` bias.
+
+    Example:
+        >>> HeadMix(2)(torch.ones(1, 2, 3, 4)).shape
+        torch.Size([1, 2, 3, 4])
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_heads, num_heads))
+        self.bias = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weight and bias as ``torch.nn.Linear`` does."""
+        bound = 1 / math.sqrt(self.weight.shape[1])
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        """Mixes heads; ``row_weight`` is not needed because pairs never mix."""
+        batch, heads, queries, keys = state.shape
+        weight = self.weight.to(state.dtype).expand(batch, heads, heads)
+        bias = self.bias.to(state.dtype).view(1, heads, 1)
+        return torch.baddbmm(bias, weight, state.flatten(2)).view(batch, heads, queries, keys)
+
+
+class PositionMix(nn.Module):
+    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the length at hand.
+
+    Args:
+        max_positions: longest T; the weight is ``[max_positions, max_positions]``.
+
+    Raises:
+        ValueError: a call has more queries than ``max_positions``.
+    """
+
+    def __init__(self, max_positions: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_positions, max_positions))
+        self.bias = nn.Parameter(torch.empty(max_positions))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weight and bias as ``torch.nn.Linear`` does."""
+        bound = 1 / math.sqrt(self.weight.shape[1])
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        """Mixes queries after zeroing padded ones, ``row_weight`` ``[B, 1, T, 1]``."""
+        length, longest = state.shape[2], self.weight.shape[0]
+        if length > longest:
+            raise ValueError(
+                f"upward='positions': expected at most {longest} queries, got {length}; "
+                "raise max_positions or use upward='heads'"
+            )
+        if row_weight is not None:
+            state = state * row_weight
+        weight = self.weight[:length, :length].to(state.dtype)
+        return torch.matmul(weight, state) + self.bias[:length, None].to(state.dtype)
+
+
+class UpwardMaps(nn.Module):
+    """One attention module's maps of the upward path: f_h and, where the options ask for them, f_k and f_lambda.
+
+    Args:
+        method: the options.
+        num_heads: H, for ``upward="heads"``.
+        max_positions: for ``upward="positions"``.
+
+    Raises:
+        ValueError: ``upward="positions"`` without a maximum length.
+    """
+
+    def __init__(self, method: BayesianAttention, num_heads: int, max_positions: int | None) -> None:
+        super().__init__()
+        longest = method.max_positions or max_positions
+        if method.upward == "positions" and longest is None:
+            raise ValueError(
+                "upward='positions': expected max_positions, the longest query length; "
+                "set BayesianAttention(max_positions=...) or use upward='heads'"
+            )
+
+        def mix() -> nn.Module:
+            return HeadMix(num_heads) if method.upward == "heads" else PositionMix(longest or 1)
+
+        self.hidden = mix()
+        self.concentration = mix() if method.learns_concentration else None
+        self.scale = mix() if method.learns_scale else None
+
+
+class UpwardChain:
+    r"""The hidden states that the calls of one stack share within a forward pass.
+
+    With L calls, :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))` are
+    computed at the first call, before anything is drawn; the first call is served :math:`h^1`, after L maps, and the
+    last :math:`h^L`, after one. A chain holds tensors only during a forward pass: the last call empties it, and
+    whoever owns the network clears it when a pass ends early.
+
+    Args:
+        None. Calls join with :meth:`join` in the order in which the network makes them.
+    """
+
+    def __init__(self) -> None:
+        self._maps: list[UpwardMaps] = []
+        self._states: list[Tensor | None] = []
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def join(self, maps: UpwardMaps) -> int:
+        """Adds a call at the top of the chain and returns its position, from 0."""
+        self._maps.append(maps)
+        return len(self._maps) - 1
+
+    def clear(self, *_: object) -> None:
+        """Forgets the states of an unfinished forward pass; serves as a module's forward hook as it is."""
+        self._states = []
+
+    def state(self, position: int, scores: Tensor, row_weight: Tensor | None) -> Tensor:
+        """The state h for the call at ``position``.
+
+        Args:
+            position: place of the call in the chain; 0 starts a new pass.
+            scores: this call's masked scores ``[B, H, T, S]``; those of position 0 start the path.
+            row_weight: float ``[B, 1, T, 1]``, 0 for padded queries, or None.
+
+        Returns:
+            h, ``[B, H, T, S]``.
+
+        Raises:
+            RuntimeError: the chain was not started in this forward pass, or the call's shape differs from the first's.
+        """
+        if position == 0:
+            self._states = self._rise(torch.softmax(scores, dim=-1), row_weight)
+        state = self._states[position] if position < len(self._states) else None
+        if state is None:
+            raise RuntimeError(
+                f"attention call {position} of an upward chain ran before call 0 of this forward pass; "
+                "call the whole network, or convert only the layers that run"
+            )
+        if state.shape != scores.shape:
+            raise RuntimeError(
+                f"attention call {position} of an upward chain: expected scores of shape {list(state.shape)} as in "
+                f"call 0, got {list(scores.shape)}; calls of different shapes need chains of their own"
+            )
+        self._states[position] = None
+        if position == len(self._maps) - 1:
+            self.clear()
+        return state
+
+    def _rise(self, state: Tensor, row_weight: Tensor | None) -> list[Tensor | None]:
+        states: list[Tensor | None] = []
+        for maps in reversed(self._maps):
+            state = F.softplus(maps.hidden(state, row_weight))
+            states.append(state)
+        return states[::-1]

@@ -1,0 +1,50 @@
+"""Positive samples that carry their exact logarithm, so that nothing is lost where ``exp`` leaves float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_ATTRIBUTE = "_probattn_log"
+
+
+def exp_carrying_log(log_value: Tensor) -> Tensor:
+    """exp(log_value) clamped to the positive finite numbers of its type, with ``log_value`` attached.
+
+    Args:
+        log_value: any shape, floating.
+
+    Returns:
+        A tensor of the same shape and type, > 0 and finite; :func:`carried_log` gives ``log_value`` back as it was.
+
+    Example:
+        >>> sample = exp_carrying_log(torch.tensor([-500.0, 0.0, 500.0]))
+        >>> bool(sample.isfinite().all()), bool((sample > 0).all())
+        (True, True)
+        >>> carried_log(sample)
+        tensor([-500.,    0.,  500.])
+    """
+    limits = torch.finfo(log_value.dtype)
+    value = log_value.exp().clamp(limits.tiny, limits.max)
+    setattr(value, _ATTRIBUTE, log_value)
+    return value
+
+
+def carried_log(value: Tensor) -> Tensor:
+    """The logarithm of a positive tensor: the one it carries, else ``value.log()``.
+
+    Handing a sample on, as ``poutine.replay`` does, keeps the logarithm; arithmetic, ``detach`` and copies lose it.
+
+    Args:
+        value: positive, any shape.
+
+    Returns:
+        log(value), of the same shape.
+    """
+    log_value = getattr(value, _ATTRIBUTE, None)
+    return value.log() if log_value is None else log_value
+
+
+def carries_log(value: Tensor) -> bool:
+    """Whether a tensor came from :func:`exp_carrying_log` and still has its logarithm."""
+    return hasattr(value, _ATTRIBUTE)
