@@ -1,0 +1,45 @@
+"""griffe extension: the reStructuredText roles of docstrings, as Markdown.
+
+Docstrings write equations as ``:math:`x``` or in a ``.. math::`` block and names as ``:class:`Name```, which Python
+tools read; the pages are Markdown.
+"""
+
+import re
+import textwrap
+from typing import Any
+
+import griffe
+
+_BLOCK = re.compile(
+    r"^(?P<indent> *)\.\. math::(?P<first>[^\n]*)(?P<rest>(?:\n(?: *|(?P=indent) +\S[^\n]*))*)", re.MULTILINE
+)
+_ROLE = re.compile(r":(?P<role>math|attr|class|data|exc|func|meth|mod|obj|ref):`(?P<text>[^`]+)`")
+
+
+class RestructuredText(griffe.Extension):
+    """Rewrites the docstring of every object that is loaded."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rewrites one docstring."""
+        if obj.docstring is not None:
+            text = _BLOCK.sub(_block, obj.docstring.value)
+            obj.docstring.value = _ROLE.sub(lambda match: _role(match, obj), text)
+
+
+def _block(match: re.Match[str]) -> str:
+    latex = "\n".join((match["first"].strip(), textwrap.dedent(match["rest"].strip("\n")))).strip()
+    if "&" in latex and r"\begin" not in latex:
+        latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
+    return textwrap.indent(f"\n$$\n{latex}\n$$\n", match["indent"])
+
+
+def _role(match: re.Match[str], obj: griffe.Object) -> str:
+    if match["role"] == "math":
+        return f"${match['text']}$"
+    name = match["text"].lstrip("~")
+    shown = name.rpartition(".")[2] if match["text"].startswith("~") else name
+    try:
+        target = obj.resolve(name)
+    except griffe.NameResolutionError:
+        target = name
+    return f'<autoref identifier="{target}" optional><code>{shown}</code></autoref>'

@@ -1,0 +1,58 @@
+"""Which package may import which, on the tree and on trees that break the rules."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    return subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the tree that a test may break."""
+    for name in ("probattn", "models", "inference"):
+        shutil.copytree(
+            ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_arrow_points_its_way() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("models", "probattn.inference"),
+        ("inference", "probattn.models"),
+        ("probattn/attention", "probattn.models"),
+        ("probattn/distributions", "probattn.attention"),
+        ("probattn/metrics", "probattn.inference"),
+        ("probattn/data", "probattn.models"),
+    ],
+)
+def test_a_forbidden_import_is_found(tree: Path, where: str, what: str) -> None:
+    (tree / where).mkdir(exist_ok=True)
+    (tree / where / "__init__.py").touch()
+    (tree / where / "intruder.py").write_text(f"import {what}\n")
+    done = lint_imports(tree)
+    assert done.returncode != 0
+    assert f"{where.removeprefix('probattn/')}".replace("/", ".") + ".intruder" in done.stdout
