@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from probattn.distributions.log_space import finite_exp
 
 _ATTRIBUTE = "_probattn_log"
 
 
 def exp_carrying_log(log_value: Tensor) -> Tensor:
-    """exp(log_value) clamped to the positive finite numbers of its type, with ``log_value`` attached.
+    """exp(log_value), saturated to the positive finite numbers of its type, with ``log_value`` attached.
 
     Args:
         log_value: any shape, floating.
@@ -18,14 +19,14 @@ def exp_carrying_log(log_value: Tensor) -> Tensor:
         A tensor of the same shape and type, > 0 and finite; :func:`carried_log` gives ``log_value`` back as it was.
 
     Example:
+        >>> import torch
         >>> sample = exp_carrying_log(torch.tensor([-500.0, 0.0, 500.0]))
         >>> bool(sample.isfinite().all()), bool((sample > 0).all())
         (True, True)
         >>> carried_log(sample)
         tensor([-500.,    0.,  500.])
     """
-    limits = torch.finfo(log_value.dtype)
-    value = log_value.exp().clamp(limits.tiny, limits.max)
+    value = finite_exp(log_value)
     setattr(value, _ATTRIBUTE, log_value)
     return value
 

@@ -1,0 +1,32 @@
+"""Positive distributions that live in log space, and the closed-form divergences between them.
+
+Importing this package registers the Kullback-Leibler divergences of :mod:`probattn.distributions.kl` with
+:func:`torch.distributions.kl_divergence`.
+"""
+
+from probattn.distributions.gamma import Gamma
+from probattn.distributions.kl import kl_lognormal_lognormal, kl_weibull_gamma
+from probattn.distributions.log_normal import LogNormal
+from probattn.distributions.log_space import (
+    finite_exp,
+    log_gamma_1p_reciprocal,
+    log_standard_exponential,
+    log_weibull_sample,
+    weibull_gamma_kl,
+)
+from probattn.distributions.log_space_distribution import LogSpaceDistribution
+from probattn.distributions.weibull import Weibull
+
+__all__ = [
+    "Gamma",
+    "LogNormal",
+    "LogSpaceDistribution",
+    "Weibull",
+    "finite_exp",
+    "kl_lognormal_lognormal",
+    "kl_weibull_gamma",
+    "log_gamma_1p_reciprocal",
+    "log_standard_exponential",
+    "log_weibull_sample",
+    "weibull_gamma_kl",
+]

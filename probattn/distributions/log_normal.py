@@ -1,0 +1,93 @@
+"""The log-normal distribution with the log-space interface of this package."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from pyro.distributions import LogNormal as PyroLogNormal
+from torch import Tensor
+from torch.distributions import constraints
+
+from probattn.distributions.log_space import computing_dtype, finite_exp
+from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters
+
+
+class _Parameters:
+    """Mean and standard deviation of log S, unexpanded."""
+
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
+        self.loc = loc
+        self.scale = scale
+
+
+class LogNormal(LogSpaceDistribution, PyroLogNormal):
+    """Log-normal distribution: log S ~ Normal(loc, scale); a drop-in for Pyro's.
+
+    The posterior of Bayesian attention modules (Fan et al. 2020, section 3.2). Parameters stay unexpanded
+    underneath, draws are positive and finite, and their logarithms exact.
+
+    Args:
+        loc: Mean of log S; a number or a tensor, broadcastable with scale.
+        scale: Standard deviation of log S, > 0.
+        validate_args: Whether to check the parameters; torch's default if None.
+
+    Raises:
+        ValueError: If a parameter is invalid.
+        TypeError: If the parameters are not floating-point.
+
+    Example:
+        >>> LogNormal(torch.tensor([-2.0, 0.0]), 2.0).log_mean
+        tensor([0., 2.])
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
+    has_rsample = True
+    unexpanded: _Parameters
+
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
+        mean, deviation = as_parameters(loc, scale)
+        self.unexpanded = _Parameters(mean, deviation)
+        PyroLogNormal.__init__(self, mean, deviation, validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: "LogNormal | None" = None) -> "LogNormal":
+        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
+        new: LogNormal = self._get_checked_instance(LogNormal, _instance)
+        new.unexpanded = self.unexpanded
+        PyroLogNormal.expand(self, torch.Size(batch_shape), _instance=new)
+        return new
+
+    @property
+    def log_mean(self) -> Tensor:
+        """The logarithm of the mean, log E[S] = loc + scale^2 / 2."""
+        return (self.unexpanded.loc + self.unexpanded.scale.square() / 2).expand(self.batch_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        """E[S], saturated to the positive finite numbers of the dtype."""
+        return finite_exp(self.log_mean)
+
+    def log_rsample(
+        self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws log S = loc + scale * noise with gradients to the parameters.
+
+        Args:
+            sample_shape: Leading shape of independent draws.
+            generator: Source of randomness; the device's global one if None.
+
+        Returns:
+            log S, shape sample_shape + batch_shape. The noise is drawn at least in float32.
+        """
+        loc, scale = self.unexpanded.loc, self.unexpanded.scale
+        dtype = computing_dtype(loc)
+        shape = self._extended_shape(torch.Size(sample_shape))
+        noise = torch.randn(shape, dtype=dtype, device=loc.device, generator=generator)
+        return torch.addcmul(loc.to(dtype), scale.to(dtype), noise).to(loc.dtype)
+
+    def log_prob_of_log(self, log_value: Tensor) -> Tensor:
+        """The density log p(S) at S = exp(log_value): the normal density of log_value, less log_value."""
+        density: Tensor = self.base_dist.log_prob(log_value) - log_value
+        return density

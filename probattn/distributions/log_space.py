@@ -1,0 +1,275 @@
+"""Elementwise functions of positive random variables, in log space.
+
+They run once per attention weight, so a pass over the tensor is what they save: gradients are analytic, work
+happens in place on buffers of their own, and special functions are evaluated on unexpanded parameters. Every
+gradient can be differentiated again.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p
+
+
+def computing_dtype(*tensors: Tensor) -> torch.dtype:
+    """The dtype elementwise work is done in: the promoted dtype of the tensors, at least float32."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def promoted_dtype(*tensors: Tensor) -> torch.dtype:
+    """The dtype that torch's type promotion gives to the tensors together."""
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def finite_exp(log_value: Tensor) -> Tensor:
+    """Exponential that saturates just inside the range of the dtype: the result is positive and finite.
+
+    Where it saturates the gradient is zero.
+
+    Args:
+        log_value: Any shape, any floating dtype.
+
+    Returns:
+        exp(log_value) between the smallest normal and the largest number of the dtype, same shape and dtype.
+
+    Example:
+        >>> finite_exp(torch.tensor([-1e4, 0.0, 1e4]))
+        tensor([1.1755e-38, 1.0000e+00, 3.4028e+38])
+    """
+    info = torch.finfo(log_value.dtype)
+    low = math.log(info.tiny) * (1 - info.eps)
+    high = math.log(info.max) * (1 - info.eps)
+    return log_value.clamp(low, high).exp()
+
+
+def log_standard_exponential(
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draws log E with E ~ Exponential(1): log(-log u) with u uniform on (0, 1).
+
+    u is exact up to the resolution of the dtype and clamped from below by its machine epsilon. Half precision
+    has too few numbers for that: the draw is then made, and returned, in float32.
+
+    Args:
+        shape: Shape of the draw.
+        dtype: Floating dtype; float16 and bfloat16 give float32.
+        device: Device of the draw.
+        generator: Source of randomness; the device's global one if None.
+
+    Returns:
+        Tensor of the shape. -log E is a standard Gumbel variable.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> log_standard_exponential((2,), generator=generator).isfinite().all().item()
+        True
+    """
+    dtype = torch.promote_types(dtype, torch.float32)
+    uniform = torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
+    return uniform.clamp_(min=torch.finfo(dtype).eps).log_().neg_().log_()
+
+
+class _LogGamma1pReciprocal(torch.autograd.Function):
+    """lgamma(1 + 1/k) with one digamma in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, concentration: Tensor) -> Tensor:
+        ctx.save_for_backward(concentration)
+        return log_gamma_1p(concentration.reciprocal())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (concentration,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to be differentiated again
+            return -grad * torch.digamma(1 + 1 / concentration) / concentration.square()
+        reciprocal = concentration.reciprocal()
+        return digamma_1p(reciprocal).mul_(reciprocal).mul_(reciprocal).mul_(grad).neg_()
+
+
+def log_gamma_1p_reciprocal(concentration: Tensor) -> Tensor:
+    """The logarithm of Gamma(1 + 1/k): the log-mean of a Weibull variable of unit scale and concentration k.
+
+    Zhang et al. 2021, section 3.2. Costs one log-gamma forward and one digamma backward.
+
+    Args:
+        concentration: k > 0, any shape, any floating dtype. Half precision is computed in float32.
+
+    Returns:
+        Same shape and dtype. In float32 the error is of the order of the rounding of the result.
+
+    Example:
+        >>> log_gamma_1p_reciprocal(torch.tensor([0.25, 0.5, 1.0])).exp()
+        tensor([24.,  2.,  1.])
+    """
+    computed: Tensor = _LogGamma1pReciprocal.apply(concentration.to(computing_dtype(concentration)))
+    return computed.to(concentration.dtype)
+
+
+class _LogWeibullSample(torch.autograd.Function):
+    """log_scale + log_exponential / k in one pass forward."""
+
+    @staticmethod
+    def forward(ctx: Any, log_scale: Tensor, concentration: Tensor, log_exponential: Tensor) -> Tensor:
+        ctx.save_for_backward(concentration, log_exponential)
+        ctx.scale_shape = log_scale.shape
+        return torch.addcdiv(log_scale, log_exponential, concentration)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        concentration, log_exponential = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        scale_grad = grad.sum_to_size(ctx.scale_shape) if needs[0] else None
+        if not (needs[1] or needs[2]):
+            return scale_grad, None, None
+        shrunk = grad / concentration
+        noise_grad = shrunk.sum_to_size(log_exponential.shape) if needs[2] else None
+        if not needs[1]:
+            return scale_grad, None, noise_grad
+        if torch.is_grad_enabled() or needs[2]:
+            slope = -shrunk * log_exponential / concentration
+        else:
+            slope = shrunk.mul_(log_exponential).div_(concentration).neg_()
+        return scale_grad, slope.sum_to_size(concentration.shape), noise_grad
+
+
+def log_weibull_sample(log_scale: Tensor, concentration: Tensor, log_exponential: Tensor) -> Tensor:
+    """A Weibull draw from exponential noise by inversion: log S = log lambda + log E / k.
+
+    Zhang et al. 2021, section 3.2, with E = -log(1 - u).
+
+    Args:
+        log_scale: log lambda, broadcastable with the others.
+        concentration: k > 0.
+        log_exponential: log E, from :func:`log_standard_exponential`.
+
+    Returns:
+        log S of the broadcast shape and the promoted dtype, at least float32.
+
+    Example:
+        >>> log_weibull_sample(torch.tensor(1.0), torch.tensor(2.0), torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.5000, 1.0000, 1.5000])
+    """
+    arguments = (log_scale, concentration, log_exponential)
+    dtype = computing_dtype(*arguments)
+    sample: Tensor = _LogWeibullSample.apply(*(argument.to(dtype) for argument in arguments))
+    return sample
+
+
+def _in_place(operation: Callable[..., Tensor], buffer: Tensor, other: Tensor) -> Tensor:
+    """operation(buffer, other), written into the buffer unless broadcasting makes it grow."""
+    fits = torch.broadcast_shapes(buffer.shape, other.shape) == buffer.shape
+    return operation(buffer, other, out=buffer if fits else None)
+
+
+def _plain_weibull_gamma_kl(
+    log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor
+) -> Tensor:
+    """The divergence in differentiable steps: what gradients of gradients go through."""
+    alpha = log_alpha.exp()
+    prior = torch.lgamma(1 + alpha) - log_alpha - alpha * rate.log()
+    cross = alpha * (EULER_MASCHERONI / concentration - log_scale) + rate * log_mean.exp()
+    return cross + concentration.log() + prior - EULER_MASCHERONI - 1
+
+
+class _WeibullGammaKL(torch.autograd.Function):
+    """The divergence with analytic gradients; saves its arguments and nothing else."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(log_mean, log_scale, concentration, log_alpha, rate)
+        alpha = log_alpha.exp()
+        prior = log_gamma_1p(alpha) - log_alpha - alpha * rate.log() - (EULER_MASCHERONI + 1)
+        result = _in_place(torch.sub, concentration.reciprocal().mul_(EULER_MASCHERONI), log_scale)
+        result = _in_place(torch.mul, result, alpha)
+        result = _in_place(torch.add, result, prior)
+        scratch = concentration.log()
+        result = _in_place(torch.add, result, scratch)
+        scratch = torch.exp(log_mean, out=scratch if scratch.shape == log_mean.shape else None)
+        return _in_place(torch.add, result, _in_place(torch.mul, scratch, rate))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # the gradient is to be differentiated again
+            return _differentiable_gradients(ctx, grad)
+        log_mean, log_scale, concentration, log_alpha, rate = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        gradients: list[Tensor | None] = [None] * 5
+        alpha = log_alpha.exp()
+        if needs[0] or needs[4]:
+            mean_grad = _in_place(torch.mul, log_mean.exp(), grad)  # E[S] dKL
+            if needs[4]:
+                gradients[4] = (mean_grad - grad * (alpha / rate)).sum_to_size(rate.shape)
+            gradients[0] = _in_place(torch.mul, mean_grad, rate).sum_to_size(log_mean.shape)
+        if needs[1]:
+            gradients[1] = (grad * -alpha).sum_to_size(log_scale.shape)
+        if needs[2] or needs[3]:
+            reciprocal = concentration.reciprocal()
+        if needs[2]:
+            slope = _in_place(torch.mul, reciprocal * (alpha * -EULER_MASCHERONI), reciprocal)
+            slope = _in_place(torch.mul, slope.add_(reciprocal), grad)
+            gradients[2] = slope.sum_to_size(concentration.shape)
+        if needs[3]:
+            expected_log = _in_place(torch.sub, reciprocal.mul_(EULER_MASCHERONI), log_scale)  # -E[log S]
+            prior_slope = digamma_1p(alpha).sub_(rate.log()).mul_(alpha).sub_(1)
+            summed = _in_place(torch.mul, expected_log, grad).sum_to_size(log_alpha.shape)
+            gradients[3] = summed * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
+        return tuple(gradients)
+
+
+def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    arguments = ctx.saved_tensors
+    wanted = [argument for argument, needed in zip(arguments, ctx.needs_input_grad, strict=True) if needed]
+    found = iter(torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), wanted, grad, create_graph=True))
+    return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+
+
+def weibull_gamma_kl(
+    log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor | float = 1.0
+) -> Tensor:
+    """KL(Weibull(k, lambda) || Gamma(alpha, beta)), elementwise, in nats.
+
+    Zhang et al. 2021, section 3.2, with g the Euler-Mascheroni constant:
+    g alpha / k - alpha log lambda + log k + beta lambda Gamma(1 + 1/k) - g - 1 - alpha log beta + log Gamma(alpha),
+    where lambda Gamma(1 + 1/k) = exp(log_mean) and log Gamma(alpha) = log Gamma(1 + alpha) - log alpha. The
+    log-gamma runs on log_alpha as it is given, so a prior shared by rows should come unexpanded: [B,H,1,S]
+    against [B,H,T,S].
+
+    The mean is an argument of its own because the caller usually has its logarithm exactly; gradients treat
+    log_mean, log_scale and concentration as independent, and autograd joins them.
+
+    Args:
+        log_mean: log E[S], broadcastable with the others.
+        log_scale: log lambda, finite.
+        concentration: k > 0.
+        log_alpha: log alpha of the prior, as small as wanted.
+        rate: beta > 0 of the prior.
+
+    Returns:
+        The divergence, broadcast shape and promoted dtype; half precision is computed in float32.
+
+    Example:
+        >>> one = torch.tensor(1.0)
+        >>> weibull_gamma_kl(0 * one, 0 * one, one, 0 * one, rate=2.0)  # Exponential(1) from Exponential(2)
+        tensor(0.3069)
+    """
+    beta = rate if isinstance(rate, Tensor) else log_alpha.new_tensor(rate)
+    arguments = (log_mean, log_scale, concentration, log_alpha, beta)
+    dtype = computing_dtype(*arguments)
+    divergence: Tensor = _WeibullGammaKL.apply(*(argument.to(dtype) for argument in arguments))
+    return divergence.to(promoted_dtype(*arguments))

@@ -1,0 +1,81 @@
+"""What the positive distributions of this package have in common."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from probattn.distributions.log_space import finite_exp
+
+
+class LogSpaceDistribution(Distribution):
+    """A distribution on (0, inf) whose draws and densities are computed through the logarithm.
+
+    Draws are clamped to the positive finite numbers of their dtype; their logarithms, from :meth:`log_rsample`,
+    are exact. A subclass gives :meth:`log_rsample`, :meth:`log_prob_of_log` and :attr:`log_mean`.
+    """
+
+    @property
+    @abstractmethod
+    def log_mean(self) -> Tensor:
+        """The logarithm of the mean, of the batch shape."""
+
+    @abstractmethod
+    def log_rsample(
+        self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws log S with gradients to the parameters; shape sample_shape + batch_shape."""
+
+    @abstractmethod
+    def log_prob_of_log(self, log_value: Tensor) -> Tensor:
+        """The density log p(S) at S = exp(log_value), as a density of S; add log_value for the density of log S."""
+
+    def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draws S with gradients to the parameters, positive and finite; shape sample_shape + batch_shape."""
+        return finite_exp(self.log_rsample(sample_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The density log p(S) at a positive value; shape of the value broadcast with the batch shape."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self.log_prob_of_log(value.log())
+
+
+def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
+    """Tensors of one floating dtype from tensors and numbers, unexpanded.
+
+    Numbers take dtype and device of the tensors; tensors of several dtypes follow torch's promotion.
+
+    Raises:
+        TypeError: If the values together are not of a floating dtype.
+    """
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    dtype, device = torch.get_default_dtype(), None
+    if tensors:
+        device = tensors[0].device
+        dtype = tensors[0].dtype
+        for tensor in tensors[1:]:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    if not dtype.is_floating_point:
+        raise TypeError(f"expected floating-point parameters, got {dtype}: convert them, e.g. with .float()")
+    return tuple(
+        value.to(dtype) if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=device)
+        for value in values
+    )
+
+
+def exactly_one(owner: str, **values: Any) -> tuple[str, Any]:
+    """The one of the named values that is not None.
+
+    Raises:
+        ValueError: If none or several are given.
+    """
+    given = [(name, value) for name, value in values.items() if value is not None]
+    if len(given) != 1:
+        names = " or ".join(values)
+        got = " and ".join(name for name, _ in given) or "none of them"
+        raise ValueError(f"{owner} expected exactly one of {names}, got {got}")
+    return given[0]

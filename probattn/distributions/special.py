@@ -1,0 +1,128 @@
+"""log Gamma(1 + x) and its derivative for x >= 0, cheap in float32 on a CPU, without gradients of their own."""
+
+import torch
+from torch import Tensor
+
+EULER_MASCHERONI = 0.57721566490153286061
+
+# With w = 1 / (1 + x), the remainder of Stirling's formula is a smooth function of w on (0, 1]. Minimax
+# polynomials in w, coefficients from the constant upwards:
+#   lgamma(1 + x)  = (x + 1/2) log1p(x) - x + (1 - w) p(w)     absolute error 1.7e-8
+#   digamma(1 + x) = log1p(x) - w q(w)                         absolute error 3.5e-8
+_LGAMMA_COEFFICIENTS = (
+    -0.0810614499013,
+    0.00227022338616,
+    0.00229670166243,
+    -0.000636047125938,
+    -0.000231745812471,
+    0.000147642735141,
+)
+_DIGAMMA_COEFFICIENTS = (
+    0.500002792112,
+    0.0832640040208,
+    0.000584090162355,
+    -0.0106665903457,
+    0.00486886192528,
+    -0.000837457603522,
+)
+# Taylor coefficients of lgamma(1 + 2x) - 2 lgamma(1 + x) from x^2 on: (-1)^n zeta(n) (2^n - 2) / n.
+_DOUBLING_COEFFICIENTS = (
+    1.6449340668482264,
+    -2.4041138063191885,
+    3.7881313179889835,
+    -6.2215665308602199,
+    10.51254497383931,
+    -18.150286992874612,
+    31.879456059284735,
+    -56.780475593477988,
+    102.30164557806299,
+    -186.09191908036621,
+    341.25062319577029,
+    -630.07730940897443,
+    1170.2145262106094,
+    -2184.4668169433889,
+)
+_DOUBLING_RADIUS = 0.03
+
+
+def _polynomial(variable: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """Horner's rule in one buffer, one pass a coefficient."""
+    scalars = [torch.tensor(c, dtype=variable.dtype, device=variable.device) for c in coefficients]
+    result = torch.addcmul(scalars[-2], variable, scalars[-1])
+    for scalar in scalars[-3::-1]:
+        torch.addcmul(scalar, result, variable, out=result)
+    return result
+
+
+def _has_series(x: Tensor) -> bool:
+    # torch.lgamma is one kernel on an accelerator and exact enough in float64.
+    return x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+def log_gamma_1p(x: Tensor) -> Tensor:
+    """The logarithm of Gamma(1 + x).
+
+    In float32 on a CPU by Stirling's formula (Abramowitz & Stegun 1964, 6.1.40) with a minimax remainder: about
+    three times as fast as torch.lgamma and as accurate. Not differentiable by autograd.
+
+    Args:
+        x: x >= 0, any shape, float32 or float64.
+
+    Returns:
+        New tensor of the same shape and dtype.
+
+    Example:
+        >>> log_gamma_1p(torch.tensor([0.0, 1.0, 4.0])).exp()
+        tensor([ 1.,  1., 24.])
+    """
+    if not _has_series(x):
+        return x.add(1).lgamma_()
+    shrunk = x.add(1).reciprocal_()
+    result = _polynomial(shrunk, _LGAMMA_COEFFICIENTS).mul_(x).mul_(shrunk)  # (1 - w) = x w
+    logarithm = torch.log1p(x, out=shrunk)
+    return result.addcmul_(logarithm, x).add_(logarithm, alpha=0.5).sub_(x)
+
+
+def digamma_1p(x: Tensor) -> Tensor:
+    """digamma(1 + x), the derivative of :func:`log_gamma_1p`.
+
+    In float32 on a CPU by its asymptotic formula (Abramowitz & Stegun 1964, 6.3.18) with a minimax remainder.
+    Not differentiable by autograd.
+
+    Args:
+        x: x >= 0, any shape, float32 or float64.
+
+    Returns:
+        New tensor of the same shape and dtype.
+
+    Example:
+        >>> digamma_1p(torch.tensor([0.0, 1.0]))
+        tensor([-0.5772,  0.4228])
+    """
+    if not _has_series(x):
+        return x.add(1).digamma_()
+    shrunk = x.add(1).reciprocal_()
+    remainder = _polynomial(shrunk, _DIGAMMA_COEFFICIENTS).mul_(shrunk)
+    return torch.log1p(x, out=shrunk).sub_(remainder)
+
+
+def log_gamma_doubling_excess(x: Tensor) -> Tensor:
+    """lgamma(1 + 2x) - 2 lgamma(1 + x), without the cancellation that a small x brings.
+
+    Args:
+        x: x >= 0, any shape and floating dtype.
+
+    Returns:
+        Same shape and dtype; of the order of (pi x)^2 / 6 for small x. Differentiable.
+
+    Example:
+        >>> log_gamma_doubling_excess(torch.tensor([1e-3, 1.0]))
+        tensor([1.6425e-06, 6.9315e-01])
+    """
+    small = x < _DOUBLING_RADIUS
+    bounded = x.clamp(max=_DOUBLING_RADIUS)
+    series = torch.zeros_like(bounded)
+    for coefficient in reversed(_DOUBLING_COEFFICIENTS):
+        series = series * bounded + coefficient
+    series = series * bounded.square()
+    return torch.where(small, series, torch.lgamma(1 + 2 * x) - 2 * torch.lgamma(1 + x))

@@ -1,0 +1,204 @@
+"""The Weibull distribution, in log space."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.distributions.utils import lazy_property
+
+from probattn.distributions.log_space import (
+    computing_dtype,
+    finite_exp,
+    log_gamma_1p_reciprocal,
+    log_standard_exponential,
+    log_weibull_sample,
+)
+from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters, exactly_one
+from probattn.distributions.special import EULER_MASCHERONI, log_gamma_doubling_excess
+
+
+class _Location:
+    """Scale and mean in log space, unexpanded; the one that is not given is computed once, when asked for."""
+
+    def __init__(self, name: str, value: Tensor, concentration: Tensor) -> None:
+        self.concentration = concentration
+        if name == "log_mean":
+            self.log_mean = value
+        else:
+            self.log_scale = value.log() if name == "scale" else value
+
+    @cached_property
+    def log_scale(self) -> Tensor:
+        with torch.enable_grad():
+            return self.log_mean - log_gamma_1p_reciprocal(self.concentration)
+
+    @cached_property
+    def log_mean(self) -> Tensor:
+        with torch.enable_grad():
+            return self.log_scale + log_gamma_1p_reciprocal(self.concentration)
+
+
+class Weibull(LogSpaceDistribution, TorchDistribution):
+    r"""Weibull distribution of scale lambda and concentration (shape) k.
+
+    p(s) = (k / lambda) (s / lambda)^(k-1) exp(-(s / lambda)^k), so that log S = log lambda + log E / k with
+    E ~ Exponential(1) (Zhang et al. 2021, section 3.2). Exactly one of scale, log_scale and log_mean is given.
+    Nothing is computed outside log space: the logarithms are exact where S itself would overflow or underflow.
+    Parameters are kept as they were given, unexpanded, so a concentration shared by all elements costs one
+    log-gamma in all.
+
+    Args:
+        scale: lambda > 0; a number or a tensor, broadcastable with concentration.
+        concentration: k > 0.
+        log_scale: log lambda.
+        log_mean: log E[S] = log lambda + log Gamma(1 + 1/k), kept exactly.
+        validate_args: Whether to check the parameters; torch's default if None.
+
+    Raises:
+        ValueError: If not exactly one location is given, no concentration is given, or a parameter is invalid.
+        TypeError: If the parameters are not floating-point.
+
+    Example:
+        >>> posterior = Weibull(log_mean=torch.zeros(3), concentration=2.0)
+        >>> posterior.mean
+        tensor([1., 1., 1.])
+        >>> posterior.log_scale
+        tensor([0.1208, 0.1208, 0.1208])
+        >>> posterior.log_rsample((5,)).shape
+        torch.Size([5, 3])
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "scale": constraints.positive,
+        "concentration": constraints.positive,
+        "log_scale": constraints.real,
+        "log_mean": constraints.real,
+    }
+    support = constraints.positive
+    has_rsample = True
+    concentration: Tensor
+
+    def __init__(
+        self,
+        scale: Tensor | float | None = None,
+        concentration: Tensor | float | None = None,
+        *,
+        log_scale: Tensor | float | None = None,
+        log_mean: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        name, given = exactly_one("Weibull", scale=scale, log_scale=log_scale, log_mean=log_mean)
+        if concentration is None:
+            raise ValueError(f"Weibull expected a concentration beside {name}, got none")
+        location, shape = as_parameters(given, concentration)
+        self.unexpanded = _Location(name, location, shape)
+        batch_shape = torch.broadcast_shapes(location.shape, shape.shape)
+        self.concentration = shape.expand(batch_shape)
+        setattr(self, name, location.expand(batch_shape))
+        super().__init__(batch_shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: "Weibull | None" = None) -> "Weibull":
+        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
+        new: Weibull = self._get_checked_instance(Weibull, _instance)
+        batch_shape = torch.Size(batch_shape)
+        new.unexpanded = self.unexpanded
+        for name in self.arg_constraints:
+            if name in self.__dict__:
+                setattr(new, name, self.__dict__[name].expand(batch_shape))
+        super(Weibull, new).__init__(batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @lazy_property
+    def scale(self) -> Tensor:
+        """lambda, saturated to the positive finite numbers of the dtype."""
+        return finite_exp(self.unexpanded.log_scale).expand(self.batch_shape)
+
+    @lazy_property
+    def log_scale(self) -> Tensor:
+        """The logarithm of lambda."""
+        return self.unexpanded.log_scale.expand(self.batch_shape)
+
+    @lazy_property
+    def log_mean(self) -> Tensor:
+        """The logarithm of the mean, log lambda + log Gamma(1 + 1/k); exactly what was given, if it was."""
+        return self.unexpanded.log_mean.expand(self.batch_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, lambda Gamma(1 + 1/k), saturated to the finite numbers of the dtype."""
+        return finite_exp(self.log_mean)
+
+    @property
+    def log_variance(self) -> Tensor:
+        """The logarithm of the variance, 2 log E[S] + log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1)."""
+        concentration = self.unexpanded.concentration
+        return 2 * self.log_mean + _log_squared_cv(concentration).expand(self.batch_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        """Var[S], saturated to the finite numbers of the dtype."""
+        return finite_exp(self.log_variance)
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation of S, saturated to the finite numbers of the dtype."""
+        return finite_exp(self.log_variance / 2)
+
+    @property
+    def mode(self) -> Tensor:
+        """The mode, lambda ((k - 1) / k)^(1/k), and 0 for k <= 1."""
+        concentration = self.concentration
+        inside = concentration > 1
+        safe = torch.where(inside, concentration, 2.0)
+        log_mode = self.log_scale + torch.log1p(-1 / safe) / safe
+        return torch.where(inside, finite_exp(log_mode), 0.0)
+
+    def log_rsample(
+        self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws log S exactly, by inversion of the distribution function, with gradients to the parameters.
+
+        Args:
+            sample_shape: Leading shape of independent draws.
+            generator: Source of randomness; the device's global one if None.
+
+        Returns:
+            log S, shape sample_shape + batch_shape, finite. The noise is drawn at least in float32.
+        """
+        shape = self._extended_shape(torch.Size(sample_shape))
+        log_scale, concentration = self.unexpanded.log_scale, self.unexpanded.concentration
+        dtype = computing_dtype(concentration)
+        noise = log_standard_exponential(shape, dtype=dtype, device=concentration.device, generator=generator)
+        return log_weibull_sample(log_scale, concentration, noise).to(concentration.dtype)
+
+    def log_prob_of_log(self, log_value: Tensor) -> Tensor:
+        """The density log p(S) at S = exp(log_value): log k - log S + z - exp(z) with z = k (log S - log lambda)."""
+        exponent = self.unexpanded.concentration * (log_value - self.log_scale)
+        return self.unexpanded.concentration.log() - log_value + exponent - exponent.exp()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(S <= value) = 1 - exp(-(value / lambda)^k)."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return -torch.expm1(-torch.exp(self.concentration * (value.log() - self.log_scale)))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The value whose distribution function is the argument, a probability."""
+        return torch.exp(self.log_scale + torch.log(-torch.log1p(-value)) / self.concentration)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats: g (1 - 1/k) + log lambda - log k + 1."""
+        concentration = self.unexpanded.concentration
+        shape_part = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
+        return self.log_scale + shape_part
+
+
+def _log_squared_cv(concentration: Tensor) -> Tensor:
+    """log(Var[S] / E[S]^2) = log expm1(d), d = lgamma(1 + 2/k) - 2 lgamma(1 + 1/k); finite where exp(d) is not."""
+    excess = log_gamma_doubling_excess(concentration.reciprocal())
+    return excess + torch.log(-torch.expm1(-excess))
