@@ -201,7 +201,7 @@ def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
     distribution = site.posterior.distribution
     report = {"kl_nats": site.kl_nats.item()}
     with torch.no_grad():
-        spread = distribution.log_cv().exp()
+        spread = distribution.stddev / distribution.mean
         report["cv"] = _valid_mean(spread, site.posterior)
         if isinstance(distribution, Weibull):
             report["concentration"] = _valid_mean(distribution.concentration, site.posterior)

@@ -1,5 +1,13 @@
-"""Probabilistic attention: attention weights as latent variables of a Pyro program."""
+"""Probabilistic attention: attention weights as latent variables of a Pyro program.
+
+Importing this package also registers the Kullback-Leibler divergences between its distributions.
+"""
+
+from probattn.attention.bayesian import BayesianAttention
+from probattn.attention.functional import attention as attention
+from probattn.attention.masks import AttentionMask
+from probattn.attention.multihead import MultiheadAttention, link
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["AttentionMask", "BayesianAttention", "MultiheadAttention", "__version__", "attention", "link"]

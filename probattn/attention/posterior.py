@@ -13,7 +13,7 @@ from torch.distributions import kl_divergence
 from probattn.attention.bayesian import BayesianAttention, KLReduction
 from probattn.attention.masks import AttentionMask
 from probattn.attention.noise import Noise
-from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.distributions import Gamma, LogNormal, Weibull, log_weibull_sample
 from probattn.distributions.carried_log import exp_carrying_log
 
 TRUNCATION = (0.1, 0.9)
@@ -74,10 +74,8 @@ class SitePosterior:
         if self.method.noise == "truncated":
             low, high = TRUNCATION
             uniform.mul_(high - low).add_(low)
-        else:
-            eps = torch.finfo(uniform.dtype).eps
-            uniform.clamp_(eps, 1 - eps)
-        return posterior.log_quantile(uniform)
+        log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
+        return log_weibull_sample(posterior.log_scale, posterior.unexpanded.concentration, log_exponential)
 
     def kl(self) -> Tensor:
         """KL(q || prior) in nats, summed over the valid pairs of real queries: ``[B]``."""

@@ -87,6 +87,6 @@ def site_prior(
         log_alpha = contextual(key, shape[1], mask).to(dtype)
     if method.posterior == "lognormal":
         scale = log_alpha.new_full((), method.prior_scale)
-        return LogNormal(log_alpha, scale).expand(shape)
+        return LogNormal(log_alpha, scale, validate_args=False).expand(shape)
     rate = log_alpha.new_full((), method.rate)
-    return Gamma(log_concentration=log_alpha, rate=rate).expand(shape)
+    return Gamma(log_concentration=log_alpha, rate=rate, validate_args=False).expand(shape)

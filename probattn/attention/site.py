@@ -20,9 +20,8 @@ from probattn.attention.posterior import SitePosterior, as_event
 from probattn.attention.prior import ContextualPrior, site_prior
 from probattn.attention.scores import attention_scores, normalise, repeat_heads
 from probattn.attention.upward import UpwardChain, UpwardMaps
-from probattn.distributions import LogNormal, Weibull
+from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.carried_log import carried_log, carries_log
-from probattn.distributions.log_space import log_gamma_1p_reciprocal
 
 INFER_KEY = "attention"
 """Key of a site's ``infer`` dictionary under which the guide finds the :class:`SitePosterior`."""
@@ -152,7 +151,7 @@ class AttentionSite(nn.Module):
         method = self.method
         phi = torch.log_softmax(scores, dim=-1) if method.scores == "normalised" else scores
         if method.posterior == "lognormal":
-            return LogNormal(phi - method.scale**2 / 2, phi.new_full((), method.scale))
+            return LogNormal(phi - method.scale**2 / 2, phi.new_full((), method.scale), validate_args=False)
         state = self._upward_state(scores, mask, call)
         if not isinstance(method.concentration, str):
             concentration = phi.new_full((), method.concentration)
@@ -162,12 +161,13 @@ class AttentionSite(nn.Module):
         else:
             concentration = phi.exp() + method.floor
         if self.upward is None or self.upward.scale is None or state is None:
-            return Weibull(log_mean=phi, concentration=concentration)
+            return Weibull(log_mean=phi, concentration=concentration, validate_args=False)
         mixed = self.upward.scale(state, _row_weight(mask, scores.dtype))
         tiny = torch.finfo(phi.dtype).tiny
         log_extra = math.log(method.sigma) + F.softplus(mixed).clamp_min(tiny).log()
         base = phi - log_gamma_1p_reciprocal(concentration)
-        return Weibull(log_scale=torch.logaddexp(base, log_extra), concentration=concentration)
+        log_scale = torch.logaddexp(base, log_extra)
+        return Weibull(log_scale=log_scale, concentration=concentration, validate_args=False)
 
     def _upward_state(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor | None:
         if self.upward is None:
