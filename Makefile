@@ -45,7 +45,7 @@ test: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS)
 
 docs: $(VENV)/.dev
-	$(VENV)/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 bench: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py

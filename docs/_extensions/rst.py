@@ -1,7 +1,7 @@
 """griffe extension: the reStructuredText roles of docstrings, as Markdown.
 
 Docstrings write equations as ``:math:`x``` or in a ``.. math::`` block and names as ``:class:`Name```, which Python
-tools read; the pages are Markdown.
+tools read, and call a single example ``Example:``; the pages are Markdown, and their examples have one heading.
 """
 
 import re
@@ -11,9 +11,15 @@ from typing import Any
 import griffe
 
 _BLOCK = re.compile(
-    r"^(?P<indent> *)\.\. math::(?P<first>[^\n]*)(?P<rest>(?:\n(?: *|(?P=indent) +\S[^\n]*))*)", re.MULTILINE
+    r"^(?P<indent> *)\.\. math::(?P<first>[^\n]*)(?P<rest>(?:\n(?: *(?=\n|\Z)|(?P=indent) +\S[^\n]*))*)",
+    re.MULTILINE,
 )
+_EXAMPLE = re.compile(r"^(?P<indent> *)Example:$", re.MULTILINE)
 _ROLE = re.compile(r":(?P<role>math|attr|class|data|exc|func|meth|mod|obj|ref):`(?P<text>[^`]+)`")
+
+
+# torch's way to write a cached property.
+griffe.stdlib_decorators["torch.distributions.utils.lazy_property"] = {"cached", "property"}
 
 
 class RestructuredText(griffe.Extension):
@@ -22,7 +28,7 @@ class RestructuredText(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrites one docstring."""
         if obj.docstring is not None:
-            text = _BLOCK.sub(_block, obj.docstring.value)
+            text = _EXAMPLE.sub(r"\g<indent>Examples:", _BLOCK.sub(_block, obj.docstring.value))
             obj.docstring.value = _ROLE.sub(lambda match: _role(match, obj), text)
 
 
