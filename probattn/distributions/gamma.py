@@ -1,7 +1,7 @@
 """The gamma distribution, in log space."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from pyro.distributions import Gamma as PyroGamma
@@ -13,12 +13,11 @@ from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters, exactly_one
 
 
-class _Parameters:
-    """log alpha and beta, unexpanded."""
+class GammaParameters(NamedTuple):
+    """Logarithm of alpha, and beta, unexpanded."""
 
-    def __init__(self, log_concentration: Tensor, rate: Tensor) -> None:
-        self.log_concentration = log_concentration
-        self.rate = rate
+    log_concentration: Tensor
+    rate: Tensor
 
 
 class Gamma(LogSpaceDistribution, PyroGamma):
@@ -52,9 +51,8 @@ class Gamma(LogSpaceDistribution, PyroGamma):
         "rate": constraints.positive,
         "log_concentration": constraints.real,
     }
-    has_rsample = True
     rate: Tensor
-    unexpanded: _Parameters
+    unexpanded: GammaParameters
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class Gamma(LogSpaceDistribution, PyroGamma):
     ) -> None:
         name, given = exactly_one("Gamma", concentration=concentration, log_concentration=log_concentration)
         shape, beta = as_parameters(given, rate)
-        self.unexpanded = _Parameters(shape.log() if name == "concentration" else shape, beta)
+        self.unexpanded = GammaParameters(shape.log() if name == "concentration" else shape, beta)
         batch_shape = torch.broadcast_shapes(shape.shape, beta.shape)
         setattr(self, name, shape.expand(batch_shape))
         self.rate = beta.expand(batch_shape)
@@ -101,6 +99,11 @@ class Gamma(LogSpaceDistribution, PyroGamma):
     def log_mean(self) -> Tensor:
         """The logarithm of the mean, log alpha - log beta."""
         return (self.unexpanded.log_concentration - self.unexpanded.rate.log()).expand(self.batch_shape)
+
+    @property
+    def log_variance(self) -> Tensor:
+        """The logarithm of the variance, log alpha - 2 log beta."""
+        return (self.unexpanded.log_concentration - 2 * self.unexpanded.rate.log()).expand(self.batch_shape)
 
     def log_rsample(
         self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None

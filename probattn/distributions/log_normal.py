@@ -1,23 +1,22 @@
 """The log-normal distribution with the log-space interface of this package."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from pyro.distributions import LogNormal as PyroLogNormal
 from torch import Tensor
 from torch.distributions import constraints
 
-from probattn.distributions.log_space import computing_dtype, finite_exp
+from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters
 
 
-class _Parameters:
+class LogNormalParameters(NamedTuple):
     """Mean and standard deviation of log S, unexpanded."""
 
-    def __init__(self, loc: Tensor, scale: Tensor) -> None:
-        self.loc = loc
-        self.scale = scale
+    loc: Tensor
+    scale: Tensor
 
 
 class LogNormal(LogSpaceDistribution, PyroLogNormal):
@@ -44,12 +43,11 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
         "loc": constraints.real,
         "scale": constraints.positive,
     }
-    has_rsample = True
-    unexpanded: _Parameters
+    unexpanded: LogNormalParameters
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
         mean, deviation = as_parameters(loc, scale)
-        self.unexpanded = _Parameters(mean, deviation)
+        self.unexpanded = LogNormalParameters(mean, deviation)
         PyroLogNormal.__init__(self, mean, deviation, validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: "LogNormal | None" = None) -> "LogNormal":
@@ -65,9 +63,10 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
         return (self.unexpanded.loc + self.unexpanded.scale.square() / 2).expand(self.batch_shape)
 
     @property
-    def mean(self) -> Tensor:
-        """E[S], saturated to the positive finite numbers of the dtype."""
-        return finite_exp(self.log_mean)
+    def log_variance(self) -> Tensor:
+        """The logarithm of the variance, 2 log E[S] + log(exp(scale^2) - 1)."""
+        square = self.unexpanded.scale.square()
+        return 2 * self.log_mean + square + torch.log(-torch.expm1(-square))
 
     def log_rsample(
         self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None

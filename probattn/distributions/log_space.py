@@ -49,7 +49,7 @@ def finite_exp(log_value: Tensor) -> Tensor:
     info = torch.finfo(log_value.dtype)
     low = math.log(info.tiny) * (1 - info.eps)
     high = math.log(info.max) * (1 - info.eps)
-    return log_value.clamp(low, high).exp()
+    return log_value.clamp(low, high).exp_()
 
 
 def log_standard_exponential(
@@ -87,9 +87,12 @@ class _LogGamma1pReciprocal(torch.autograd.Function):
     """lgamma(1 + 1/k) with one digamma in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, concentration: Tensor) -> Tensor:
-        ctx.save_for_backward(concentration)
+    def forward(concentration: Tensor) -> Tensor:
         return log_gamma_1p(concentration.reciprocal())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -123,10 +126,13 @@ class _LogWeibullSample(torch.autograd.Function):
     """log_scale + log_exponential / k in one pass forward."""
 
     @staticmethod
-    def forward(ctx: Any, log_scale: Tensor, concentration: Tensor, log_exponential: Tensor) -> Tensor:
-        ctx.save_for_backward(concentration, log_exponential)
-        ctx.scale_shape = log_scale.shape
+    def forward(log_scale: Tensor, concentration: Tensor, log_exponential: Tensor) -> Tensor:
         return torch.addcdiv(log_scale, log_exponential, concentration)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+        ctx.scale_shape = inputs[0].shape
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -190,9 +196,8 @@ class _WeibullGammaKL(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor
+        log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(log_mean, log_scale, concentration, log_alpha, rate)
         alpha = log_alpha.exp()
         prior = log_gamma_1p(alpha) - log_alpha - alpha * rate.log() - (EULER_MASCHERONI + 1)
         result = _in_place(torch.sub, concentration.reciprocal().mul_(EULER_MASCHERONI), log_scale)
@@ -202,6 +207,10 @@ class _WeibullGammaKL(torch.autograd.Function):
         result = _in_place(torch.add, result, scratch)
         scratch = torch.exp(log_mean, out=scratch if scratch.shape == log_mean.shape else None)
         return _in_place(torch.add, result, _in_place(torch.mul, scratch, rate))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -218,8 +227,7 @@ class _WeibullGammaKL(torch.autograd.Function):
             gradients[0] = _in_place(torch.mul, mean_grad, rate).sum_to_size(log_mean.shape)
         if needs[1]:
             gradients[1] = (grad * -alpha).sum_to_size(log_scale.shape)
-        if needs[2] or needs[3]:
-            reciprocal = concentration.reciprocal()
+        reciprocal = concentration.reciprocal()
         if needs[2]:
             slope = _in_place(torch.mul, reciprocal * (alpha * -EULER_MASCHERONI), reciprocal)
             slope = _in_place(torch.mul, slope.add_(reciprocal), grad)

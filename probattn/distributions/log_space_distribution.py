@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 from probattn.distributions.log_space import finite_exp
 
@@ -15,13 +15,22 @@ class LogSpaceDistribution(Distribution):
     """A distribution on (0, inf) whose draws and densities are computed through the logarithm.
 
     Draws are clamped to the positive finite numbers of their dtype; their logarithms, from :meth:`log_rsample`,
-    are exact. A subclass gives :meth:`log_rsample`, :meth:`log_prob_of_log` and :attr:`log_mean`.
+    are exact. Means, variances and standard deviations saturate likewise. A subclass gives :meth:`log_rsample`,
+    :meth:`log_prob_of_log`, :attr:`log_mean` and :attr:`log_variance`.
     """
+
+    support = constraints.positive
+    has_rsample = True
 
     @property
     @abstractmethod
     def log_mean(self) -> Tensor:
         """The logarithm of the mean, of the batch shape."""
+
+    @property
+    @abstractmethod
+    def log_variance(self) -> Tensor:
+        """The logarithm of the variance, of the batch shape."""
 
     @abstractmethod
     def log_rsample(
@@ -32,6 +41,26 @@ class LogSpaceDistribution(Distribution):
     @abstractmethod
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
         """The density log p(S) at S = exp(log_value), as a density of S; add log_value for the density of log S."""
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, saturated to the positive finite numbers of the dtype."""
+        return finite_exp(self.log_mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance, saturated to the positive finite numbers of the dtype."""
+        return finite_exp(self.log_variance)
+
+    @property
+    def stddev(self) -> Tensor:
+        """The standard deviation, saturated to the positive finite numbers of the dtype."""
+        return finite_exp(self.log_variance / 2)
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draws S without gradients, positive and finite; shape sample_shape + batch_shape."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
 
     def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draws S with gradients to the parameters, positive and finite; shape sample_shape + batch_shape."""

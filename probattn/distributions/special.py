@@ -80,7 +80,8 @@ def log_gamma_1p(x: Tensor) -> Tensor:
     shrunk = x.add(1).reciprocal_()
     result = _polynomial(shrunk, _LGAMMA_COEFFICIENTS).mul_(x).mul_(shrunk)  # (1 - w) = x w
     logarithm = torch.log1p(x, out=shrunk)
-    return result.addcmul_(logarithm, x).add_(logarithm, alpha=0.5).sub_(x)
+    result.add_(logarithm, alpha=0.5)
+    return result.addcmul_(logarithm.sub_(1), x)
 
 
 def digamma_1p(x: Tensor) -> Tensor:

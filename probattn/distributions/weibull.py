@@ -21,8 +21,14 @@ from probattn.distributions.log_space_distribution import LogSpaceDistribution, 
 from probattn.distributions.special import EULER_MASCHERONI, log_gamma_doubling_excess
 
 
-class _Location:
-    """Scale and mean in log space, unexpanded; the one that is not given is computed once, when asked for."""
+class WeibullParameters:
+    """Concentration, log-scale and log-mean, unexpanded; what is not given is computed once, when asked for.
+
+    Args:
+        name: What the location is: "scale", "log_scale" or "log_mean".
+        value: The location.
+        concentration: k, broadcastable with it.
+    """
 
     def __init__(self, name: str, value: Tensor, concentration: Tensor) -> None:
         self.concentration = concentration
@@ -33,11 +39,13 @@ class _Location:
 
     @cached_property
     def log_scale(self) -> Tensor:
+        """The logarithm of lambda."""
         with torch.enable_grad():
             return self.log_mean - log_gamma_1p_reciprocal(self.concentration)
 
     @cached_property
     def log_mean(self) -> Tensor:
+        """The logarithm of the mean."""
         with torch.enable_grad():
             return self.log_scale + log_gamma_1p_reciprocal(self.concentration)
 
@@ -49,7 +57,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     E ~ Exponential(1) (Zhang et al. 2021, section 3.2). Exactly one of scale, log_scale and log_mean is given.
     Nothing is computed outside log space: the logarithms are exact where S itself would overflow or underflow.
     Parameters are kept as they were given, unexpanded, so a concentration shared by all elements costs one
-    log-gamma in all.
+    log-gamma in all; they are read from the attribute unexpanded.
 
     Args:
         scale: lambda > 0; a number or a tensor, broadcastable with concentration.
@@ -78,8 +86,6 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         "log_scale": constraints.real,
         "log_mean": constraints.real,
     }
-    support = constraints.positive
-    has_rsample = True
     concentration: Tensor
 
     def __init__(
@@ -95,7 +101,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         if concentration is None:
             raise ValueError(f"Weibull expected a concentration beside {name}, got none")
         location, shape = as_parameters(given, concentration)
-        self.unexpanded = _Location(name, location, shape)
+        self.unexpanded = WeibullParameters(name, location, shape)
         batch_shape = torch.broadcast_shapes(location.shape, shape.shape)
         self.concentration = shape.expand(batch_shape)
         setattr(self, name, location.expand(batch_shape))
@@ -129,25 +135,10 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         return self.unexpanded.log_mean.expand(self.batch_shape)
 
     @property
-    def mean(self) -> Tensor:
-        """The mean, lambda Gamma(1 + 1/k), saturated to the finite numbers of the dtype."""
-        return finite_exp(self.log_mean)
-
-    @property
     def log_variance(self) -> Tensor:
         """The logarithm of the variance, 2 log E[S] + log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1)."""
         concentration = self.unexpanded.concentration
         return 2 * self.log_mean + _log_squared_cv(concentration).expand(self.batch_shape)
-
-    @property
-    def variance(self) -> Tensor:
-        """Var[S], saturated to the finite numbers of the dtype."""
-        return finite_exp(self.log_variance)
-
-    @property
-    def stddev(self) -> Tensor:
-        """Standard deviation of S, saturated to the finite numbers of the dtype."""
-        return finite_exp(self.log_variance / 2)
 
     @property
     def mode(self) -> Tensor:
