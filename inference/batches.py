@@ -1,0 +1,190 @@
+"""The order of the data: a pure function of seed and epoch, cut into steps, micro-batches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Share(NamedTuple):
+    """What one rank computes in one micro-batch.
+
+    Attributes:
+        rows: indices into the data set, never empty.
+        weight: fraction of the step's rows that they are; 0 for a stand-in that keeps ranks in step.
+    """
+
+    rows: list[int]
+    weight: float
+
+
+@dataclass(frozen=True)
+class DataOrder:
+    """Which rows are seen when.
+
+    An epoch is a permutation of the rows, cut into steps of ``batch_size * accumulation * num_processes`` rows; the
+    last step of an epoch takes what is left. Which rows a step sees depends on that product only, so that more ranks
+    or more accumulation at the same product see the same data.
+
+    Args:
+        num_rows: N.
+        batch_size: rows of a micro-batch on one rank, at most.
+        accumulation: micro-batches per step, at most.
+        num_processes: ranks.
+        seed: of the permutations.
+        shuffle: False keeps the data set's own order.
+        drop_last: leave out an epoch's last step if it is incomplete.
+
+    Raises:
+        ValueError: no rows, or fewer than one step's with ``drop_last``.
+
+    Example:
+        >>> order = DataOrder(num_rows=5, batch_size=2, seed=0, shuffle=False)
+        >>> order.steps_per_epoch
+        3
+        >>> order.shares(step=2, rank=0)
+        [Share(rows=[4], weight=1.0)]
+    """
+
+    num_rows: int
+    batch_size: int
+    accumulation: int = 1
+    num_processes: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_rows", "batch_size", "accumulation", "num_processes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"DataOrder.{name}: expected an integer >= 1, got {getattr(self, name)}")
+        if self.steps_per_epoch < 1:
+            raise ValueError(
+                f"drop_last leaves no step: {self.num_rows} rows, but a step takes {self.rows_per_step}; "
+                "lower batch_size or accumulation, or keep the last step"
+            )
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a full step over all ranks."""
+        return self.batch_size * self.accumulation * self.num_processes
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, the incomplete last one included unless dropped."""
+        full, rest = divmod(self.num_rows, self.rows_per_step)
+        return full + (1 if rest and not self.drop_last else 0)
+
+    def position(self, step: int) -> tuple[int, int]:
+        """Epoch and step within it of the update that follows ``step`` completed ones."""
+        return divmod(step, self.steps_per_epoch)
+
+    def permutation(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Row indices of an epoch in their order, ``[N]``."""
+        if not self.shuffle:
+            return np.arange(self.num_rows)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
+
+    def shares(self, step: int, rank: int) -> list[Share]:
+        """One rank's micro-batches of the update that follows ``step`` completed ones."""
+        epoch, index = self.position(step)
+        return self._cut(self.permutation(epoch), index, rank)
+
+    def epoch_shares(self, step: int, rank: int) -> Iterator[list[Share]]:
+        """One rank's micro-batches of every step from ``step`` to the end of its epoch."""
+        epoch, first = self.position(step)
+        rows = self.permutation(epoch)
+        for index in range(first, self.steps_per_epoch):
+            yield self._cut(rows, index, rank)
+
+    def _cut(self, rows: np.ndarray[Any, np.dtype[np.int64]], index: int, rank: int) -> list[Share]:
+        rows = rows[index * self.rows_per_step : (index + 1) * self.rows_per_step]
+        micro_batches = -(-len(rows) // (self.batch_size * self.num_processes))
+        parts = np.array_split(rows, micro_batches * self.num_processes)
+        mine = parts[rank :: self.num_processes]
+        return [
+            Share(part.tolist(), len(part) / len(rows)) if len(part) else Share(rows[:1].tolist(), 0.0)
+            for part in mine
+        ]
+
+
+class TensorRows(Dataset[dict[str, Tensor]]):
+    """The rows of a mapping of tensors that share their first dimension.
+
+    Args:
+        columns: tensors ``[N, ...]``.
+
+    Raises:
+        ValueError: no tensors, or different N.
+
+    Example:
+        >>> TensorRows({"x": torch.arange(3)})[1]
+        {'x': tensor(1)}
+    """
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        sizes = {name: len(column) for name, column in columns.items()}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(f"data: expected tensors with the same number of rows, got {sizes}")
+        self._columns = dict(columns)
+        self._size = next(iter(sizes.values()))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return {name: column[row] for name, column in self._columns.items()}
+
+
+def as_rows(data: Any, what: str) -> Any:
+    """Checks that ``data`` can be read by row, in any order.
+
+    Args:
+        data: a mapping of tensors ``[N, ...]``, or anything with ``len()`` and ``[row]``.
+        what: its name in messages.
+
+    Returns:
+        A data set of at least one row.
+
+    Raises:
+        TypeError: a data loader or a stream.
+        ValueError: no rows.
+    """
+    if isinstance(data, DataLoader):
+        raise TypeError(
+            f"{what}: expected a data set, got a DataLoader; the driver orders and batches the rows itself, so that a "
+            "run can resume exactly: pass its data set, and batch_size and collate to SVIDriver"
+        )
+    if isinstance(data, Mapping):
+        data = TensorRows(data)
+    sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if isinstance(data, IterableDataset) or not sized:
+        raise TypeError(
+            f"{what}: expected a mapping of tensors or a data set with len() and [row], got {type(data).__name__}"
+        )
+    if len(data) == 0:
+        raise ValueError(f"{what}: expected at least one row, got none")
+    return data
+
+
+def load_batches(
+    rows: Any, batches: Sequence[list[int]], *, collate: Collate | None, num_workers: int, seed: Sequence[int]
+) -> DataLoader[Any]:
+    """A loader of given batches of rows.
+
+    Its workers are seeded from ``seed`` and not from torch's global generator, which a resumed run must find where
+    the uninterrupted one left it.
+    """
+    generator = torch.Generator()
+    generator.manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
+    return DataLoader(
+        rows, batch_sampler=list(batches), collate_fn=collate, num_workers=num_workers, generator=generator
+    )

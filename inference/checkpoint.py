@@ -1,0 +1,302 @@
+"""Atomic checkpoints: a folder appears under its name complete, with a manifest of sizes and SHA-256 sums, or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probattn.inference.durable import FULL, explain_os_error, file_sha256, sync_folder, write_digested
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+STATE = "state.json"
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written, read or used here; the message names it."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A checkpoint that is incomplete or not what was written."""
+
+
+class ConfigurationMismatchError(CheckpointError):
+    """A checkpoint of another configuration."""
+
+
+class DiskFullError(CheckpointError):
+    """No room for a checkpoint; the ones before it are untouched."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint in memory.
+
+    Attributes:
+        path: its folder.
+        step: completed updates.
+        state: plain values of ``state.json``.
+        parts: contents of the ``.pt`` files by name, tensors on the CPU.
+    """
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    parts: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of one run: ``folder/step-000123/`` each.
+
+    Writing goes to a hidden folder beside them, which is synced to the disk and renamed only when complete, so that a
+    kill or a full disk at any moment leaves the earlier ones as they were. Files are read with
+    ``torch.load(weights_only=True)`` and JSON alone: loading runs no code.
+
+    Args:
+        folder: holds the checkpoints; made on the first save.
+        keep_last: how many to keep, >= 1.
+
+    Raises:
+        ValueError: ``keep_last`` below 1.
+
+    Example:
+        >>> import tempfile
+        >>> store = CheckpointStore(Path(tempfile.mkdtemp()), keep_last=1)
+        >>> _ = store.save(1, {"step": 1}, {"model": {"w": torch.ones(2)}})
+        >>> _ = store.save(2, {"step": 2}, {"model": {"w": torch.zeros(2)}})
+        >>> store.steps()
+        [2]
+        >>> store.load(2).parts["model"]["w"]
+        tensor([0., 0.])
+    """
+
+    def __init__(self, folder: Path, keep_last: int = 2) -> None:
+        if keep_last < 1:
+            raise ValueError(f"keep_last: expected an integer >= 1, got {keep_last}")
+        self.folder = folder
+        self.keep_last = keep_last
+
+    def path(self, step: int) -> Path:
+        """Folder of a step's checkpoint."""
+        return self.folder / f"step-{step:06d}"
+
+    def steps(self) -> list[int]:
+        """Steps with a checkpoint folder, complete or not, ascending."""
+        if not self.folder.is_dir():
+            return []
+        names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
+        return sorted(int(name[1]) for name in names if name)
+
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        parts: Mapping[str, Any],
+        protect: Collection[int] = (),
+    ) -> Path:
+        """Writes one checkpoint, then drops those beyond ``keep_last``.
+
+        Args:
+            step: completed updates.
+            state: plain JSON values.
+            parts: what ``torch.save`` is to keep, by file name without ``.pt``; tensors and plain containers.
+            protect: steps that are kept whatever their age.
+
+        Returns:
+            The new checkpoint's folder.
+
+        Raises:
+            DiskFullError: no room; nothing is left of the attempt.
+            CheckpointError: any other failure to write, or a value that a safe checkpoint cannot hold.
+        """
+        plain = {name: plain_values(part, name) for name, part in parts.items()}
+        target = self.path(step)
+        temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(temporary, step, state, plain)
+            self._publish(temporary, target)
+        except OSError as error:
+            raise self._failed(error, target) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._prune({step, *protect})
+        return target
+
+    def load(self, step: int) -> Checkpoint:
+        """Verifies and reads one checkpoint.
+
+        Raises:
+            CorruptCheckpointError: a file is missing, changed or unreadable.
+        """
+        path = self.path(step)
+        manifest = verify_checkpoint(path)
+        state: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
+        for name in manifest["files"]:
+            try:
+                if name == STATE:
+                    state = json.loads((path / name).read_text(encoding="utf-8"))
+                else:
+                    parts[Path(name).stem] = torch.load(path / name, map_location="cpu", weights_only=True)
+            except (OSError, ValueError, RuntimeError, UnpicklingError, zipfile.BadZipFile) as error:
+                raise CorruptCheckpointError(f"checkpoint {path}: {name} is unreadable ({error})") from error
+        return Checkpoint(path, int(manifest["step"]), state, parts)
+
+    def remove_leftovers(self) -> None:
+        """Removes what killed processes left behind: unfinished writes and deletions. Complete ones are not touched."""
+        if self.folder.is_dir():
+            for entry in self.folder.glob(".step-*"):
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def _publish(self, temporary: Path, target: Path) -> None:
+        aside = self.folder / f".{target.name}.{os.getpid()}.replaced"
+        if target.exists():  # corrupt, or written by a longer run that fell back to an earlier one
+            target.rename(aside)
+        temporary.rename(target)
+        sync_folder(self.folder)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _prune(self, protect: set[int]) -> None:
+        for step in self.steps()[: -self.keep_last]:
+            if step not in protect:
+                doomed = self.folder / f".{self.path(step).name}.{os.getpid()}.deleted"
+                self.path(step).rename(doomed)  # at once; a half-deleted folder would look corrupt
+                shutil.rmtree(doomed, ignore_errors=True)
+
+    def _failed(self, error: OSError, target: Path) -> CheckpointError:
+        before = [step for step in self.steps() if self.path(step) != target]
+        kept = f"{self.path(before[-1])} is untouched" if before else "there is no earlier one"
+        explained = explain_os_error(error, f"writing the checkpoint {target}")
+        kind = DiskFullError if error.errno in FULL else CheckpointError
+        return kind(f"{explained.strerror} ({kept})")
+
+
+def verify_checkpoint(path: Path) -> dict[str, Any]:
+    """Compares a checkpoint's files with its manifest.
+
+    Args:
+        path: the checkpoint's folder.
+
+    Returns:
+        The manifest: ``format``, ``step`` and ``files`` with size and sha256 each.
+
+    Raises:
+        CorruptCheckpointError: what is wrong, by file name.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files: dict[str, dict[str, Any]] = dict(manifest["files"])
+        version = manifest["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptCheckpointError(f"checkpoint {path}: no readable {MANIFEST} ({error})") from error
+    if version != FORMAT:
+        raise CorruptCheckpointError(
+            f"checkpoint {path}: expected format {FORMAT}, got {version!r}; it is from another version of probattn"
+        )
+    for name, expected in files.items():
+        file = path / name
+        if not file.is_file():
+            raise CorruptCheckpointError(f"checkpoint {path}: {name} is missing")
+        size = file.stat().st_size
+        if size != expected["size"]:
+            raise CorruptCheckpointError(
+                f"checkpoint {path}: {name} has {size} bytes, expected {expected['size']}"
+            )
+        if file_sha256(file) != expected["sha256"]:
+            raise CorruptCheckpointError(
+                f"checkpoint {path}: the content of {name} has changed (SHA-256 differs)"
+            )
+    return manifest
+
+
+def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, Any], path: Path) -> None:
+    """Refuses a checkpoint whose configuration differs.
+
+    Args:
+        expected: of this run; JSON values, nested.
+        found: of the checkpoint.
+        path: the checkpoint, for the message.
+
+    Raises:
+        ConfigurationMismatchError: names every differing key with both values.
+    """
+    here, there = flatten(json.loads(json.dumps(expected))), flatten(found)
+    missing = "(absent)"
+    differing = [
+        f"{key}: checkpoint {there.get(key, missing)!r}, this run {here.get(key, missing)!r}"
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key, missing) != there.get(key, missing)
+    ]
+    if differing:
+        raise ConfigurationMismatchError(
+            f"checkpoint {path} is of another configuration; {'; '.join(differing)}. Use the same options, or another "
+            "folder"
+        )
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots.
+
+    Example:
+        >>> flatten({"a": {"b": 1}, "c": 2})
+        {'a.b': 1, 'c': 2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def plain_values(value: Any, where: str) -> Any:
+    """Checks that a safe load can read a value back; numpy's numbers become Python's.
+
+    Raises:
+        CheckpointError: names the place of an object that only running code could restore.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return value
+    if isinstance(value, Tensor):
+        return value.detach()
+    if type(value) in (dict, OrderedDict, Counter):
+        return type(value)({key: plain_values(item, f"{where}.{key}") for key, item in value.items()})
+    if type(value) in (list, tuple):
+        return type(value)(plain_values(item, f"{where}[{index}]") for index, item in enumerate(value))
+    raise CheckpointError(
+        f"{where}: a checkpoint holds tensors, numbers, texts, lists and dicts alone, got {type(value).__name__}; "
+        "its owner (model, optimiser or scheduler) cannot be resumed safely"
+    )
+
+
+def _write(folder: Path, step: int, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    files: dict[str, dict[str, int | str]] = {}
+    for name, part in parts.items():
+        file = f"{name}.pt"
+        files[file] = write_digested(folder / file, partial(torch.save, part))
+    text = json.dumps(state, allow_nan=True, indent=1).encode()
+    files[STATE] = write_digested(folder / STATE, lambda out: out.write(text))
+    manifest = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1).encode()
+    write_digested(folder / MANIFEST, lambda out: out.write(manifest))
+    sync_folder(folder)

@@ -1,0 +1,87 @@
+"""What makes two runs the same: the configuration that a checkpoint carries and a resumed run must match."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from probattn.attention.site import AttentionSite
+
+
+def model_configuration(model: nn.Module) -> dict[str, Any]:
+    """Class, sites with their options, and a digest of the parameters' names, shapes, types and trainability."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        line = f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.requires_grad}\n"
+        digest.update(line.encode())
+    return {
+        "class": _qualified_name(type(model)),
+        "parameters": digest.hexdigest()[:16],
+        "sites": {name: repr(site.method) for name, site in attention_sites(model).items()},
+    }
+
+
+def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:
+    """Class and hyper-parameters of every group, as they are before a scheduler touches them."""
+    groups = {
+        str(group.get("name", number)): {key: value for key, value in group.items() if _is_plain(value)}
+        | {"parameters": len(group["params"])}
+        for number, group in enumerate(optimizer.param_groups)
+    }
+    return {"class": _qualified_name(type(optimizer)), "groups": groups}
+
+
+def options_configuration(options: Any) -> Any:
+    """A dataclass as a dictionary; of anything else its name, which is all that can be compared."""
+    if options is None or _is_plain(options):
+        return options
+    if is_dataclass(options) and not isinstance(options, type):
+        return asdict(options)
+    return _qualified_name(options if hasattr(options, "__qualname__") else type(options))
+
+
+def attention_sites(model: nn.Module) -> dict[str, AttentionSite]:
+    """The model's attention sites by module name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, AttentionSite)}
+
+
+def kl_reduction_label(model: nn.Module) -> str:
+    """How the sites reduce their KL: "mean", "keys", "sum", several joined by "+", or "none" without sites."""
+    reductions = {str(site.method.kl_reduction) for site in attention_sites(model).values()}
+    return "+".join(sorted(reductions)) or "none"
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    """Refuses modules around which a Pyro site is silently wrong.
+
+    Raises:
+        ValueError: names the module and the way out.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.DataParallel):
+            raise ValueError(
+                f"{name or 'the model'} is a torch.nn.DataParallel, whose threads share Pyro's handlers; launch one "
+                "process per device instead (accelerate launch, torchrun)"
+            )
+        if getattr(module, "gradient_checkpointing", False) is True:
+            raise ValueError(
+                f"{name or 'the model'} recomputes activations (gradient checkpointing), which would draw its "
+                "attention sites twice; call gradient_checkpointing_disable() on the network"
+            )
+
+
+def _qualified_name(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value) and not isinstance(value, str)
+    return value is None or isinstance(value, (bool, int, float, str))

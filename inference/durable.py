@@ -1,0 +1,139 @@
+"""Writing files so that a crash, a kill or a full disk never leaves half of one under its final name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Error numbers of a disk, or a quota, without room."""
+
+
+class DigestingFile:
+    """A binary file being written that counts its bytes and hashes them on the way.
+
+    ``torch.save`` reports a failed write as a ``RuntimeError`` about its own archive format; the operating system's
+    error is kept in :attr:`error`.
+
+    Args:
+        path: the file to create.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("xb")
+        self._digest = hashlib.sha256()
+        self.size = 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Writes a bytes-like object."""
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self._digest.update(data)
+        count = memoryview(data).nbytes
+        self.size += count
+        return count
+
+    def flush(self) -> None:
+        """Flushes Python's buffer."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            self.error = error
+            raise
+
+    def close(self, *, sync: bool) -> None:
+        """Closes the file, after forcing it onto the disk when ``sync``."""
+        try:
+            if sync:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal digest of what was written."""
+        return self._digest.hexdigest()
+
+
+def write_digested(path: Path, write: Callable[[Any], None]) -> dict[str, int | str]:
+    """Writes and syncs one file through ``write(file)``.
+
+    Returns:
+        Its ``size`` in bytes and ``sha256``.
+
+    Raises:
+        OSError: the system's own error, also where ``write`` hid it behind another one.
+    """
+    file = DigestingFile(path)
+    try:
+        write(file)
+    except Exception as failure:
+        try:
+            file.close(sync=False)
+        except OSError as error:
+            file.error = file.error or error
+        if file.error is not None and file.error is not failure:
+            raise file.error from failure
+        raise
+    file.close(sync=True)
+    return {"size": file.size, "sha256": file.sha256}
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in pieces.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "empty"
+        >>> _ = path.write_bytes(b"")
+        >>> file_sha256(path)[:8]
+        'e3b0c442'
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Forces a folder's entries (names, renames) onto the disk, where the system allows to open folders."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file's content at once: readers see the old or the new, never a part.
+
+    Raises:
+        OSError: the write failed; the old content is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        write_digested(temporary, lambda file: file.write(content))
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise explain_os_error(error, f"writing {path}") from error
+
+
+def explain_os_error(error: OSError, doing: str) -> OSError:
+    """The same kind of error with a message that says what was being done and what helps."""
+    full = "the disk is full: free some space and resume"
+    return OSError(error.errno, f"{doing}: {full if error.errno in FULL else error.strerror or error}")

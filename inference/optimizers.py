@@ -1,0 +1,203 @@
+"""Optimisers and learning-rate schedulers: parameter groups, options and the factories behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from probattn.attention.site import AttentionSite
+
+ParameterGroup = dict[str, Any]
+"""``name``, ``params``, ``lr`` and ``weight_decay``, as torch optimisers take them."""
+
+OptimizerFactory = Callable[[list[ParameterGroup]], Optimizer]
+SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
+"""Called with the optimiser and the number of steps of the run."""
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """An optimiser of ``torch.optim`` over up to four parameter groups.
+
+    The groups are ``pretrained`` and ``sites`` (the parameters that attention sites brought along and that no one has
+    trained before), each with a ``.no_decay`` twin for what is not decayed. Empty groups are left out.
+
+    Args:
+        name: class in ``torch.optim``.
+        learning_rate: of the network's own parameters, > 0.
+        site_learning_rate: of the sites' parameters, > 0; None takes ``learning_rate``.
+        weight_decay: >= 0.
+        decay_biases_and_norms: decay parameters of fewer than two dimensions (biases, scales of norms) too.
+        arguments: further arguments of the class.
+
+    Raises:
+        ValueError: a number out of its range, or no such optimiser.
+
+    Example:
+        >>> options = OptimizerOptions("SGD", learning_rate=0.1, weight_decay=0.01)
+        >>> groups = options.groups(nn.Linear(2, 2))
+        >>> [(group["name"], group["lr"], group["weight_decay"]) for group in groups]
+        [('pretrained', 0.1, 0.01), ('pretrained.no_decay', 0.1, 0.0)]
+    """
+
+    name: str = "AdamW"
+    learning_rate: float = 2e-5
+    site_learning_rate: float | None = 1e-3
+    weight_decay: float = 0.01
+    decay_biases_and_norms: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(
+                f"OptimizerOptions.learning_rate: expected a number > 0, got {self.learning_rate}"
+            )
+        if self.site_learning_rate is not None and not self.site_learning_rate > 0:
+            raise ValueError(
+                f"OptimizerOptions.site_learning_rate: expected a number > 0 or None, got {self.site_learning_rate}"
+            )
+        if not self.weight_decay >= 0:
+            raise ValueError(
+                f"OptimizerOptions.weight_decay: expected a number >= 0, got {self.weight_decay}"
+            )
+        found = getattr(torch.optim, self.name, None)
+        if not (isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer):
+            raise ValueError(
+                f"OptimizerOptions.name: torch.optim has no optimiser {self.name!r}; name one, or pass SVIDriver a "
+                "function that makes yours from parameter groups"
+            )
+
+    def groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """The model's trainable parameters in groups.
+
+        Raises:
+            ValueError: nothing to train.
+        """
+        return [
+            {
+                "name": name,
+                "params": parameters,
+                "lr": self._learning_rate(name),
+                "weight_decay": 0.0 if name.endswith(".no_decay") else self.weight_decay,
+            }
+            for name, parameters in split_parameters(model, self.decay_biases_and_norms).items()
+        ]
+
+    def build(self, groups: list[ParameterGroup]) -> Optimizer:
+        """The optimiser over ``groups``."""
+        optimizer: Optimizer = getattr(torch.optim, self.name)(groups, **self.arguments)
+        return optimizer
+
+    def _learning_rate(self, name: str) -> float:
+        if name.startswith("sites") and self.site_learning_rate is not None:
+            return self.site_learning_rate
+        return self.learning_rate
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """A scheduler of ``transformers.get_scheduler``, stepped once per update.
+
+    Args:
+        name: "linear", "cosine", "constant", "constant_with_warmup", ... as transformers names them.
+        warmup_steps: steps of linear warm-up, >= 0; None takes ``warmup_fraction``.
+        warmup_fraction: warm-up as a fraction of the run, in [0, 1].
+
+    Raises:
+        ValueError: a number out of its range.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
+        >>> scheduler = SchedulerOptions("linear", warmup_steps=2).build(optimizer, 10)
+        >>> scheduler.get_last_lr()
+        [0.0]
+    """
+
+    name: str = "linear"
+    warmup_steps: int | None = None
+    warmup_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps is not None and self.warmup_steps < 0:
+            raise ValueError(
+                f"SchedulerOptions.warmup_steps: expected an integer >= 0 or None, got {self.warmup_steps}"
+            )
+        if not 0 <= self.warmup_fraction <= 1:
+            raise ValueError(
+                f"SchedulerOptions.warmup_fraction: expected a number in [0, 1], got {self.warmup_fraction}"
+            )
+
+    def build(self, optimizer: Optimizer, total_steps: int) -> LRScheduler:
+        """The scheduler of a run of ``total_steps`` updates."""
+        from transformers import get_scheduler
+
+        warmup = round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
+        scheduler: LRScheduler = get_scheduler(
+            self.name, optimizer, num_warmup_steps=warmup, num_training_steps=total_steps
+        )
+        return scheduler
+
+
+def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
+    """Trainable parameters by group name: the sites' own apart from the network's, the undecayed apart from both.
+
+    Args:
+        model: holds each parameter in one group, shared ones once.
+        decay_biases_and_norms: make no ``.no_decay`` groups.
+
+    Returns:
+        Name to parameters, without empty groups, in a fixed order.
+
+    Raises:
+        ValueError: nothing to train.
+    """
+    site_parameters = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, AttentionSite)
+        for parameter in module.parameters()
+    }
+    names = ("pretrained", "pretrained.no_decay", "sites", "sites.no_decay")
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
+    for parameter in _trainable(model):
+        name = "sites" if id(parameter) in site_parameters else "pretrained"
+        decayed = decay_biases_and_norms or parameter.ndim > 1
+        groups[name if decayed else f"{name}.no_decay"].append(parameter)
+    groups = {name: parameters for name, parameters in groups.items() if parameters}
+    if not groups:
+        raise ValueError("the model has no trainable parameter: every one has requires_grad=False")
+    return groups
+
+
+def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:
+    return (parameter for parameter in model.parameters() if parameter.requires_grad)
+
+
+def build_optimizer(optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module) -> Optimizer:
+    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace.
+
+    Raises:
+        TypeError: the factory made something else.
+    """
+    if isinstance(optimizer, OptimizerOptions):
+        return optimizer.build(optimizer.groups(model))
+    made = optimizer(OptimizerOptions().groups(model))
+    if not isinstance(made, Optimizer):
+        raise TypeError(
+            f"optimizer: expected the function to return a torch optimiser, got {type(made).__name__}"
+        )
+    return made
+
+
+def learning_rates(optimizer: Optimizer) -> dict[str, float]:
+    """Current learning rate of each group, by its name or its number."""
+    return {
+        str(group.get("name", number)): float(group["lr"])
+        for number, group in enumerate(optimizer.param_groups)
+    }
