@@ -104,6 +104,8 @@ class AttentionELBOModule(ELBOModule):  # type: ignore[misc]  # pyro ships no ty
         self.guide = guide
         self.elbo = elbo
         self._sites: dict[str, SiteTerms] = {}
+        # Pyro's global store goes by name: two models with the same names would meet there.
+        self._parameters_seen: Any = None
 
     def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:
         """Runs the model once per particle.
@@ -116,7 +118,7 @@ class AttentionELBOModule(ELBOModule):  # type: ignore[misc]  # pyro ships no ty
         """
         self._sites = {}
         particles: list[ELBOTerms] = []
-        with pyro.settings.context(module_local_params=True):
+        with pyro.get_param_store().scope(self._parameters_seen) as self._parameters_seen:
             for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
                 terms, self._sites = trace_terms(model_trace, guide_trace)
                 size = _data_size(model_trace)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -226,13 +227,14 @@ def _seed(seed: int | Sequence[int], draw: int) -> int:
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule gets its own mode back."""
+    """Evaluation mode without gradients; every submodule gets its own mode back, Pyro's store its own contents."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     training = [module for module in modules if module.training]
     for module in training:
         module.training = False
     try:
-        with torch.no_grad():
+        store = pyro.get_param_store()
+        with torch.no_grad(), store.scope(store.get_state()):
             yield
     finally:
         for module in training:

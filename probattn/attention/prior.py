@@ -34,7 +34,7 @@ class ContextualPrior(nn.Module):
     def __init__(self, head_dim: int, hidden: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(head_dim, hidden)
-        self.output = nn.Linear(hidden, 1)
+        self.output = nn.Linear(hidden, 1, bias=False)  # the softmax over keys would not see a bias
 
     def forward(self, key: Tensor, num_heads: int, mask: AttentionMask | None = None) -> Tensor:
         """Log concentration.
