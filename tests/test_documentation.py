@@ -1,0 +1,72 @@
+"""The examples of the README and the documentation run, and print what the pages say."""
+
+import contextlib
+import doctest
+import io
+import re
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+FENCE = re.compile(r"^```(?P<kind>python|text)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+OUTPUT_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def examples(text: str) -> list[tuple[int, str, str | None]]:
+    """Line, code, and what the text block right below it says that the code prints."""
+    found: list[tuple[int, str, str | None]] = []
+    end = 0
+    for match in FENCE.finditer(text):
+        adjacent = bool(found) and text[end : match.start()].strip() == ""
+        if match["kind"] == "python":
+            found.append((text.count("\n", 0, match.start()) + 2, match["body"], None))
+        elif adjacent and found[-1][2] is None:
+            found[-1] = (*found[-1][:2], match["body"])
+        end = match.end()
+    return found
+
+
+def run(page: str, text: str) -> None:
+    """Runs a page's examples in one namespace, from the first to the last."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, code, expected in examples(text):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * (line - 1) + code, page, "exec"), namespace)
+        if expected is not None:
+            fits = doctest.OutputChecker().check_output(expected, printed.getvalue(), OUTPUT_OPTIONS)
+            assert fits, f"{page}:{line}: expected\n{expected}\ngot\n{printed.getvalue()}"
+
+
+def pages() -> list[Path]:
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path for path in paths if examples(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pyro.clear_param_store()
+    with torch.random.fork_rng():
+        run(path.name, path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n", AssertionError),
+        ("```python\nx = 1\n```\n\nand\n\n```python\nassert x == 2\n```\n", AssertionError),
+        ("```python\nimport no_such_module\n```\n", ModuleNotFoundError),
+    ],
+)
+def test_a_wrong_example_is_found(text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        run("page.md", text)
+
+
+def test_output_belongs_to_the_code_right_above_it() -> None:
+    run("page.md", "```python\nprint(1 + 1)\n```\n\n```text\n2\n```\n")
+    run("page.md", "```python\nprint(1 + 1)\n```\n\na diagram:\n\n```text\nsomething else\n```\n")
