@@ -5,8 +5,9 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from pyro.distributions import LogNormal as PyroLogNormal
+from pyro.distributions import Normal
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import ExpTransform, TransformedDistribution, constraints
 
 from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters
@@ -48,7 +49,9 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
     def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
         mean, deviation = as_parameters(loc, scale)
         self.unexpanded = LogNormalParameters(mean, deviation)
-        PyroLogNormal.__init__(self, mean, deviation, validate_args=validate_args)
+        # Past Pyro's own constructor, which does not hand validate_args to the normal.
+        normal = Normal(mean, deviation, validate_args=validate_args)
+        TransformedDistribution.__init__(self, normal, ExpTransform(), validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: "LogNormal | None" = None) -> "LogNormal":
         """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""

@@ -115,8 +115,8 @@ def log_gamma_1p_reciprocal(concentration: Tensor) -> Tensor:
         Same shape and dtype. In float32 the error is of the order of the rounding of the result.
 
     Example:
-        >>> log_gamma_1p_reciprocal(torch.tensor([0.25, 0.5, 1.0])).exp()
-        tensor([24.,  2.,  1.])
+        >>> log_gamma_1p_reciprocal(torch.tensor([0.4, 2.0]))
+        tensor([ 1.2010, -0.1208])
     """
     computed: Tensor = _LogGamma1pReciprocal.apply(concentration.to(computing_dtype(concentration)))
     return computed.to(concentration.dtype)
@@ -191,6 +191,11 @@ def _plain_weibull_gamma_kl(
     return cross + concentration.log() + prior - EULER_MASCHERONI - 1
 
 
+def _negative_expected_log(log_scale: Tensor, concentration: Tensor) -> Tensor:
+    """-E[log S] = g / k - log lambda, in a new buffer."""
+    return _in_place(torch.sub, concentration.reciprocal().mul_(EULER_MASCHERONI), log_scale)
+
+
 class _WeibullGammaKL(torch.autograd.Function):
     """The divergence with analytic gradients; saves its arguments and nothing else."""
 
@@ -200,8 +205,7 @@ class _WeibullGammaKL(torch.autograd.Function):
     ) -> Tensor:
         alpha = log_alpha.exp()
         prior = log_gamma_1p(alpha) - log_alpha - alpha * rate.log() - (EULER_MASCHERONI + 1)
-        result = _in_place(torch.sub, concentration.reciprocal().mul_(EULER_MASCHERONI), log_scale)
-        result = _in_place(torch.mul, result, alpha)
+        result = _in_place(torch.mul, _negative_expected_log(log_scale, concentration), alpha)
         result = _in_place(torch.add, result, prior)
         scratch = concentration.log()
         result = _in_place(torch.add, result, scratch)
@@ -227,16 +231,16 @@ class _WeibullGammaKL(torch.autograd.Function):
             gradients[0] = _in_place(torch.mul, mean_grad, rate).sum_to_size(log_mean.shape)
         if needs[1]:
             gradients[1] = (grad * -alpha).sum_to_size(log_scale.shape)
-        reciprocal = concentration.reciprocal()
         if needs[2]:
+            reciprocal = concentration.reciprocal()
             slope = _in_place(torch.mul, reciprocal * (alpha * -EULER_MASCHERONI), reciprocal)
             slope = _in_place(torch.mul, slope.add_(reciprocal), grad)
             gradients[2] = slope.sum_to_size(concentration.shape)
         if needs[3]:
-            expected_log = _in_place(torch.sub, reciprocal.mul_(EULER_MASCHERONI), log_scale)  # -E[log S]
-            prior_slope = digamma_1p(alpha).sub_(rate.log()).mul_(alpha).sub_(1)
-            summed = _in_place(torch.mul, expected_log, grad).sum_to_size(log_alpha.shape)
-            gradients[3] = summed * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
+            surprise = _in_place(torch.sub, _negative_expected_log(log_scale, concentration), rate.log())
+            surprise = _in_place(torch.mul, surprise, grad).sum_to_size(log_alpha.shape)
+            prior_slope = digamma_1p(alpha).mul_(alpha).sub_(1)
+            gradients[3] = surprise * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
         return tuple(gradients)
 
 

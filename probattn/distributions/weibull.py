@@ -191,5 +191,6 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
 
 def _log_squared_cv(concentration: Tensor) -> Tensor:
     """log(Var[S] / E[S]^2) = log expm1(d), d = lgamma(1 + 2/k) - 2 lgamma(1 + 1/k); finite where exp(d) is not."""
-    excess = log_gamma_doubling_excess(concentration.reciprocal())
-    return excess + torch.log(-torch.expm1(-excess))
+    dtype = computing_dtype(concentration)
+    excess = log_gamma_doubling_excess(concentration.to(dtype).reciprocal())
+    return (excess + torch.log(-torch.expm1(-excess))).to(concentration.dtype)
