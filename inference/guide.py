@@ -76,6 +76,8 @@ class AttentionGuide(GuideMessenger):
 
     def _answer(self, msg: Message, infer: dict[str, Any], posterior: SitePosterior) -> None:
         prior = cast(TorchDistributionMixin, msg["fn"])
+        if msg["value"] is None:
+            msg["value"] = posterior.draw(self.noise)
         event = posterior.event()
         if event.batch_shape != prior.batch_shape:
             raise ValueError(
@@ -84,8 +86,6 @@ class AttentionGuide(GuideMessenger):
             )
         infer["prior"] = prior
         msg["fn"] = event
-        if msg["value"] is None:
-            msg["value"] = posterior.draw(self.noise)
         msg["scale"] = msg["scale"] * (self.kl_weight * posterior.reduction_factor())
 
     def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:

@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import kl_divergence
+from torch.nn import functional as F
 
 from probattn.attention.bayesian import BayesianAttention, KLReduction
+from probattn.attention.fused import WeibullOptions, draw_weibull
 from probattn.attention.masks import AttentionMask
 from probattn.attention.noise import Noise
-from probattn.distributions import Gamma, LogNormal, Weibull, log_weibull_sample
+from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
 from probattn.distributions.carried_log import exp_carrying_log
+from probattn.distributions.special import EULER_MASCHERONI
 
 TRUNCATION = (0.1, 0.9)
 """Range of the uniform noise in Zhang et al. 2021, section 3.3."""
 
 
+@dataclass(frozen=True)
+class PosteriorInputs:
+    """What the attention scores and the upward path say about q(S), before any special function.
+
+    Attributes:
+        scores: Phi, raw or normalised, ``[B, H, T, S]``; exp(Phi) is E[S] when sigma is 0.
+        concentration: f_k(h), same shape; None where k does not depend on the upward path.
+        scale: f_lambda(h), same shape; None where lambda does not.
+    """
+
+    scores: Tensor
+    concentration: Tensor | None = None
+    scale: Tensor | None = None
+
+    def distribution(self, method: BayesianAttention) -> Weibull | LogNormal:
+        """q(S) with these options, batch shape that of the scores."""
+        phi = self.scores
+        if method.posterior == "lognormal":
+            spread = phi.new_full((), method.scale)
+            return LogNormal(phi - method.scale**2 / 2, spread, validate_args=False)
+        if isinstance(method.concentration, str):
+            k = phi.exp() + method.floor
+            if self.concentration is not None:
+                k = k + method.rho * F.softplus(self.concentration)
+        else:
+            k = phi.new_full((), method.concentration)
+        if self.scale is None:
+            return Weibull(log_mean=phi, concentration=k, validate_args=False)
+        extra = F.softplus(self.scale).clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
+        log_scale = torch.logaddexp(phi - log_gamma_1p_reciprocal(k), extra)
+        return Weibull(log_scale=log_scale, concentration=k, validate_args=False)
+
+
 class SitePosterior:
     """q(S) of one attention call, handed to the guide through the site's ``infer`` dictionary.
 
-    The distribution is made on first use: a model traced without a guide never pays for it.
+    Nothing is computed before it is asked for: a model traced without a guide never pays for its posterior.
 
     Args:
         method: the options.
-        make: computes the distribution, batch shape ``[B, H, T, S]``.
+        make: computes what the posterior is made of, batch shape ``[B, H, T, S]``.
         prior: the prior, same batch shape.
         mask: validity of the pairs.
     """
@@ -35,7 +73,7 @@ class SitePosterior:
     def __init__(
         self,
         method: BayesianAttention,
-        make: Callable[[], Weibull | LogNormal],
+        make: Callable[[], PosteriorInputs],
         prior: Gamma | LogNormal,
         mask: AttentionMask | None,
     ) -> None:
@@ -43,11 +81,17 @@ class SitePosterior:
         self.prior = prior
         self.mask = mask
         self._make = make
+        self._kl: Tensor | None = None
+
+    @cached_property
+    def inputs(self) -> PosteriorInputs:
+        """What the posterior is made of."""
+        return self._make()
 
     @cached_property
     def distribution(self) -> Weibull | LogNormal:
         """q(S) of every pair, unmasked."""
-        return self._make()
+        return self.inputs.distribution(self.method)
 
     def event(self) -> TorchDistributionMixin:
         """q(S) as Pyro sees it: forbidden pairs and padded queries masked, batch shape ``[B]``."""
@@ -66,28 +110,62 @@ class SitePosterior:
 
     def log_draw(self, noise: Noise) -> Tensor:
         """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
-        posterior = self.distribution
-        like = posterior.log_mean
-        if isinstance(posterior, LogNormal):
+        like = self.inputs.scores
+        if self.method.posterior == "lognormal":
+            posterior = self.distribution
             return posterior.loc + posterior.scale * noise.normal(like)
         uniform = noise.uniform(like)
         if self.method.noise == "truncated":
             low, high = TRUNCATION
             uniform.mul_(high - low).add_(low)
+        if self.method.concentration == "learned" and self.inputs.scale is None:
+            return self._fused_log_draw(uniform)
+        posterior = self.distribution
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
         return log_weibull_sample(posterior.log_scale, posterior.unexpanded.concentration, log_exponential)
 
     def kl(self) -> Tensor:
         """KL(q || prior) in nats, summed over the valid pairs of real queries: ``[B]``."""
+        if self._kl is not None:
+            return self._kl
         elementwise = kl_divergence(self.distribution, self.prior)  # [B, H, T, S]
         if self.mask is not None:
             elementwise = elementwise * self.mask.pair_weight.to(elementwise.dtype)
         return elementwise.sum(dim=(1, 2, 3))
 
+    def _fused_log_draw(self, uniform: Tensor) -> Tensor:
+        """Draw, KL and concentration in one sweep; they replace what the distributions would compute."""
+        phi, mixed, method = self.inputs.scores, self.inputs.concentration, self.method
+        log_alpha = self.prior.unexpanded.log_concentration
+        weight = None if self.mask is None else self.mask.pair_weight.to(phi.dtype)
+        options = WeibullOptions(method.rho, method.floor, method.rate)
+        drawn = draw_weibull(phi, mixed, uniform, log_alpha.exp(), weight, options)
+        self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
+        self.distribution = Weibull(log_mean=phi, concentration=drawn.concentration, validate_args=False)
+        return drawn.log_value
+
     def reduction_factor(self) -> Tensor | float:
         """What the summed KL is multiplied by: 1 for "sum", else one over the number of pairs or queries, ``[B]``."""
         batch, heads, queries, keys = self.prior.batch_shape
         return reduction_factor(self.method.kl_reduction, (batch, heads, queries, keys), self.mask)
+
+
+def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: torch.Size) -> Tensor:
+    r"""The KL's terms of the prior alone: sum of :math:`\log\Gamma(\alpha) - \alpha\log\beta - g - 1`, ``[B]``.
+
+    Args:
+        log_alpha: log concentration, broadcastable to ``shape``, unexpanded.
+        rate: beta.
+        weight: 0/1 factors of the pairs, broadcastable; None for 1.
+        shape: ``[B, H, T, S]``.
+    """
+    alpha = log_alpha.exp()
+    terms = torch.lgamma(1 + alpha) - log_alpha - alpha * math.log(rate) - (EULER_MASCHERONI + 1)
+    ones = log_alpha.new_ones(()) if weight is None else weight
+    ones = ones.expand(shape) if log_alpha.shape[2] > 1 else ones.expand(shape).sum(dim=2, keepdim=True)
+    return (terms * ones).sum(dim=(1, 2, 3))
+
+
 
 
 def as_event(

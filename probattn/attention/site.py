@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -12,15 +10,14 @@ import pyro
 import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probattn.attention.bayesian import BayesianAttention
 from probattn.attention.masks import AttentionMask
-from probattn.attention.posterior import SitePosterior, as_event
+from probattn.attention.posterior import PosteriorInputs, SitePosterior, as_event
 from probattn.attention.prior import ContextualPrior, site_prior
 from probattn.attention.scores import attention_scores, normalise, repeat_heads
 from probattn.attention.upward import UpwardChain, UpwardMaps
-from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
+from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.carried_log import carried_log, carries_log
 
 INFER_KEY = "attention"
@@ -148,30 +145,18 @@ class AttentionSite(nn.Module):
 
     def posterior(self, scores: Tensor, mask: AttentionMask | None, call: int = 0) -> Weibull | LogNormal:
         """q(S) from masked scores ``[B, H, T, S]``; batch shape that of the scores."""
-        method = self.method
-        phi = torch.log_softmax(scores, dim=-1) if method.scores == "normalised" else scores
-        if method.posterior == "lognormal":
-            return LogNormal(phi - method.scale**2 / 2, phi.new_full((), method.scale), validate_args=False)
-        state = self._upward_state(scores, mask, call)
-        if not isinstance(method.concentration, str):
-            concentration = phi.new_full((), method.concentration)
-        elif self.upward is not None and self.upward.concentration is not None and state is not None:
-            mixed = self.upward.concentration(state, _row_weight(mask, scores.dtype))
-            concentration = method.rho * F.softplus(mixed) + phi.exp() + method.floor
-        else:
-            concentration = phi.exp() + method.floor
-        if self.upward is None or self.upward.scale is None or state is None:
-            return Weibull(log_mean=phi, concentration=concentration, validate_args=False)
-        mixed = self.upward.scale(state, _row_weight(mask, scores.dtype))
-        tiny = torch.finfo(phi.dtype).tiny
-        log_extra = math.log(method.sigma) + F.softplus(mixed).clamp_min(tiny).log()
-        base = phi - log_gamma_1p_reciprocal(concentration)
-        log_scale = torch.logaddexp(base, log_extra)
-        return Weibull(log_scale=log_scale, concentration=concentration, validate_args=False)
+        return self._posterior_inputs(scores, mask, call).distribution(self.method)
 
-    def _upward_state(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor | None:
+    def _posterior_inputs(self, scores: Tensor, mask: AttentionMask | None, call: int) -> PosteriorInputs:
+        phi = torch.log_softmax(scores, dim=-1) if self.method.scores == "normalised" else scores
         if self.upward is None:
-            return None
+            return PosteriorInputs(phi)
+        state = self._upward_state(scores, mask, call)
+        rows = _row_weight(mask, scores.dtype)
+        maps = (self.upward.concentration, self.upward.scale)
+        return PosteriorInputs(phi, *(None if mix is None else mix(state, rows) for mix in maps))
+
+    def _upward_state(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
         if self.method.upward == "positions" and mask is not None and not mask.rows_alike:
             raise ValueError(
                 "upward='positions' mixes queries, but the mask differs between queries (causal or windowed), so they "
@@ -188,7 +173,7 @@ class AttentionSite(nn.Module):
         self, name: str, scores: Tensor, key: Tensor, mask: AttentionMask | None, call: int
     ) -> Tensor:
         prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, mask)
-        make: Callable[[], Weibull | LogNormal] = partial(self.posterior, scores, mask, call)
+        make = partial(self._posterior_inputs, scores, mask, call)
         posterior = SitePosterior(self.method, make, prior, mask)
         value = pyro.sample(name, as_event(prior, mask), infer={INFER_KEY: posterior})
         if value.shape != scores.shape:

@@ -1,0 +1,178 @@
+r"""Draw and KL of a learned Weibull posterior in one sweep over the attention map.
+
+:class:`probattn.attention.SitePosterior` computes the same from distributions, one autograd node an operation. A map
+``[B, H, T, S]`` has millions of entries and each node is a pass over memory; here the map is cut along the batch into
+pieces that stay in a core's cache, and one analytic backward sweep follows one forward sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p
+
+CPU_PIECE = 2**18
+"""Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
+
+
+@dataclass(frozen=True)
+class WeibullOptions:
+    """Numbers of a learned Weibull posterior and its gamma prior: rho, the floor of k, and the rate beta."""
+
+    rho: float
+    floor: float
+    rate: float
+
+
+class WeibullDraw(NamedTuple):
+    """What :func:`draw_weibull` returns.
+
+    Attributes:
+        log_value: log S, ``[B, H, T, S]``.
+        kl: the KL but for the terms of the prior's concentration alone, weighted and summed, ``[B]``.
+        concentration: k.
+    """
+
+    log_value: Tensor
+    kl: Tensor
+    concentration: Tensor
+
+
+def draw_weibull(
+    log_mean: Tensor,
+    mixed: Tensor | None,
+    uniform: Tensor,
+    alpha: Tensor,
+    weight: Tensor | None,
+    options: WeibullOptions,
+) -> WeibullDraw:
+    r"""Draws log S and sums its KL.
+
+    .. math::
+        k &= \rho\,\mathrm{softplus}(z) + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\
+        \log S &= \log\lambda + \log(-\log u) / k \\
+        \mathrm{KL} &= \sum w\,[\alpha (g / k - \log\lambda) + \log k + \beta e^{\mu}]
+
+    (Zhang et al. 2021, section 3.2). What is missing of the KL depends on the prior alone. Gradients flow to
+    ``log_mean``, ``mixed`` and ``alpha``; they cannot be differentiated again.
+
+    Args:
+        log_mean: :math:`\mu = \log E[S]`, ``[B, H, T, S]``, float32 or float64.
+        mixed: z, same shape; None leaves ``k = exp(mu) + floor``.
+        uniform: u in (0, 1), same shape; overwritten.
+        alpha: the prior's concentration, broadcastable to the shape.
+        weight: 0/1 factors of the pairs, broadcastable; None for 1.
+        options: rho, floor and rate.
+
+    Returns:
+        The draw.
+
+    Example:
+        >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
+        >>> draw = draw_weibull(mu, None, u, torch.ones(1), None, WeibullOptions(1.5, 0.0, 1.0))
+        >>> draw.log_value  # k = 1: an exponential variable at its median, log(log 2)
+        tensor([[[[-0.3665, -0.3665]]]])
+    """
+    return WeibullDraw(*_WeibullDraw.apply(log_mean, mixed, uniform, alpha, weight, options))
+
+
+class _WeibullDraw(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        log_mean: Tensor,
+        mixed: Tensor | None,
+        uniform: Tensor,
+        alpha: Tensor,
+        weight: Tensor | None,
+        options: WeibullOptions,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        log_value, concentration, log_scale = (torch.empty_like(log_mean) for _ in range(3))
+        kl = log_mean.new_empty(log_mean.shape[0])
+        for piece in _pieces(log_mean):
+            mean = log_mean[piece].exp()
+            k = mean + options.floor
+            if mixed is not None:
+                k.add_(F.softplus(mixed[piece]), alpha=options.rho)
+            concentration[piece] = k
+            inverse = k.reciprocal()
+            scale = torch.sub(log_mean[piece], log_gamma_1p(inverse), out=log_scale[piece])
+            noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
+            torch.addcmul(scale, noise, inverse, out=log_value[piece])
+            terms = inverse.mul_(EULER_MASCHERONI).sub_(scale).mul_(_rows(alpha, piece))
+            terms.add_(k.log_()).add_(mean, alpha=options.rate)
+            if weight is not None:
+                terms.mul_(_rows(weight, piece))
+            kl[piece] = terms.flatten(1).sum(dim=1)
+        ctx.set_materialize_grads(False)
+        ctx.options = options
+        ctx.save_for_backward(log_mean, mixed, uniform, alpha, weight, concentration, log_scale)
+        return log_value, kl, concentration
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # type: ignore[misc]  # torch's decorator has no types
+        ctx: Any,
+        grad_value: Tensor | None,
+        grad_kl: Tensor | None,
+        grad_concentration: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        log_mean, mixed, log_exponential, alpha, weight, concentration, log_scale = ctx.saved_tensors
+        options: WeibullOptions = ctx.options
+        grad_mean = torch.empty_like(log_mean)
+        grad_mixed = None if mixed is None else torch.empty_like(log_mean)
+        grad_alpha = torch.zeros_like(alpha) if ctx.needs_input_grad[3] and grad_kl is not None else None
+        for piece in _pieces(log_mean):
+            inverse = concentration[piece].reciprocal()
+            mean = log_mean[piece].exp()
+            to_scale = torch.zeros_like(inverse) if grad_value is None else grad_value[piece].clone()
+            to_inverse = to_scale * log_exponential[piece]
+            share: Tensor | None = None
+            if grad_kl is not None:
+                share = grad_kl[piece].view(-1, 1, 1, 1)
+                share = share if weight is None else share * _rows(weight, piece)
+                pull = share * _rows(alpha, piece)
+                if grad_alpha is not None:
+                    slope = inverse.mul(EULER_MASCHERONI).sub_(log_scale[piece]).mul_(share)
+                    _add_rows(grad_alpha, slope, piece)
+                to_scale.sub_(pull)
+                to_inverse.add_(pull, alpha=EULER_MASCHERONI)
+            # From 1/k, and through log lambda = mu - lgamma(1 + 1/k), back to k.
+            to_inverse.addcmul_(to_scale, digamma_1p(inverse), value=-1.0)
+            to_k = to_inverse.mul_(inverse).mul_(inverse).neg_()
+            if share is not None:
+                to_k.addcmul_(inverse, share)
+            if grad_concentration is not None:
+                to_k.add_(grad_concentration[piece])
+            if grad_mixed is not None and mixed is not None:
+                torch.mul(to_k, torch.sigmoid(mixed[piece]), out=grad_mixed[piece]).mul_(options.rho)
+            if share is not None:
+                to_k.add_(share, alpha=options.rate)
+            torch.addcmul(to_scale, to_k, mean, out=grad_mean[piece])
+        return grad_mean, grad_mixed, None, grad_alpha, None, None
+
+
+def _pieces(values: Tensor) -> Iterator[slice]:
+    """Slices of the batch; the whole of it off the CPU, where launching kernels is what costs."""
+    batch = values.shape[0]
+    row = max(1, values[:1].numel())
+    step = max(1, CPU_PIECE // row) if values.device.type == "cpu" else max(1, batch)
+    return (slice(start, start + step) for start in range(0, batch, step))
+
+
+def _rows(tensor: Tensor, piece: slice) -> Tensor:
+    """The piece of a tensor that may be broadcast along the batch."""
+    return tensor[piece] if tensor.dim() == 4 and tensor.shape[0] > 1 else tensor
+
+
+def _add_rows(total: Tensor, piece_values: Tensor, piece: slice) -> None:
+    """Adds a piece's gradient to the gradient of a tensor that may be broadcast."""
+    target = _rows(total, piece)
+    target += piece_values.sum_to_size(target.shape)
