@@ -41,6 +41,23 @@ def run(page: str, text: str) -> None:
             assert fits, f"{page}:{line}: expected\n{expected}\ngot\n{printed.getvalue()}"
 
 
+def packages() -> list[str]:
+    """The packages that export names."""
+    found = [
+        path.parent.name
+        for path in (ROOT / "probattn").glob("*/__init__.py")
+        if "__all__" in path.read_text()
+    ]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("name", packages())
+def test_every_package_has_a_page(name: str) -> None:
+    page = f"api/{name}.md"
+    assert f"::: probattn.{name}\n" in (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert f"probattn.{name}: {page}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
 def pages() -> list[Path]:
     paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [path for path in paths if examples(path.read_text(encoding="utf-8"))]
