@@ -1,0 +1,1 @@
+"""The report of a run: what was measured (``metrics.json``) and a page to read (``report.html``)."""

@@ -1,0 +1,176 @@
+"""Attention examples, ready for the template: static first view, and the numbers for the script."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from probattn.inference.report.charts.heatmap import heatmap, shown
+from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.examples import AttentionExample, AttentionMap
+from probattn.inference.report.views import site_labels
+
+REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
+CLIPPED = 0.99
+"""Share of the cells that the colour scale tells apart; the few larger ones get its last colour."""
+
+Option = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """One example of the attention section.
+
+    Attributes:
+        id: number on the page.
+        reason: why it is shown.
+        title: the input, shortened.
+        answer: the prediction, in words.
+        strip: tokens as shown, their share of the largest mean weight received, and as they are.
+        choices: radio buttons: name, legend, and value, label and tooltip of each.
+        showing: what the maps show.
+        maps: kind, heading, drawing and the upper end of its colours.
+        strongest: the largest weights, in words.
+        payload: JSON for the script.
+    """
+
+    id: int
+    reason: str
+    title: str
+    answer: str
+    strip: tuple[tuple[str, str, str], ...]
+    choices: tuple[tuple[str, str, tuple[Option, ...]], ...]
+    showing: str
+    maps: tuple[tuple[str, str, Markup, str], ...]
+    strongest: str
+    payload: Markup
+
+
+def attention_views(
+    examples: Sequence[AttentionExample], site_names: Sequence[str], to_json: Callable[[Any], Markup]
+) -> list[AttentionView]:
+    """Views of the examples.
+
+    Args:
+        examples: the records.
+        site_names: all sites of the network, so that labels agree with the table of sites.
+        to_json: writes JSON that is safe inside a ``<script>``.
+    """
+    own = [item.site for example in examples for item in example.maps]
+    labels = site_labels([*site_names, *own])
+    return [_view(number, example, labels, to_json) for number, example in enumerate(examples)]
+
+
+def _view(
+    number: int, item: AttentionExample, labels: Mapping[str, str], to_json: Callable[[Any], Markup]
+) -> AttentionView:
+    entries = [_entry(item, one, labels) for one in item.maps]
+    first, entry = item.maps[0], entries[0]
+    maps = tuple(
+        (kind, heading, Markup(heatmap(item.queries, item.keys, values, top, kind, entry[f"{kind}_title"])), words)
+        for kind, heading, values, top, words in (
+            ("mean", "Mean weight", first.mean, entry["mean_top"], entry["mean_words"]),
+            ("ratio", "Std / mean", first.ratio, entry["ratio_top"], entry["ratio_words"]),
+        )
+    )
+    payload = {"queries": list(map(printable, item.queries)), "keys": list(map(printable, item.keys)), "maps": entries}
+    text = printable(item.example.text)
+    return AttentionView(
+        id=number,
+        reason=REASONS[item.reason],
+        title=text if len(text) <= 110 else text[:109] + "\N{HORIZONTAL ELLIPSIS}",
+        answer=_answer(item),
+        strip=_strip(item),
+        choices=_choices(item, labels),
+        showing=entry["showing"],
+        maps=maps,
+        strongest=entry["strongest"],
+        payload=to_json(payload),
+    )
+
+
+def _answer(item: AttentionExample) -> str:
+    example = item.example
+    words = f"{example.predicted}, {example.probability:.0%} ± {100 * example.spread:.0f} points"
+    if example.label is None:
+        return words
+    return f"{words}; {'right' if example.label == example.predicted else f'in truth {example.label}'}"
+
+
+def _strip(item: AttentionExample) -> tuple[tuple[str, str, str], ...]:
+    rows = item.maps[0].mean
+    received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    most = max(received, default=0.0) or 1.0
+    return tuple(
+        (shown(token, room=40), f"{share / most:.3f}", printable(token))
+        for token, share in zip(item.keys, received, strict=True)
+    )
+
+
+def _choices(
+    item: AttentionExample, labels: Mapping[str, str]
+) -> tuple[tuple[str, str, tuple[Option, ...]], ...]:
+    sites = tuple((name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps))
+    heads = dict.fromkeys(one.head for one in item.maps)
+    options = tuple((_head_value(head), "average" if head is None else str(head), _head(head)) for head in heads)
+    offered = (("site", "Attention call", sites), ("head", "Head", options))
+    return tuple(choice for choice in offered if len(choice[2]) > 1)
+
+
+def _head(head: int | None) -> str:
+    return "average of the heads" if head is None else f"head {head}"
+
+
+def _head_value(head: int | None) -> str:
+    return "average" if head is None else str(head)
+
+
+def _entry(item: AttentionExample, one: AttentionMap, labels: Mapping[str, str]) -> dict[str, Any]:
+    place = f"{labels[one.site]}, {_head(one.head)}"
+    entry: dict[str, Any] = {
+        "site": one.site,
+        "head": _head_value(one.head),
+        "showing": f"Shown: {place}.",
+        "strongest": _strongest(item, one),
+        "mean16": _packed(one.mean, 10_000),
+        "ratio16": _packed(one.ratio, 1_000),
+        "mean_title": f"Posterior mean of the attention weights, {place}",
+        "ratio_title": f"Standard deviation over mean of the attention weights, {place}",
+    }
+    for kind, values in (("mean", one.mean), ("ratio", one.ratio)):
+        top, clipped = _top(values)
+        entry[f"{kind}_top"] = top
+        entry[f"{kind}_words"] = f"{top:.2f}{'+' if clipped else ''}"
+    return entry
+
+
+def _top(values: Sequence[Sequence[float]]) -> tuple[float, bool]:
+    """Upper end of the colour scale, and whether any value lies above it."""
+    ordered = sorted(value for row in values for value in row)
+    if not ordered:
+        return 0.0, False
+    top = ordered[int(CLIPPED * (len(ordered) - 1))] or ordered[-1]
+    return top, ordered[-1] > top
+
+
+def _strongest(item: AttentionExample, one: AttentionMap) -> str:
+    cells = [(value, q, k) for q, row in enumerate(one.mean) for k, value in enumerate(row)]
+    cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
+    words = [
+        f"\N{LEFT DOUBLE QUOTATION MARK}{shown(item.queries[q], 24)}\N{RIGHT DOUBLE QUOTATION MARK} to "
+        f"\N{LEFT DOUBLE QUOTATION MARK}{shown(item.keys[k], 24)}\N{RIGHT DOUBLE QUOTATION MARK} "
+        f"{value:.2f} (std/mean {one.ratio[q][k]:.2f})"
+        for value, q, k in cells[:3]
+    ]
+    return f"Largest weights: {', '.join(words)}."
+
+
+def _packed(rows: Sequence[Sequence[float]], scale: int) -> str:
+    """Numbers as base64 of little-endian 16-bit integers ``value * scale``; the records round to that grid."""
+    whole = [min(65_535, round(value * scale)) for row in rows for value in row]
+    return base64.b64encode(struct.pack(f"<{len(whole)}H", *whole)).decode()

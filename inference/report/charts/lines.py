@@ -1,0 +1,257 @@
+"""Line charts: cumulative entropy, risk against coverage, PAvPU over thresholds, training curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree as Xml
+
+from probattn.inference.report.charts.svg import (
+    Axis,
+    Frame,
+    Scale,
+    add,
+    axes,
+    drawing,
+    hint,
+    number,
+    path,
+    spread_labels,
+    text_of,
+    write,
+)
+from probattn.inference.report.measurements import Curve, Entropy, PAvPUPoint, RiskCoverage
+
+LABEL_GAP = 14
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line with the label that stands at its right end.
+
+    Attributes:
+        label: the words.
+        css: classes that give colour and dashes.
+        points: what it passes through, in data units.
+        dots: whether to mark the points.
+    """
+
+    label: str
+    css: str
+    points: tuple[tuple[float, float], ...]
+    dots: bool = False
+
+
+def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: float = 84) -> str:
+    """Draws lines with labels at their ends, so that no legend is needed.
+
+    Args:
+        lines: the lines; those without points are left out.
+        x: horizontal axis.
+        y: vertical axis; its title stands above it.
+        title: what a screen reader says.
+        labels: room for the labels, pixels.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+    lines = [line for line in lines if line.points]
+    frame = Frame(right=labels, top=26)
+    root = drawing(frame.width, frame.height, title, "; ".join(_spoken(line) for line in lines))
+    across, up = axes(root, frame, x, y)
+    for line in lines:
+        pixels = [(across(a), up(b)) for a, b in line.points]
+        hint(add(root, "path", f"line {line.css}", d=path(pixels)), line.label)
+        for (a, b), (px, py) in zip(line.points, pixels, strict=True):
+            if line.dots:
+                hint(add(root, "circle", f"dot {line.css}", cx=px, cy=py, r=3), f"{line.label}: {a:g}, {b:.3g}")
+    _end_labels(root, frame, lines, across, up)
+    return text_of(root)
+
+
+def _end_labels(root: Xml.Element, frame: Frame, lines: Sequence[Line], across: Scale, up: Scale) -> None:
+    if not lines:
+        return
+    ends = [(across(line.points[-1][0]), up(line.points[-1][1])) for line in lines]
+    heights = spread_labels([y for _, y in ends], LABEL_GAP, frame.top, frame.height - frame.bottom)
+    right = max(x for x, _ in ends)
+    for line, (x, y), height in zip(lines, ends, heights, strict=True):
+        if abs(height - y) > 2 or right - x > 2:
+            leader = path([(x + 2, y), (right + 7, height)])
+            add(root, "path", f"leader {line.css}", d=leader)
+        write(root, right + 10, height + 4, line.label, f"end-label {line.css}")
+
+
+def _spoken(line: Line) -> str:
+    (first, start), (last, end) = line.points[0], line.points[-1]
+    return f"{line.label}: {start:.3g} at {first:.3g}, {end:.3g} at {last:.3g}"
+
+
+def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: int, title: str) -> str:
+    """Cumulative distributions of the predictive entropy.
+
+    Args:
+        entropies: label, style and entropy of each data set.
+        num_classes: C; the entropy ends at log C.
+        title: what a screen reader says.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+    top = math.log(num_classes)
+    lines = []
+    for label, css, entropy in entropies:
+        levels = [index / (len(entropy.quantiles) - 1) for index in range(len(entropy.quantiles))]
+        points = [(0.0, 0.0), *zip(entropy.quantiles, levels, strict=True), (top, 1.0)]
+        lines.append(Line("", css, tuple((min(max(a, 0.0), top), b) for a, b in points)))
+    x = Axis(0, top, "predictive entropy (nats)", ticks(0, top, 4))
+    y = Axis(0, 1, "share of texts at or below", ticks(0, 1, 4, percent=True))
+    frame = Frame(right=84, top=26)
+    root = drawing(frame.width, frame.height, title, "; ".join(f"{a}: mean {e.mean:.3f}" for a, _, e in entropies))
+    across, up = axes(root, frame, x, y)
+    for line in lines:
+        add(root, "path", f"line {line.css}", d=path((across(a), up(b)) for a, b in line.points))
+    _median_labels(root, frame, entropies, across, up)
+    return text_of(root)
+
+
+def _median_labels(
+    root: Xml.Element, frame: Frame, entropies: Sequence[tuple[str, str, Entropy]], across: Scale, up: Scale
+) -> None:
+    """Labels to the right of the plot, led from the height where each curve is at three quarters of the axis."""
+    edge = frame.width - frame.right
+    at = across.domain[1] * 0.8
+    heights = []
+    for _, _, entropy in entropies:
+        below = sum(value <= at for value in entropy.quantiles) / len(entropy.quantiles)
+        heights.append(up(below))
+    places = spread_labels(heights, LABEL_GAP + 14, frame.top + 6, frame.height - frame.bottom - 14)
+    for (label, css, entropy), y, place in zip(entropies, heights, places, strict=True):
+        add(root, "path", f"leader {css}", d=path([(across(at), y), (edge + 5, place)]))
+        write(root, edge + 9, place + 1, label, f"end-label {css}")
+        write(root, edge + 9, place + 14, f"mean {entropy.mean:.2f}", "tick")
+
+
+def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> str:
+    """Error rate among the most confident share of the examples.
+
+    Args:
+        curves: label, style and curve of each model.
+        title: what a screen reader says.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+    lines = [Line(label, css, tuple(zip(c.coverage, c.risk, strict=True))) for label, css, c in curves]
+    top = nice_top(max((b for line in lines for a, b in line.points if a >= 0.1), default=1.0))
+    clipped = [Line(line.label, line.css, tuple((a, min(b, top)) for a, b in line.points)) for line in lines]
+    x = Axis(0, 1, "answered share (most confident first)", ticks(0, 1, 4, percent=True))
+    return line_chart(clipped, x, Axis(0, top, "errors among them", ticks(0, top, 4, percent=True)), title)
+
+
+def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: str) -> str:
+    """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced.
+
+    Args:
+        curves: label, style and points of each model.
+        title: what a screen reader says.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+    thresholds = sorted({point.threshold for _, _, points in curves for point in points})
+    values = [point.value for _, _, points in curves for point in points]
+    low, high = _padded(min(values), max(values))
+    lines = [
+        Line(label, css, tuple((float(thresholds.index(p.threshold)), p.value) for p in points), dots=True)
+        for label, css, points in curves
+    ]
+    marks = tuple((float(index), number_word(value)) for index, value in enumerate(thresholds))
+    x = Axis(-0.3, len(thresholds) - 0.7, "certain when p is below", marks)
+    return line_chart(lines, x, Axis(low, high, "PAvPU", ticks(low, high, 4, percent=True)), title)
+
+
+def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title: str) -> str:
+    """A quantity over optimiser steps.
+
+    Args:
+        curves: label, style and curve of each model.
+        title: what a screen reader says.
+        y_title: what stands above the vertical axis.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+    lines = [
+        Line(label, css, tuple(zip(map(float, c.steps), c.values, strict=True)), dots=len(c.steps) == 1)
+        for label, css, c in curves
+    ]
+    steps = [a for line in lines for a, _ in line.points] or [0.0, 1.0]
+    values = [b for line in lines for _, b in line.points] or [0.0, 1.0]
+    low, high = _padded(min(values), max(values), cap=None)
+    x = Axis(min(steps), max(steps), "step", ticks(min(steps), max(steps), 4))
+    return line_chart(lines, x, Axis(low, high, y_title, ticks(low, high, 4)), title)
+
+
+def ticks(low: float, high: float, wanted: int, *, percent: bool = False) -> tuple[tuple[float, str], ...]:
+    """Round tick values between two bounds, with labels.
+
+    Example:
+        >>> ticks(0, 1, 4, percent=True)
+        ((0.0, '0'), (0.2, '20'), (0.4, '40'), (0.6, '60'), (0.8, '80'), (1.0, '100%'))
+        >>> [label for _, label in ticks(0, 1500, 3)]
+        ['0', '500', '1,000', '1,500']
+    """
+    step = nice_step((high - low) / wanted) if high > low else 1.0
+    first = math.ceil(low / step - 1e-9)
+    values = [(first + index) * step for index in range(int((high - first * step) / step + 1e-9) + 1)]
+    values = [round(value, 12) + 0.0 for value in values]
+    if percent:
+        labels = [number_word(round(100 * value, 6)) for value in values]
+        labels[-1:] = [f"{label}%" for label in labels[-1:]]
+    else:
+        labels = [number_word(value) for value in values]
+    return tuple(zip(values, labels, strict=True))
+
+
+def nice_step(rough: float) -> float:
+    """The round number (1, 2 or 5 times a power of ten) next to a rough step, in ratio.
+
+    Example:
+        >>> nice_step(0.25), nice_step(375)
+        (0.2, 500.0)
+    """
+    power = 10.0 ** math.floor(math.log10(rough))
+    best = min((1.0, 2.0, 5.0, 10.0), key=lambda factor: abs(math.log(factor * power / rough)))
+    return round(best * power, 12)
+
+
+def nice_top(value: float) -> float:
+    """A round upper end of an axis that starts at 0, at most 1.
+
+    Example:
+        >>> nice_top(0.217)
+        0.25
+    """
+    step = nice_step(max(value, 0.01) / 4)
+    return min(1.0, round(math.ceil(value / step - 1e-9) * step, 12)) or step
+
+
+def _padded(low: float, high: float, cap: float | None = 1.0) -> tuple[float, float]:
+    room = (high - low) * 0.12 or max(abs(high) * 0.1, 0.05)
+    bottom, top = low - room, high + room
+    if low >= 0:
+        bottom = max(bottom, 0.0)
+    return bottom, top if cap is None else min(top, cap)
+
+
+def number_word(value: float) -> str:
+    """A tick label.
+
+    Example:
+        >>> number_word(1500.0), number_word(0.05), number_word(2.5e-7), number_word(-3.0)
+        ('1,500', '0.05', '2.5e-07', '\N{MINUS SIGN}3')
+    """
+    words = f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+    return words.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else words

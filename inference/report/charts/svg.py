@@ -1,0 +1,192 @@
+"""The little SVG that the charts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree as Xml
+
+Attribute = str | float | int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear map from data to pixels.
+
+    Attributes:
+        domain: two values of the data.
+        pixels: where they lie.
+
+    Example:
+        >>> Scale((0.0, 1.0), (100.0, 0.0))(0.25)
+        75.0
+    """
+
+    domain: tuple[float, float]
+    pixels: tuple[float, float]
+
+    def __call__(self, value: float) -> float:
+        """Pixel of a value; values outside the domain land outside."""
+        low, high = self.domain
+        start, end = self.pixels
+        share = (value - low) / (high - low) if high != low else 0.5
+        return start + share * (end - start)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A drawing's size and the margins around its plot, in pixels."""
+
+    width: float = 360
+    height: float = 250
+    left: float = 44
+    right: float = 14
+    top: float = 10
+    bottom: float = 40
+
+    def x(self, low: float, high: float) -> Scale:
+        """Horizontal scale over the plot."""
+        return Scale((low, high), (self.left, self.width - self.right))
+
+    def y(self, low: float, high: float) -> Scale:
+        """Vertical scale over the plot; large values are up."""
+        return Scale((low, high), (self.height - self.bottom, self.top))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: its range, title and labelled ticks."""
+
+    low: float
+    high: float
+    title: str
+    ticks: tuple[tuple[float, str], ...]
+
+
+def drawing(width: float, height: float, title: str, description: str = "", css: str = "chart") -> Xml.Element:
+    """An empty ``<svg>`` that says to a screen reader what it shows."""
+    box = f"0 0 {number(width)} {number(height)}"
+    root = Xml.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": title})
+    root.set("style", f"--natural:{number(width)}px")
+    if description:
+        root.set("aria-label", f"{title}. {description}")
+    return root
+
+
+def add(parent: Xml.Element, tag: str, css: str = "", **attributes: Attribute) -> Xml.Element:
+    """Appends an element; ``stroke_width`` is written ``stroke-width``."""
+    element = Xml.SubElement(parent, tag)
+    if css:
+        element.set("class", css)
+    for name, value in attributes.items():
+        element.set(name.replace("_", "-"), value if isinstance(value, str) else number(value))
+    return element
+
+
+def write(
+    parent: Xml.Element, x: float, y: float, words: str, css: str = "", anchor: str = "start"
+) -> Xml.Element:
+    """Appends text."""
+    element = add(parent, "text", css, x=x, y=y)
+    if anchor != "start":
+        element.set("text-anchor", anchor)
+    element.text = printable(words)
+    return element
+
+
+def hint(element: Xml.Element, words: str) -> None:
+    """Gives an element a tooltip, which screen readers know too."""
+    Xml.SubElement(element, "title").text = printable(words)
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+    """Path data through points.
+
+    Example:
+        >>> path([(0, 0), (1.25, 2)])
+        'M0 0L1.25 2'
+    """
+    return "".join(f"{'L' if index else 'M'}{number(x)} {number(y)}" for index, (x, y) in enumerate(points))
+
+
+def text_of(root: Xml.Element) -> str:
+    """The element as markup, special characters escaped."""
+    return Xml.tostring(root, encoding="unicode", short_empty_elements=True)
+
+
+def number(value: float) -> str:
+    """A coordinate with at most two decimals.
+
+    Example:
+        >>> number(3.0), number(0.126), number(-0.001)
+        ('3', '0.13', '0')
+    """
+    rounded = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if rounded == "-0" else rounded
+
+
+def printable(words: str) -> str:
+    """Text without control characters, which neither XML nor a reader can use.
+
+    Example:
+        >>> printable("a" + chr(0) + "b")
+        'a\N{REPLACEMENT CHARACTER}b'
+    """
+    return "".join(_visible(character) for character in words)
+
+
+def _visible(character: str) -> str:
+    if character in "\t\n\r":
+        return " "
+    code = ord(character)
+    if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in {0xFFFE, 0xFFFF}:
+        return "\N{REPLACEMENT CHARACTER}"
+    return character
+
+
+def axes(parent: Xml.Element, frame: Frame, x: Axis, y: Axis) -> tuple[Scale, Scale]:
+    """Draws grid lines, tick labels and titles; returns the two scales."""
+    across, up = frame.x(x.low, x.high), frame.y(y.low, y.high)
+    for value, label in y.ticks:
+        add(parent, "line", "grid", x1=frame.left, x2=frame.width - frame.right, y1=up(value), y2=up(value))
+        write(parent, frame.left - 7, up(value) + 4, label, "tick", "end")
+    write(parent, 2, frame.top - 12, y.title, "axis-title")
+    bottom_axis(parent, frame, across, x, frame.height - frame.bottom)
+    return across, up
+
+
+def bottom_axis(parent: Xml.Element, frame: Frame, across: Scale, x: Axis, base: float) -> None:
+    """Draws a horizontal axis at the height ``base``."""
+    end = frame.width - frame.right
+    for value, label in x.ticks:
+        add(parent, "line", "tickmark", x1=across(value), x2=across(value), y1=base, y2=base + 4)
+        write(parent, across(value), base + 16, label, "tick", "middle")
+    add(parent, "line", "axis", x1=frame.left, x2=end, y1=base, y2=base)
+    if x.title:
+        write(parent, (frame.left + end) / 2, base + 35, x.title, "axis-title", "middle")
+
+
+def spread_labels(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Moves label positions apart to at least ``gap``, in order, near where they were, within the bounds.
+
+    Example:
+        >>> spread_labels([10, 12, 50], gap=10, low=0, high=100)
+        [6.0, 16.0, 50.0]
+    """
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    groups: list[tuple[float, int]] = []
+    for index in order:
+        groups.append((float(positions[index]), 1))
+        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
+            (right, many), (left, few) = groups.pop(), groups.pop()
+            groups.append(((right * many + left * few) / (many + few), many + few))
+    placed: list[float] = []
+    for centre, size in groups:
+        placed += [centre + gap * (rank - (size - 1) / 2) for rank in range(size)]
+    shift = max(0.0, low - placed[0]) if placed else 0.0
+    if placed and placed[-1] + shift > high:
+        shift = high - placed[-1]
+    result = [0.0] * len(positions)
+    for index, place in zip(order, placed, strict=True):
+        result[index] = place + shift
+    return result

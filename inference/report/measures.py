@@ -1,0 +1,174 @@
+"""What each measure is called, how it is written, and which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from probattn.inference.report.record import Measure, ModelKey
+
+MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class MeasureText:
+    """Words for a measure.
+
+    Attributes:
+        title: its name.
+        meaning: what it says, in one line.
+        better: the direction of improvement.
+        unit: a share is written in percent and its differences in points; a number with three decimals.
+        gain: what a network is that does better by it.
+        loss: what a network is that does worse by it.
+    """
+
+    title: str
+    meaning: str
+    better: Literal["higher", "lower"]
+    unit: Literal["share", "number"]
+    gain: str
+    loss: str
+
+    def value(self, value: float | None) -> str:
+        """A value as text; a dash where nothing was measured.
+
+        Example:
+            >>> TEXTS["ece"].value(0.0312), TEXTS["nll"].value(0.4567), TEXTS["ece"].value(None)
+            ('3.1%', '0.457', '–')
+        """
+        if value is None:
+            return "\N{EN DASH}"
+        return f"{100 * value:.1f}%" if self.unit == "share" else _negative(f"{value:.3f}")
+
+    def difference(self, value: float, *, sign: bool = True) -> str:
+        """A difference as text, without unit.
+
+        Example:
+            >>> TEXTS["ece"].difference(-0.0312), TEXTS["nll"].difference(0.02)
+            ('−3.1', '+0.020')
+        """
+        words = f"{100 * value:.1f}" if self.unit == "share" else f"{value:.3f}"
+        if float(words) == 0:
+            return words.lstrip("-")
+        return _negative(f"+{words}" if sign and value > 0 else words)
+
+    @property
+    def points(self) -> str:
+        """Unit of a difference, with a space before it."""
+        return " points" if self.unit == "share" else ""
+
+    def verdict(self, low: float, high: float) -> Literal["better", "worse", "unclear"]:
+        """Verdict on a difference from its interval; one that holds or touches 0 decides nothing.
+
+        Example:
+            >>> TEXTS["ece"].verdict(-0.03, -0.01), TEXTS["ece"].verdict(-0.03, 0.0)
+            ('better', 'unclear')
+        """
+        if low <= 0 <= high:
+            return "unclear"
+        return "better" if (low > 0) == (self.better == "higher") else "worse"
+
+
+TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
+    {
+        "accuracy": MeasureText(
+            "Accuracy", "Share of correct predictions", "higher", "share", "more accurate", "less accurate"
+        ),
+        "nll": MeasureText(
+            "Negative log-likelihood",
+            "Surprise at the true label, nats per example",
+            "lower",
+            "number",
+            "less surprised by the truth",
+            "more surprised by the truth",
+        ),
+        "brier": MeasureText(
+            "Brier score",
+            "Squared distance between the probabilities and the truth, 0 to 2",
+            "lower",
+            "number",
+            "closer to the truth in probability",
+            "farther from the truth in probability",
+        ),
+        "ece": MeasureText(
+            "Calibration error",
+            "Expected distance between confidence and accuracy (ECE)",
+            "lower",
+            "share",
+            "better calibrated",
+            "worse calibrated",
+        ),
+        "overconfidence": MeasureText(
+            "Overconfidence error",
+            "Confidence in excess of accuracy, weighted by confidence",
+            "lower",
+            "share",
+            "less overconfident",
+            "more overconfident",
+        ),
+        "aurc": MeasureText(
+            "Area under risk-coverage",
+            "Mean error when only the most confident share is answered",
+            "lower",
+            "share",
+            "better at choosing what to answer",
+            "worse at choosing what to answer",
+        ),
+        "pavpu": MeasureText(
+            "PAvPU",
+            "Share of predictions that are accurate and certain, or inaccurate and uncertain (p < 0.05)",
+            "higher",
+            "share",
+            "surer when right and less sure when wrong",
+            "less sure when right or surer when wrong",
+        ),
+        "auroc": MeasureText(
+            "Detection (AUROC)",
+            "Chance that the entropy is higher for such an input than for one of the task",
+            "higher",
+            "number",
+            "better at noticing foreign inputs",
+            "worse at noticing foreign inputs",
+        ),
+        "fpr95": MeasureText(
+            "False alarms (FPR95)",
+            "Share of the task's inputs flagged when 95% of the foreign ones are",
+            "lower",
+            "share",
+            "quicker to clear its own inputs",
+            "quicker to suspect its own inputs",
+        ),
+    }
+)
+"""Words for every measure."""
+
+MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
+    {
+        "deterministic": "Deterministic",
+        "bayesian_mean": "Bayesian, mean of draws",
+        "bayesian_expectation": "Bayesian, expected weights",
+    }
+)
+"""Names of the models in tables."""
+
+MODEL_STYLES: Mapping[ModelKey, str] = MappingProxyType(
+    {"deterministic": "det", "bayesian_mean": "bay", "bayesian_expectation": "exp"}
+)
+"""Classes of the style sheet."""
+
+
+def _negative(words: str) -> str:
+    return words.replace("-", MINUS, 1)
+
+
+def listed(items: list[str]) -> str:
+    """Words in a row, as one says them.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+        ('a', 'a and b', 'a, b and c')
+    """
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

@@ -1,0 +1,168 @@
+"""``report.html``: one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from probattn.inference.durable import write_atomically
+from probattn.inference.report import views
+from probattn.inference.report.attention_view import attention_views
+from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.findings import findings, headline, opening, posterior_words
+from probattn.inference.report.results import Results
+
+RAMPS = {
+    "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
+    "mean-dark": ("191d22", "173a5c", "2a6ba8", "6fb1ea", "e3f1ff"),
+    "ratio-light": ("fcf8f3", "f6d9b8", "e7a05a", "bf5f17", "6b2d06"),
+    "ratio-dark": ("1d1a17", "4a2a12", "96501b", "e08f48", "ffe9d2"),
+}
+"""Colours from nothing to the largest value; the style sheet's gradients name the same ones."""
+
+SECTIONS = (
+    ("found", "Findings"),
+    ("compare", "Comparison"),
+    ("calibration", "Calibration"),
+    ("entropy", "Foreign inputs"),
+    ("selective", "Trust"),
+    ("attention", "Attention"),
+    ("examples", "Inputs"),
+    ("posterior", "Posterior"),
+    ("training", "Training"),
+    ("run", "What was run"),
+)
+
+
+def write_report(results: Results, path: Path | str) -> Path:
+    """Writes the report; readers see the old page or the new one, never a part.
+
+    Args:
+        results: the records, also the content of ``metrics.json``.
+        path: the file, ``report.html`` by custom.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path = Path(path)
+    write_atomically(path, render_report(results).encode())
+    return path
+
+
+def render_report(results: Results) -> str:
+    """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page."""
+    environment = Environment(
+        loader=PackageLoader("probattn.inference.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(_context(environment, results))
+
+
+def _context(environment: Environment, results: Results) -> dict[str, Any]:
+    found = findings(results)
+    context: dict[str, Any] = {
+        "results": results,
+        "run": results.run,
+        "plain": views.plain,
+        "plain_title": f"{printable(results.run.name)}: uncertainty report",
+        "headline": headline(found) if found else printable(results.run.name),
+        "opening": printable(opening(results)),
+        "found": found,
+        "chance": _chance(found),
+        "level": _level(found),
+        "tables": views.tables(results),
+        "reliability": views.reliability_figures(results),
+        "entropy": views.entropy_figures(results),
+        "risk": views.risk_figures(results),
+        "pavpu": views.pavpu_figures(results),
+        "dropout": any(score.draws == "dropout" for score in results.scores),
+        "attention": attention_views(results.attention, [s.site for s in results.health], _script_json),
+        "uncertain": views.cards(results, results.uncertain),
+        "mistakes": views.cards(results, results.mistakes),
+        "sites": views.sites(results),
+        "posterior": posterior_words(results),
+        "training": views.training_figures(results),
+        "roles": {role: words[0] for role, words in views.ROLES.items()},
+        "duration": duration(results.run.seconds),
+        "recipe": printable_lines(results.run.recipe),
+        "ramps": {name: _channels(colours) for name, colours in RAMPS.items()},
+        "style": Markup(_source(environment, "style.css")),
+        "script": Markup(_source(environment, "maps.js")),
+    }
+    context["contents"] = _contents(context)
+    return context
+
+
+def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
+    shown = {
+        "found": context["found"],
+        "compare": context["tables"],
+        "calibration": context["reliability"],
+        "entropy": context["entropy"],
+        "selective": context["risk"] or context["pavpu"],
+        "attention": context["attention"],
+        "examples": context["uncertain"] or context["mistakes"],
+        "posterior": context["sites"],
+        "training": context["training"],
+        "run": True,
+    }
+    return [(name, words) for name, words in SECTIONS if shown[name]]
+
+
+def _chance(found: list[Any]) -> str:
+    expected = sum(1 - item.difference.level for item in found)
+    return "one" if 0.75 <= expected < 1.5 else f"{expected:.1f}"
+
+
+def _level(found: list[Any]) -> str:
+    return f"{found[0].difference.level:.0%}" if found else "95%"
+
+
+def _source(environment: Environment, name: str) -> str:
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _script_json(value: Any) -> Markup:
+    """JSON for a ``<script>``: no character that ends it."""
+    words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        words = words.replace(character, f"\\u{ord(character):04x}")
+    return Markup(words)
+
+
+def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
+    """Red, green and blue of the colours as tables of an SVG filter."""
+    return tuple(
+        " ".join(f"{int(colour[start : start + 2], 16) / 255:.3f}" for colour in colours) for start in (0, 2, 4)
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    Example:
+        >>> duration(42.2), duration(754), duration(7380)
+        ('42 seconds', '12.6 minutes', '2 h 3 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} minutes"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min"
+
+
+def printable_lines(words: str) -> str:
+    """Text of several lines without control characters."""
+    return "\n".join(printable(line) for line in words.splitlines())

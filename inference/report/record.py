@@ -1,0 +1,28 @@
+"""What every record of a report has in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ModelKey = Literal["deterministic", "bayesian_mean", "bayesian_expectation"]
+"""What predicts: the baseline, the mean over posterior draws, or the network at the posterior expectation."""
+
+Role = Literal["in_domain", "shifted", "out_of_domain"]
+"""What a data set is for: the task itself, the task on other material, or material that is not the task at all."""
+
+Measure = Literal["accuracy", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu", "auroc", "fpr95"]
+"""Measures that are compared between models."""
+
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+MODELS: tuple[ModelKey, ...] = get_args(ModelKey)
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """A frozen record: unknown fields, wrong types, NaN and infinities are errors; a missing measurement is None."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

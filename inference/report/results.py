@@ -1,0 +1,120 @@
+"""What was measured in a run, as frozen records: the content of ``metrics.json``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from probattn.inference.report.examples import AttentionExample, Example
+from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
+from probattn.inference.report.record import Count, Measure, ModelKey, Record, Role
+
+SCHEMA_VERSION = 1
+"""Version of these records; a file of another version is refused."""
+
+
+class RunDescription(Record):
+    """What was run, and how to run it again.
+
+    Attributes:
+        name: a title for people.
+        method: the attention method with its settings, in words.
+        network: the pretrained network.
+        data: where the data come from.
+        train_size: number of training examples.
+        steps: optimiser steps of each model.
+        seconds: wall-clock time of training and evaluation.
+        num_samples: P, posterior draws of a prediction.
+        device: device and precision.
+        seed: the run's one seed.
+        created: date and time, ISO 8601.
+        versions: package versions by name.
+        recipe: the resolved recipe (YAML).
+        commands: commands that repeat the run.
+    """
+
+    name: str
+    method: str
+    network: str
+    data: str
+    train_size: Count
+    steps: Count
+    seconds: Annotated[float, Field(ge=0)]
+    num_samples: Annotated[int, Field(ge=1)]
+    device: str
+    seed: int
+    created: str
+    versions: dict[str, str] = {}
+    recipe: str = ""
+    commands: tuple[str, ...] = ()
+
+
+class DataSet(Record):
+    """A data set that was predicted.
+
+    Attributes:
+        key: its name in the other records.
+        title: its name for people.
+        role: what it is for.
+        size: N.
+        labelled: whether accuracy and calibration could be measured.
+        source: where it comes from.
+    """
+
+    key: str
+    title: str
+    role: Role
+    size: Annotated[int, Field(ge=1)]
+    labelled: bool
+    source: str = ""
+
+
+class Results(Record):
+    """Everything a report shows.
+
+    Attributes:
+        schema_version: version of these records.
+        run: what was run.
+        classes: class names by label.
+        data: the data sets, the in-domain one first.
+        scores: one entry per model and data set.
+        differences: Bayesian minus deterministic.
+        health: the posterior, per site.
+        curves: training curves.
+        attention: inputs with attention maps.
+        uncertain: the most uncertain inputs.
+        mistakes: the most confident mistakes.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run: RunDescription
+    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+    data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
+    scores: tuple[Scores, ...]
+    differences: tuple[Difference, ...] = ()
+    health: tuple[SiteHealth, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    attention: tuple[AttentionExample, ...] = ()
+    uncertain: tuple[Example, ...] = ()
+    mistakes: tuple[Example, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_data(self) -> Results:
+        keys = [item.key for item in self.data]
+        named = [item.data for item in (*self.scores, *self.differences, *self.uncertain, *self.mistakes)]
+        named += [item.example.data for item in self.attention]
+        unknown = sorted(set(named) - set(keys))
+        if unknown or len(set(keys)) != len(keys):
+            raise ValueError(f"expected every record to name one of the data sets {keys}, got {unknown or keys}")
+        return self
+
+    def score(self, model: ModelKey, data: str) -> Scores | None:
+        """Scores of a model on a data set; None if it was not measured."""
+        return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)
+
+    def difference(self, measure: Measure, model: ModelKey, data: str) -> Difference | None:
+        """Difference to the baseline; None if it was not measured."""
+        wanted = (measure, model, data)
+        found = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
+        return next(found, None)
