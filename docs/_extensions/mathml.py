@@ -19,11 +19,13 @@ def on_page_content(page_html: str, page: Any, **_: Any) -> str:
 
     def convert(match: re.Match[str]) -> str:
         latex = html.unescape(match["latex"]).strip()
+        display = match["open"] == "["
         try:
-            return converter.convert_with_local_state(latex, displaystyle=match["open"] == "[")
+            mathml = converter.convert_with_local_state(latex, displaystyle=display)
         except LatexError as error:
             raise PluginError(
                 f"{page.file.src_uri}: the equation {latex!r} cannot be read: {error}"
             ) from error
+        return f'<div class="equation">{mathml}</div>' if display else mathml
 
     return _EQUATION.sub(convert, page_html)
