@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
-from torch.distributions import Distribution, biject_to, constraints
+from torch.distributions import Distribution, biject_to, constraints, kl_divergence
 
 from probattn.distributions import Gamma, LogNormal, LogSpaceDistribution, Weibull
 from probattn.distributions.log_space_distribution import as_parameters, exactly_one
@@ -241,6 +241,42 @@ def test_works_without_data_on_the_meta_device(build):
         made = LogNormal(meta["loc"], 1.0, validate_args=False)
     assert made.rsample((2,)).device.type == "meta"
     assert made.mean.shape == (3,)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@every_distribution
+def test_agrees_with_itself_on_a_cuda_device(build):
+    here = build((3, 1), (4,), torch.float32)
+    parameters = {"loc": here.loc, "scale": here.scale} if isinstance(here, LogNormal) else None
+    if isinstance(here, Weibull):
+        parameters = {"log_mean": here.log_mean, "concentration": here.concentration}
+    elif isinstance(here, Gamma):
+        parameters = {"log_concentration": here.log_concentration, "rate": here.rate}
+    there = type(here)(**{name: value.cuda() for name, value in parameters.items()})
+    draws = there.rsample((5,))
+    assert draws.device.type == there.log_mean.device.type == "cuda"
+    assert (draws > 0).all() and draws.isfinite().all()
+    torch.testing.assert_close(there.log_prob(draws).cpu(), here.log_prob(draws.cpu()), rtol=1e-4, atol=1e-4)
+    generators = [torch.Generator("cuda").manual_seed(5) for _ in range(2)]
+    first, second = (there.log_rsample((5,), generator=generator) for generator in generators)
+    assert torch.equal(first, second)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_divergence_and_gradients_agree_on_a_cuda_device():
+    def gradients(device):
+        log_mean = torch.linspace(-5, 0, 12).reshape(3, 4).to(device).requires_grad_()
+        concentration = torch.linspace(0.1, 3, 12).reshape(3, 4).to(device).requires_grad_()
+        log_alpha = torch.linspace(-9, 0, 4).to(device).requires_grad_()
+        divergence = kl_divergence(
+            Weibull(log_mean=log_mean, concentration=concentration), Gamma(log_concentration=log_alpha)
+        )
+        return divergence, *torch.autograd.grad(divergence.sum(), (log_mean, concentration, log_alpha))
+
+    for there, here in zip(gradients("cuda"), gradients("cpu"), strict=True):
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-4)
 
 
 def test_numbers_give_a_scalar_of_the_default_dtype():

@@ -59,6 +59,14 @@ def test_the_ends_of_the_range():
     torch.testing.assert_close(digamma_1p(ends), torch.digamma(1 + ends))
 
 
+@pytest.mark.parametrize("function", [log_gamma_1p, digamma_1p])
+def test_large_and_expanded_tensors_are_their_elements(function):
+    row = torch.linspace(0, 20, 1000)
+    many = row.expand(700, 1000)  # several pieces, not contiguous
+    torch.testing.assert_close(function(many), function(row).expand(700, 1000))
+    torch.testing.assert_close(function(many.T), function(row)[:, None].expand(1000, 700))
+
+
 def test_empty_tensors():
     for function in (log_gamma_1p, digamma_1p, log_gamma_doubling_excess):
         assert function(torch.empty(0, 3)).shape == (0, 3)
