@@ -1,0 +1,166 @@
+"""What the metrics share: states that sum exactly, means over examples, sums over bins, ranked scores."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
+
+from probattn.metrics.functional.inputs import InputKind, check_inputs
+from probattn.metrics.functional.precision import accumulation_dtype
+
+
+class UncertaintyMetric(Metric):
+    """A torchmetrics metric of predictions whose kind is declared.
+
+    Floating-point sums are kept in float64 (float32 on devices without it), so that a value does not depend on how
+    the data were cut into batches. States sum or concatenate over processes.
+
+    A ``torchmetrics.MetricCollection`` lets metrics share one state when their states are close after the first
+    batch, which happens by chance: with one draw the expected entropy is the predictive entropy. Here a state's
+    names tell how it is updated, so that metrics share one exactly if they update it alike.
+
+    Args:
+        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+        validate_args: whether to check the values of every batch, which waits for the device.
+        update_options: the subclass's options that ``update`` depends on.
+        **kwargs: torchmetrics' own options, such as ``dist_sync_on_step`` and ``process_group``.
+
+    Raises:
+        ValueError: ``inputs`` is unknown.
+
+    Example:
+        >>> from probattn.metrics import BrierScore
+        >>> isinstance(BrierScore(inputs="logits"), UncertaintyMetric)
+        True
+    """
+
+    is_differentiable: bool = False
+    full_state_update: bool = False
+    plot_lower_bound: float = 0.0
+
+    def __init__(
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        validate_args: bool = True,
+        update_options: Mapping[str, object] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_inputs(inputs)
+        self.inputs: InputKind = inputs
+        self.validate_args = validate_args
+        options = {"inputs": inputs, **(update_options or {})}
+        written = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        self.add_state(f"{type(self).update.__qualname__}({written})", torch.zeros(()), dist_reduce_fx="sum")
+
+    def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
+        """Draws one value, or one value a step, with matplotlib.
+
+        Args:
+            val: result of ``forward`` or ``compute``, or a list of them; ``None`` calls ``compute``.
+            ax: matplotlib axes to draw into; ``None`` makes a figure.
+
+        Returns:
+            Figure and axes.
+        """
+        return self._plot(val, ax)
+
+    def _add_sum_state(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
+        self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
+        """Moves the states; float64 becomes float32 where the device has no float64."""
+
+        @wraps(fn)  # torchmetrics tells conversions of dtype by the name of the function
+        def move(state: Tensor) -> Tensor:
+            if state.dtype == torch.float64:
+                device = fn(torch.zeros(0, device=state.device)).device
+                state = state.to(accumulation_dtype(device))
+            return fn(state)
+
+        return super()._apply(move, exclude_state)
+
+
+class ExampleMean(UncertaintyMetric):
+    """Mean over all examples of a quantity that each example has.
+
+    Subclasses compute the quantity and call :meth:`_accumulate`; ``compute`` gives 0-d float32, NaN without any
+    example.
+
+    Args:
+        **kwargs: see :class:`UncertaintyMetric`.
+
+    Raises:
+        ValueError: ``inputs`` is unknown.
+
+    Example:
+        >>> from probattn.metrics import PredictiveEntropy
+        >>> issubclass(PredictiveEntropy, ExampleMean)
+        True
+    """
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._add_sum_state("total")
+        self._add_sum_state("count", dtype=torch.int64)
+
+    def _accumulate(self, values: Tensor, kept: Tensor) -> None:
+        """Adds values [N] where kept [N]."""
+        values = torch.where(kept, values, 0.0)
+        self.total = self.total + values.sum(dtype=self.total.dtype)
+        self.count = self.count + kept.sum()
+
+    def compute(self) -> Tensor:
+        """Mean over the examples of all batches and processes.
+
+        Returns:
+            0-d float32; NaN without any example.
+        """
+        return (self.total / self.count).float()
+
+
+class ScoredExamples(UncertaintyMetric):
+    """Keeps a score and a companion value of every example, for measures that rank examples.
+
+    Memory grows by 8 bytes an example. Scores are ranked in float32.
+
+    Args:
+        **kwargs: see :class:`UncertaintyMetric`.
+
+    Raises:
+        ValueError: ``inputs`` is unknown.
+
+    Example:
+        >>> from probattn.metrics import OODAUROC
+        >>> issubclass(OODAUROC, ScoredExamples)
+        True
+    """
+
+    score: list[Tensor]
+    companion: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("score", [], dist_reduce_fx="cat")
+        self.add_state("companion", [], dist_reduce_fx="cat")
+
+    def _keep(self, score: Tensor, companion: Tensor, kept: Tensor) -> None:
+        """Appends what is kept [N]; float32 throughout, which is what a process without data contributes."""
+        self.score.append(score[kept].float())
+        self.companion.append(companion[kept].float())
+
+    def _all(self) -> tuple[Tensor, Tensor]:
+        """Scores and companions [N] of all batches and processes."""
+        if isinstance(self.score, list) and not self.score:
+            return torch.zeros(0, device=self.device), torch.zeros(0, device=self.device)
+        return dim_zero_cat(self.score), dim_zero_cat(self.companion)

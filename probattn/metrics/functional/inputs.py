@@ -1,0 +1,269 @@
+"""What measures accept: probabilities or logits, with or without draws, and labels."""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from probattn.metrics.functional.precision import at_least_float32
+
+InputKind = Literal["probabilities", "logits"]
+"""What a prediction is. It is declared, never guessed from the values."""
+
+
+def draw_probabilities(
+    preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
+) -> Tensor:
+    """Class probabilities of every draw, in at least float32.
+
+    Args:
+        preds: ``[P, N, C]`` for P draws from a posterior, or ``[N, C]`` for one prediction (P = 1). Any
+            floating-point type; float16 and bfloat16 are computed in float32. C is at least 2.
+        inputs: ``"probabilities"`` (in [0, 1], summing to 1 over C) or ``"logits"`` (softmax is taken over C).
+        validate_args: whether to check the values, which waits for the device.
+
+    Returns:
+        Probabilities ``[P, N, C]``, float32 or float64.
+
+    Raises:
+        TypeError: ``preds`` is not floating-point.
+        ValueError: the shape is wrong, ``inputs`` is unknown, or the values are not what ``inputs`` says.
+
+    Example:
+        >>> draw_probabilities(torch.zeros(3, 2), inputs="logits")
+        tensor([[[0.5000, 0.5000],
+                 [0.5000, 0.5000],
+                 [0.5000, 0.5000]]])
+    """
+    draws = _as_draws(preds)
+    check_inputs(inputs)
+    if inputs == "logits":
+        probabilities = draws.softmax(dim=-1)
+        if validate_args and bool(probabilities.isnan().any()):
+            raise ValueError("preds: expected logits, got NaN, +inf, or a row that is -inf everywhere")
+        return probabilities
+    if validate_args:
+        _check_probabilities(draws, preds.dtype)
+    return draws
+
+
+def mean_probabilities(
+    preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
+) -> Tensor:
+    """Class probabilities of the posterior predictive: the mean over draws.
+
+    Args:
+        preds: ``[P, N, C]`` or ``[N, C]``, see :func:`draw_probabilities`.
+        inputs: ``"probabilities"`` or ``"logits"``; probabilities are averaged, never logits.
+        validate_args: whether to check the values.
+
+    Returns:
+        Probabilities ``[N, C]``, float32 or float64.
+
+    Raises:
+        TypeError: ``preds`` is not floating-point.
+        ValueError: as for :func:`draw_probabilities`.
+
+    Example:
+        >>> mean_probabilities(torch.tensor([[[0.25, 0.75]], [[0.75, 0.25]]]))
+        tensor([[0.5000, 0.5000]])
+    """
+    return draw_probabilities(preds, inputs=inputs, validate_args=validate_args).mean(dim=0)  # [N, C]
+
+
+def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind) -> Tensor:
+    """Log of the posterior predictive probability of the target class.
+
+    Logits stay in log space: log mean_p softmax(z_p)_y = logsumexp_p log_softmax(z_p)_y - log P.
+
+    Args:
+        preds: ``[P, N, C]`` or ``[N, C]``, already checked.
+        target: ``[N]``, values in 0 .. C-1, already checked.
+        inputs: ``"probabilities"`` or ``"logits"``.
+
+    Returns:
+        ``[N]``, at most 0 (up to rounding); ``-inf`` where the probability is 0.
+
+    Example:
+        >>> preds = torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]]])
+        >>> log_mean_probability_of(preds, torch.tensor([1]), inputs="probabilities").exp()
+        tensor([0.7000])
+    """
+    draws = _as_draws(preds)
+    index = target.expand(draws.shape[0], -1).unsqueeze(-1)  # [P, N, 1]
+    if inputs == "logits":
+        log_likelihood = draws.log_softmax(dim=-1).gather(-1, index).squeeze(-1)  # [P, N]
+        return log_likelihood.logsumexp(dim=0) - math.log(draws.shape[0])
+    return draws.gather(-1, index).squeeze(-1).mean(dim=0).log()
+
+
+def kept_examples(
+    target: Tensor,
+    num_examples: int,
+    num_classes: int,
+    *,
+    ignore_index: int | None = None,
+    validate_args: bool = True,
+) -> Tensor:
+    """Checks labels and says which of them count.
+
+    Args:
+        target: integer labels ``[N]``.
+        num_examples: N of the predictions.
+        num_classes: C of the predictions.
+        ignore_index: label of examples that do not count; ``None``: all count.
+        validate_args: whether to check the values.
+
+    Returns:
+        bool ``[N]``, True where the example counts.
+
+    Raises:
+        TypeError: ``target`` is not of an integer type.
+        ValueError: its shape is not ``[N]``, or a label that counts is outside 0 .. C-1.
+
+    Example:
+        >>> kept_examples(torch.tensor([0, -100, 1]), 3, 2, ignore_index=-100)
+        tensor([ True, False,  True])
+    """
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise TypeError(f"target: expected integer class labels, got {target.dtype}: convert with .long()")
+    if target.shape != (num_examples,):
+        raise ValueError(
+            f"target: expected shape [{num_examples}] (one label an example), got {list(target.shape)}"
+        )
+    kept = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    if validate_args:
+        wrong = kept & ((target < 0) | (target >= num_classes))
+        if bool(wrong.any()):
+            raise ValueError(
+                f"target: expected labels in 0 .. {num_classes - 1}, got {target[wrong][0].item()}: "
+                "give labels that do not count as ignore_index"
+            )
+    return kept
+
+
+def kept_by_mask(
+    mask: Tensor | None, num_examples: int, device: torch.device, *, name: str = "mask"
+) -> Tensor:
+    """Checks a mask over examples; ``None`` keeps all.
+
+    Args:
+        mask: bool ``[N]``, True where the example counts, or ``None``.
+        num_examples: N of the predictions.
+        device: where the predictions live.
+        name: name of the argument, for messages.
+
+    Returns:
+        bool ``[N]``.
+
+    Raises:
+        TypeError: ``mask`` is not bool.
+        ValueError: its shape is not ``[N]``.
+
+    Example:
+        >>> kept_by_mask(None, 2, torch.device("cpu"))
+        tensor([True, True])
+    """
+    if mask is None:
+        return torch.ones(num_examples, dtype=torch.bool, device=device)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name}: expected bool, got {mask.dtype}: convert with .bool()")
+    if mask.shape != (num_examples,):
+        raise ValueError(
+            f"{name}: expected shape [{num_examples}] (one value an example), got {list(mask.shape)}"
+        )
+    return mask
+
+
+def require_draws(preds: Tensor, what: str) -> None:
+    """Raises unless ``preds`` has a dimension of draws.
+
+    Args:
+        preds: predictions.
+        what: name of the measure, for the message.
+
+    Raises:
+        ValueError: ``preds`` is not ``[P, N, C]``.
+
+    Example:
+        >>> require_draws(torch.ones(20, 4, 2), "mutual_information")
+    """
+    if preds.dim() != 3:
+        raise ValueError(
+            f"{what}: expected draws [P, N, C], got shape {list(preds.shape)}: it measures the spread between "
+            "draws; for a single draw write preds[None]"
+        )
+
+
+def prediction_shape(preds: Tensor) -> tuple[int, int]:
+    """Number of examples and of classes.
+
+    Args:
+        preds: ``[P, N, C]`` or ``[N, C]``.
+
+    Returns:
+        N and C.
+
+    Raises:
+        TypeError: ``preds`` is not floating-point.
+        ValueError: its shape is neither.
+
+    Example:
+        >>> prediction_shape(torch.ones(20, 4, 2))
+        (4, 2)
+    """
+    _, num_examples, num_classes = _as_draws(preds).shape
+    return num_examples, num_classes
+
+
+def check_inputs(inputs: str) -> None:
+    """Raises unless ``inputs`` is a known kind of prediction.
+
+    Args:
+        inputs: ``"probabilities"`` or ``"logits"``.
+
+    Raises:
+        ValueError: it is something else.
+
+    Example:
+        >>> check_inputs("logits")
+    """
+    if inputs not in get_args(InputKind):
+        raise ValueError(f"inputs: expected one of {get_args(InputKind)}, got {inputs!r}")
+
+
+def _as_draws(preds: Tensor) -> Tensor:
+    """[N, C] or [P, N, C] -> [P, N, C] in at least float32."""
+    if not preds.is_floating_point():
+        raise TypeError(f"preds: expected floating-point probabilities or logits, got {preds.dtype}")
+    if preds.dim() not in {2, 3}:
+        raise ValueError(
+            f"preds: expected [N, C], or [P, N, C] for P draws, got shape {list(preds.shape)}: flatten other "
+            "dimensions into N"
+        )
+    if preds.shape[-1] < 2:
+        raise ValueError(
+            f"preds: expected at least two classes in the last dimension, got shape {list(preds.shape)}: "
+            "give a single sigmoid output p as torch.stack([1 - p, p], dim=-1)"
+        )
+    draws = preds if preds.dim() == 3 else preds.unsqueeze(0)
+    if draws.shape[0] == 0:
+        raise ValueError(f"preds: expected at least one draw, got shape {list(preds.shape)}")
+    return at_least_float32(draws)
+
+
+def _check_probabilities(draws: Tensor, given: torch.dtype) -> None:
+    tolerance = 1e-3 if given in {torch.float32, torch.float64} else 2e-2  # rounding of 8 to 11 bits
+    inside = (draws >= -tolerance) & (draws <= 1 + tolerance)  # False for NaN
+    if not bool(inside.all()):
+        raise ValueError(
+            f"preds: expected probabilities in [0, 1], got {draws[~inside][0].item():g}: "
+            'if these are logits, say inputs="logits"'
+        )
+    off = (draws.sum(dim=-1) - 1).abs()
+    if not bool((off <= tolerance).all()):
+        raise ValueError(
+            f"preds: expected probabilities that sum to 1 over the last dimension, got a sum off by "
+            f'{off.max().item():g}: if these are logits, say inputs="logits"'
+        )
