@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from probattn.distributions.carried_log import exp_carrying_log
 from probattn.distributions.log_space import finite_exp
 
 
@@ -64,7 +65,7 @@ class LogSpaceDistribution(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draws S with gradients to the parameters, positive and finite; shape sample_shape + batch_shape."""
-        return finite_exp(self.log_rsample(sample_shape))
+        return exp_carrying_log(self.log_rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The density log p(S) at a positive value; shape of the value broadcast with the batch shape."""
