@@ -71,7 +71,7 @@ def refuse_unsupported(model: nn.Module) -> None:
         if getattr(module, "gradient_checkpointing", False) is True:
             raise ValueError(
                 f"{name or 'the model'} recomputes activations (gradient checkpointing), which would draw its "
-                "attention sites twice; call gradient_checkpointing_disable() on the network"
+                "attention sites twice; switch gradient checkpointing off in the network"
             )
 
 

@@ -228,7 +228,8 @@ class Run:
             "reporter": self._reporter.state_dict(),
             "configuration": self._configuration(),
         }
-        parts = self._state.parts() | {"random": gather_object([random_state])}
+        parts = self._state.parts()
+        parts["training"]["random"] = gather_object([random_state])  # of every rank
         best = self._stopping.best_step
         self._storage.save(self._step, state, parts, protect=() if best is None else (best,))
 
@@ -239,7 +240,7 @@ class Run:
         self._earlier_seconds = checkpoint.state["seconds"]
         self._stopping.load_state_dict(checkpoint.state["early_stopping"])
         self._reporter.load_state_dict(checkpoint.state["reporter"])
-        states = checkpoint.parts["random"]
+        states = checkpoint.parts["training"]["random"]
         restore_random_state(states[self._accelerator.process_index], self._accelerator.device)
 
     def _settle(self) -> None:

@@ -88,9 +88,11 @@ class TrainingState:
         scaler = self._accelerator.scaler
         parts = {
             "model": self._driver.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "scaler": None if scaler is None else scaler.state_dict(),
+            "training": {
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "scaler": None if scaler is None else scaler.state_dict(),
+            },
         }
         if isinstance(self.guide, torch.nn.Module):
             parts["guide"] = self.guide.state_dict()
@@ -99,11 +101,12 @@ class TrainingState:
     def load_parts(self, parts: Mapping[str, Any]) -> None:
         """Takes over what :meth:`parts` returned."""
         self.load_weights(parts)
-        self.optimizer.load_state_dict(parts["optimizer"])
+        training = parts["training"]
+        self.optimizer.load_state_dict(training["optimizer"])
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(parts["scheduler"])
+            self.scheduler.load_state_dict(training["scheduler"])
         if self._accelerator.scaler is not None:
-            self._accelerator.scaler.load_state_dict(parts["scaler"])
+            self._accelerator.scaler.load_state_dict(training["scaler"])
 
     def weights(self) -> dict[str, Any]:
         """A copy of the weights, on the CPU, that later updates leave alone."""

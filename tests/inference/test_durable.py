@@ -1,0 +1,74 @@
+"""Durable writing: digests, atomic replacement, and the system's own errors."""
+
+import errno
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from probattn.inference import durable
+from probattn.inference.durable import explain_os_error, file_sha256, write_atomically, write_digested
+
+
+def test_size_and_digest_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "part.pt"
+    found = write_digested(path, lambda file: torch.save({"w": torch.randn(300, 300)}, file))
+    content = path.read_bytes()
+    assert found == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert file_sha256(path) == found["sha256"]
+
+
+def test_the_systems_error_is_not_hidden_by_torchs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_after(monkeypatch, 1000)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_digested(tmp_path / "part.pt", lambda file: torch.save({"w": torch.randn(300, 300)}, file))
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_errors_that_are_not_the_systems_pass(tmp_path: Path) -> None:
+    def fail(_: Any) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        write_digested(tmp_path / "part", fail)
+
+
+def test_replacing_leaves_one_file_with_the_new_content(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    for content in (b"old", b"new"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.json"
+    write_atomically(path, b"old")
+    fail_after(monkeypatch, 1)
+    with pytest.raises(OSError, match=f"writing {path}: the disk is full"):
+        write_atomically(path, b"new content")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_errors_keep_their_own_words() -> None:
+    error = explain_os_error(PermissionError(errno.EACCES, "Permission denied"), "writing x")
+    assert isinstance(error, PermissionError)
+    assert "writing x: Permission denied" in str(error)
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """A disk with room for so many bytes in each file."""
+    write = durable.DigestingFile.write
+
+    def limited(self: durable.DigestingFile, data: Any) -> int:
+        if self.size + memoryview(data).nbytes > room:
+            self.error = OSError(errno.ENOSPC, "No space left on device")
+            raise self.error
+        return write(self, data)
+
+    monkeypatch.setattr(durable.DigestingFile, "write", limited)

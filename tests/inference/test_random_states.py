@@ -1,0 +1,81 @@
+"""Random states: whatever was drawn, a restored state draws the same again."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from probattn.inference.random_states import (
+    capture_random_state,
+    preserved_random_state,
+    restore_random_state,
+    seed_generators,
+)
+
+CPU = torch.device("cpu")
+
+
+def draws() -> list[float]:
+    """From every generator and every cache of it: numpy and Python keep one normal number back."""
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.rand()),  # noqa: NPY002  # the global generator is meant
+        float(np.random.randn()),  # noqa: NPY002  # the global generator is meant
+        float(torch.rand(())),
+        float(torch.randn(())),
+    ]
+
+
+def test_a_restored_state_draws_the_same() -> None:
+    for _ in range(3):  # with and without numbers kept back
+        state = capture_random_state(CPU)
+        first = draws()
+        assert draws() != first
+        restore_random_state(state, CPU)
+        assert draws() == first
+        random.gauss(0, 1)
+        np.random.randn()  # noqa: NPY002  # the global generator is meant
+
+
+def test_a_state_survives_a_safe_load(tmp_path) -> None:
+    torch.save(capture_random_state(CPU), tmp_path / "random.pt")
+    first = draws()
+    restore_random_state(torch.load(tmp_path / "random.pt", weights_only=True), CPU)
+    assert draws() == first
+
+
+def test_the_same_seed_draws_the_same_and_ranks_differ() -> None:
+    seen = []
+    for seed in [(0, 0), (0, 0), (0, 1), (1, 0), (0, 0, 1)]:
+        seed_generators(*seed)
+        seen.append(draws())
+    assert seen[0] == seen[1]
+    for others in zip(*seen[1:], strict=True):
+        assert len(set(others)) == 4
+
+
+def test_what_is_drawn_inside_is_not_seen_outside() -> None:
+    state = capture_random_state(CPU)
+    expected = draws()
+    restore_random_state(state, CPU)
+    with preserved_random_state(CPU):
+        seed_generators(3)
+        draws()
+    assert draws() == expected
+
+
+def test_a_cpu_state_is_refused_on_another_device() -> None:
+    with pytest.raises(ValueError, match="state of a cuda generator"):
+        restore_random_state(capture_random_state(CPU), torch.device("cuda"))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_devices_generator_is_restored_too() -> None:
+    device = torch.device("cuda")
+    state = capture_random_state(device)
+    first = torch.rand(3, device=device)
+    restore_random_state(state, device)
+    assert torch.equal(torch.rand(3, device=device), first)
