@@ -47,7 +47,7 @@ class SiteTerms(NamedTuple):
     posterior: SitePosterior
 
 
-class AttentionELBO(TraceMeanField_ELBO):  # type: ignore[misc]  # pyro ships no types for it
+class AttentionELBO(TraceMeanField_ELBO):
     """``TraceMeanField_ELBO`` that evaluates an attention site's analytic KL once and nothing else of it.
 
     Pyro's own class gives the same value and gradient but also the log densities of every drawn weight, which the
@@ -68,7 +68,7 @@ class AttentionELBO(TraceMeanField_ELBO):  # type: ignore[misc]  # pyro ships no
         True
     """
 
-    def __call__(self, model: Callable[..., Any], guide: AttentionGuide) -> AttentionELBOModule:  # type: ignore[override]  # a narrower guide and module
+    def __call__(self, model: Callable[..., Any], guide: AttentionGuide) -> AttentionELBOModule:
         """Binds model and guide into a module that returns :class:`ELBOTerms`."""
         return AttentionELBOModule(model, guide, self)
 
@@ -89,7 +89,7 @@ class AttentionELBO(TraceMeanField_ELBO):  # type: ignore[misc]  # pyro ships no
         return terms.loss.item(), terms.loss
 
 
-class AttentionELBOModule(ELBOModule):  # type: ignore[misc]  # pyro ships no types for it
+class AttentionELBOModule(ELBOModule):
     """A model, its guide and the ELBO as one ``torch.nn.Module``: parameters once, ``forward`` gives the loss parts.
 
     Args:

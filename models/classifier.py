@@ -68,7 +68,10 @@ class Classifier(PyroModule):
             if labels is not None:
                 _check_labels(labels, logits.shape[1])
             pyro.sample(
-                "label", dist.Categorical(logits=logits.float()), obs=labels, infer={"prediction": labels is None}
+                "label",
+                dist.Categorical(logits=logits.float()),
+                obs=labels,
+                infer={"prediction": labels is None},
             )
         return logits
 
@@ -92,7 +95,7 @@ def _logits(output: Any, rows: int) -> Tensor:
 
 
 def _check_labels(labels: Tensor, num_labels: int) -> None:
-    if labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < num_labels):
+    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= num_labels):
         raise ValueError(
             f"Classifier: expected labels in 0..{num_labels - 1}, got {int(labels.min())}..{int(labels.max())}"
         )

@@ -98,7 +98,9 @@ class BayesianAttention:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"BayesianAttention.{name}: expected an integer >= 1, got {value!r}")
         if self.posterior == "lognormal" and self.sigma > 0:
-            raise ValueError("BayesianAttention: sigma belongs to the Weibull posterior; with 'lognormal' leave it 0")
+            raise ValueError(
+                "BayesianAttention: sigma belongs to the Weibull posterior; with 'lognormal' leave it 0"
+            )
 
     @property
     def learns_concentration(self) -> bool:

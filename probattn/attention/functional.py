@@ -60,7 +60,8 @@ def attention(
     _check_shapes(name, query, key, value)
     site = _site(name, method, query, key)
     valid = _mask(name, mask, query, key)
-    return site(name, query, key, value, valid, scale=scale, bias=bias)  # type: ignore[no-any-return]  # nn.Module call
+    result: tuple[Tensor, Tensor] = site(name, query, key, value, valid, scale=scale, bias=bias)
+    return result
 
 
 def _site(name: str, method: AttentionSite | BayesianAttention, query: Tensor, key: Tensor) -> AttentionSite:
@@ -85,7 +86,9 @@ def _site(name: str, method: AttentionSite | BayesianAttention, query: Tensor, k
 def _check_shapes(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:
     for role, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
-            raise ValueError(f"site {name!r}: expected {role} [B, H, T or S, D], got shape {list(tensor.shape)}")
+            raise ValueError(
+                f"site {name!r}: expected {role} [B, H, T or S, D], got shape {list(tensor.shape)}"
+            )
     if key.shape[:3] != value.shape[:3]:
         raise ValueError(
             f"site {name!r}: expected keys and values alike in [B, H, S], got {list(key.shape)}, {list(value.shape)}"
@@ -96,9 +99,7 @@ def _check_shapes(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _mask(
-    name: str, mask: AttentionMask | Tensor | None, query: Tensor, key: Tensor
-) -> AttentionMask | None:
+def _mask(name: str, mask: AttentionMask | Tensor | None, query: Tensor, key: Tensor) -> AttentionMask | None:
     if mask is None or isinstance(mask, AttentionMask):
         return mask
     batch, keys = key.shape[0], key.shape[2]

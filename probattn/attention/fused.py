@@ -118,7 +118,7 @@ class _WeibullDraw(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # type: ignore[misc]  # torch's decorator has no types
+    def backward(
         ctx: Any,
         grad_value: Tensor | None,
         grad_kl: Tensor | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.nn import PyroModule
@@ -16,7 +16,7 @@ from probattn.attention.site import AttentionSite, SiteSpec
 from probattn.attention.upward import UpwardChain
 
 
-class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[misc]  # pyro's metaclass is untyped
+class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     r"""``torch.nn.MultiheadAttention`` with Bayesian attention weights.
 
     Constructor, forward signature, masks and state dict are torch's; a state dict saved from torch's module loads
@@ -42,7 +42,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[mis
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - torch's constructor
         self,
         embed_dim: int,
         num_heads: int,
@@ -73,7 +73,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[mis
             dtype=dtype,
         )
         options = BayesianAttention() if method is None else method
-        self.latent = AttentionSite(options, SiteSpec(num_heads, self.head_dim)).to(device=device, dtype=dtype)
+        self.latent = AttentionSite(options, SiteSpec(num_heads, self.head_dim)).to(
+            device=device, dtype=dtype
+        )
         self.site = site
         # A hook also keeps torch.nn.TransformerEncoderLayer from its fused path, which would go round the site.
         self.register_forward_pre_hook(_start_alone)
@@ -82,7 +84,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[mis
     @property
     def site_name(self) -> str:
         """Name of the Pyro site."""
-        return self.site or self._pyro_name or "attention"
+        return self.site or str(self._pyro_name) or "attention"
 
     def forward(
         self,
@@ -114,7 +116,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[mis
             ValueError: ``is_causal`` without a mask, or a mask of the wrong shape.
         """
         if is_causal and attn_mask is None:
-            raise ValueError("MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None")
+            raise ValueError(
+                "MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None"
+            )
         batched = query.dim() == 3
         own_padding = query is key and key_padding_mask is not None and key_padding_mask.dtype == torch.bool
         if not batched:
@@ -142,7 +146,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):  # type: ignore[mis
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         q, k, v = (F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
-        if self.bias_k is not None:
+        if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self.bias_k.expand(len(k), -1, -1)], dim=1)
             v = torch.cat([v, self.bias_v.expand(len(v), -1, -1)], dim=1)
         if self.add_zero_attn:
@@ -231,13 +235,14 @@ def link(network: nn.Module) -> nn.Module:
 
 def _start_alone(module: nn.Module, _: Iterable[Any]) -> None:
     """Forgets what an interrupted pass left in a chain that this layer has to itself."""
-    latent = module.latent
-    if isinstance(latent, AttentionSite) and len(latent.chain) <= 1:
+    latent = cast(AttentionSite, module.latent)
+    if len(latent.chain) <= 1:
         latent.chain.clear()
 
 
 def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Fills in the site's parameters where a state dict, being torch's, has none of them."""
-    own = {f"{prefix}latent.{name}": tensor for name, tensor in module.latent.state_dict().items()}
+    latent = cast(AttentionSite, module.latent)
+    own = {f"{prefix}latent.{name}": tensor for name, tensor in latent.state_dict().items()}
     if not own.keys() & state_dict.keys():
         state_dict.update(own)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -112,7 +113,7 @@ class SitePosterior:
         """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
         like = self.inputs.scores
         if self.method.posterior == "lognormal":
-            posterior = self.distribution
+            posterior = cast(LogNormal, self.distribution)
             return posterior.loc + posterior.scale * noise.normal(like)
         uniform = noise.uniform(like)
         if self.method.noise == "truncated":
@@ -120,9 +121,9 @@ class SitePosterior:
             uniform.mul_(high - low).add_(low)
         if self.method.concentration == "learned" and self.inputs.scale is None:
             return self._fused_log_draw(uniform)
-        posterior = self.distribution
+        weibull = cast(Weibull, self.distribution)
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
-        return log_weibull_sample(posterior.log_scale, posterior.unexpanded.concentration, log_exponential)
+        return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
 
     def kl(self) -> Tensor:
         """KL(q || prior) in nats, summed over the valid pairs of real queries: ``[B]``."""
@@ -136,7 +137,7 @@ class SitePosterior:
     def _fused_log_draw(self, uniform: Tensor) -> Tensor:
         """Draw, KL and concentration in one sweep; they replace what the distributions would compute."""
         phi, mixed, method = self.inputs.scores, self.inputs.concentration, self.method
-        log_alpha = self.prior.unexpanded.log_concentration
+        log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
         weight = None if self.mask is None else self.mask.pair_weight.to(phi.dtype)
         options = WeibullOptions(method.rho, method.floor, method.rate)
         drawn = draw_weibull(phi, mixed, uniform, log_alpha.exp(), weight, options)
@@ -166,11 +167,7 @@ def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: to
     return (terms * ones).sum(dim=(1, 2, 3))
 
 
-
-
-def as_event(
-    distribution: Weibull | LogNormal | Gamma, mask: AttentionMask | None
-) -> TorchDistributionMixin:
+def as_event(distribution: Weibull | LogNormal | Gamma, mask: AttentionMask | None) -> TorchDistributionMixin:
     """Masks a distribution of batch shape ``[B, H, T, S]`` and makes ``[H, T, S]`` its event."""
     masked = distribution if mask is None else distribution.mask(mask.pair_valid)
     event: TorchDistributionMixin = masked.to_event(3)

@@ -134,7 +134,9 @@ class AttentionSite(nn.Module):
         """
         self._refuse_unsupported(name)
         heads = query.shape[1]
-        scores = attention_scores(query, repeat_heads(key, heads), mask, scale=scale, bias=bias, softcap=softcap)
+        scores = attention_scores(
+            query, repeat_heads(key, heads), mask, scale=scale, bias=bias, softcap=softcap
+        )
         with torch.autocast(query.device.type, enabled=False):
             if am_i_wrapped():
                 logits = self._announce(name, scores, key, mask, call)

@@ -20,6 +20,7 @@ from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
 
 B, T, S, E, H = 3, 4, 6, 8, 2
+SMALL = torch.zeros(2, 2, dtype=torch.bool)
 
 
 def pair(**options):
@@ -47,7 +48,10 @@ def masks(kind):
         "hint": {"attn_mask": causal, "is_causal": True},
         "single": {"attn_mask": single, "key_padding_mask": padding},
         "float": {"attn_mask": floating},
-        "both float": {"attn_mask": floating, "key_padding_mask": torch.zeros(B, S).masked_fill(padding, -torch.inf)},
+        "both float": {
+            "attn_mask": floating,
+            "key_padding_mask": torch.zeros(B, S).masked_fill(padding, -torch.inf),
+        },
     }[kind]
 
 
@@ -106,7 +110,7 @@ def test_state_dict_round_trip_and_strictness():
     for name, tensor in ours.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], tensor)
     broken = {name: value for name, value in ours.state_dict().items() if "prior.output" not in name}
-    with pytest.raises(RuntimeError, match="prior.output"):
+    with pytest.raises(RuntimeError, match=r"prior\.output"):
         again.load_state_dict(broken)
     del theirs
 
@@ -124,8 +128,8 @@ def test_fully_masked_query_gives_the_output_bias():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"attn_mask": torch.zeros(2, 2, dtype=torch.bool)}, r"attn_mask of shape \[4, 6\] or \[6, 4, 6\], got \[2, 2\]"),
-        ({"key_padding_mask": torch.zeros(2, 2, dtype=torch.bool)}, r"key_padding_mask of shape \[3, 6\], got \[2, 2\]"),
+        ({"attn_mask": SMALL}, r"attn_mask of shape \[4, 6\] or \[6, 4, 6\], got \[2, 2\]"),
+        ({"key_padding_mask": SMALL}, r"key_padding_mask of shape \[3, 6\], got \[2, 2\]"),
         ({"is_causal": True}, "expected attn_mask beside it"),
     ],
 )
@@ -138,7 +142,9 @@ def test_bad_masks_are_named(arguments, message):
 class Tagger(PyroModule):
     def __init__(self, method=None):
         super().__init__()
-        self.attend = MultiheadAttention(E, H, batch_first=True, method=method or BayesianAttention(sigma=0.5))
+        self.attend = MultiheadAttention(
+            E, H, batch_first=True, method=method or BayesianAttention(sigma=0.5)
+        )
         self.head = nn.Linear(E, 2)
 
     def forward(self, x, y=None):

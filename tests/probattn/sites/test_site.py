@@ -109,7 +109,9 @@ def test_positions_mix_queries_and_ignore_padded_ones():
     torch.testing.assert_close(first.concentration[0, :, :3], second.concentration[0, :, :3])
     changed = scores.clone()
     changed[1, :, 3] += torch.randn(3, 4)
-    assert not torch.allclose(first.concentration[1, :, 0], site.posterior(changed, mask).concentration[1, :, 0])
+    assert not torch.allclose(
+        first.concentration[1, :, 0], site.posterior(changed, mask).concentration[1, :, 0]
+    )
 
 
 def test_positions_refuse_long_and_causal_inputs():
@@ -198,7 +200,9 @@ def test_gradcheck_of_the_whole_site_with_noise_held_fixed(method):
         terms = AttentionELBO()(model, AttentionGuide(model))()
         return terms.loss
 
-    assert torch.autograd.gradcheck(run, (*tensors, *site.parameters()), atol=1e-6, check_undefined_grad=False)
+    assert torch.autograd.gradcheck(
+        run, (*tensors, *site.parameters()), atol=1e-6, check_undefined_grad=False
+    )
 
 
 def kl_of(site, tensors, mask):
@@ -328,7 +332,8 @@ def draws_of(noise, concentration, count=200_000):
 
 
 @pytest.mark.parametrize(
-    ("concentration", "mean", "spread", "exact_spread"), [(1.04, 0.84, 0.66, 0.96), (10.0, 1.01, 0.077, 0.120)]
+    ("concentration", "mean", "spread", "exact_spread"),
+    [(1.04, 0.84, 0.66, 0.96), (10.0, 1.01, 0.077, 0.120)],
 )
 def test_truncated_noise_is_not_the_weibull(concentration, mean, spread, exact_spread):
     exact, posterior = draws_of("exact", concentration)
