@@ -13,7 +13,7 @@ class Example(Record):
     """One input and what was predicted for it.
 
     Attributes:
-        data: key of its data set.
+        data: key of its data set; None for an input of one's own.
         index: its row there.
         text: the input.
         label: name of the true class, if known.
@@ -24,10 +24,11 @@ class Example(Record):
         draws: the class's probability in each draw (the first hundred).
         baseline_predicted: the deterministic network's class.
         baseline_probability: and its probability.
+        baseline_same: the probability it gives to the class ``predicted``.
     """
 
-    data: str
-    index: Count
+    data: str | None = None
+    index: Count | None = None
     text: str
     label: str | None = None
     predicted: str
@@ -37,6 +38,7 @@ class Example(Record):
     draws: tuple[Probability, ...] = ()
     baseline_predicted: str | None = None
     baseline_probability: Probability | None = None
+    baseline_same: Probability | None = None
 
 
 class AttentionMap(Record):

@@ -34,6 +34,7 @@ class Finding:
         verdict: "unclear" whenever the interval covers 0.
         claim: what may be said, without the data set.
         figures: both values, the difference and its interval.
+        order: place of the data set among the others.
     """
 
     difference: Difference
@@ -41,6 +42,7 @@ class Finding:
     verdict: Verdict
     claim: str
     figures: str
+    order: int
 
 
 def findings(results: Results) -> list[Finding]:
@@ -58,7 +60,11 @@ def _finding(results: Results, data: DataSet, difference: Difference) -> Finding
     text = TEXTS[difference.measure]
     verdict = text.verdict(difference.low, difference.high)
     claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
-    return Finding(difference, data, verdict, claim[0].upper() + claim[1:], _figures(results, difference))
+    words = claim[0].upper() + claim[1:]
+    figures = _figures(results, difference)
+    if verdict != "unclear":
+        figures = f"{text.short} {figures}"
+    return Finding(difference, data, verdict, words, figures, results.data.index(data))
 
 
 def _figures(results: Results, difference: Difference) -> str:
@@ -66,8 +72,9 @@ def _figures(results: Results, difference: Difference) -> str:
     ours = results.score(difference.model, difference.data)
     base = results.score("deterministic", difference.data)
     values = [text.value(score.measure(difference.measure) if score else None) for score in (ours, base)]
-    name = text.title if text.title.isupper() or text.title.startswith(("PAvPU", "Brier")) else text.title.lower()
-    return f"{name} {values[0]} against {values[1]} ({interval_words(difference)})"
+    low, high = (text.difference(value, sign=False) for value in (difference.low, difference.high))
+    gap = f"{text.difference(difference.value)}{text.points}"
+    return f"{values[0]} against {values[1]}: {gap} ({low} to {high})"
 
 
 def interval_words(difference: Difference) -> str:

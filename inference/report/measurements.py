@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probattn.attention.bayesian import KLReduction
 from probattn.inference.report.record import Count, Measure, ModelKey, Probability, Record
 
 
 class ReliabilityBin(Record):
-    """Examples whose winning class has a probability in ``(low, high]``, and the 95% Wilson interval of their accuracy."""
+    """Examples whose winning class has a probability in ``[low, high)``; 95% Wilson interval of accuracy."""
 
     low: Probability
     high: Probability
@@ -50,12 +51,12 @@ class Scores(Record):
         model: which model.
         data: key of the data set.
         accuracy: share of correct predictions.
-        nll: mean negative log-likelihood of the label, nats.
+        nll: mean negative log-likelihood of the label, nats; None also where it is infinite.
         brier: mean squared distance between the probabilities and the label's indicator, 0 to 2.
         ece: expected calibration error of the winning class.
         overconfidence: overconfidence error.
         aurc: area under the risk-coverage curve.
-        pavpu: PAvPU at the first threshold of ``pavpu_curve`` listed as standard (0.05).
+        pavpu: PAvPU at p < 0.05.
         auroc: of the entropy, telling this set (positive) from the in-domain set.
         fpr95: share of in-domain examples flagged when 95% of this set is.
         mutual_information: mean mutual information between prediction and posterior draw, nats.
@@ -118,7 +119,7 @@ class SiteHealth(Record):
     site: str
     spread: float
     kl_nats: float
-    reduction: Literal["mean", "keys", "sum"]
+    reduction: KLReduction
     concentration: float | None = None
     kl_reduced: float | None = None
 

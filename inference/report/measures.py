@@ -18,6 +18,7 @@ class MeasureText:
 
     Attributes:
         title: its name.
+        short: its name among numbers.
         meaning: what it says, in one line.
         better: the direction of improvement.
         unit: a share is written in percent and its differences in points; a number with three decimals.
@@ -26,6 +27,7 @@ class MeasureText:
     """
 
     title: str
+    short: str
     meaning: str
     better: Literal["higher", "lower"]
     unit: Literal["share", "number"]
@@ -75,17 +77,25 @@ class MeasureText:
 TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
     {
         "accuracy": MeasureText(
-            "Accuracy", "Share of correct predictions", "higher", "share", "more accurate", "less accurate"
+            "Accuracy",
+            "accuracy",
+            "Share of correct predictions",
+            "higher",
+            "share",
+            "more accurate",
+            "less accurate",
         ),
         "nll": MeasureText(
             "Negative log-likelihood",
-            "Surprise at the true label, nats per example",
+            "NLL",
+            "Surprise at the true label, nats per example (NLL)",
             "lower",
             "number",
             "less surprised by the truth",
             "more surprised by the truth",
         ),
         "brier": MeasureText(
+            "Brier score",
             "Brier score",
             "Squared distance between the probabilities and the truth, 0 to 2",
             "lower",
@@ -95,6 +105,7 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
         ),
         "ece": MeasureText(
             "Calibration error",
+            "ECE",
             "Expected distance between confidence and accuracy (ECE)",
             "lower",
             "share",
@@ -103,7 +114,8 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
         ),
         "overconfidence": MeasureText(
             "Overconfidence error",
-            "Confidence in excess of accuracy, weighted by confidence",
+            "OE",
+            "Confidence in excess of accuracy, weighted by confidence (OE)",
             "lower",
             "share",
             "less overconfident",
@@ -111,13 +123,15 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
         ),
         "aurc": MeasureText(
             "Area under risk-coverage",
-            "Mean error when only the most confident share is answered",
+            "AURC",
+            "Mean error when only the most confident share is answered (AURC)",
             "lower",
             "share",
             "better at choosing what to answer",
             "worse at choosing what to answer",
         ),
         "pavpu": MeasureText(
+            "PAvPU",
             "PAvPU",
             "Share of predictions that are accurate and certain, or inaccurate and uncertain (p < 0.05)",
             "higher",
@@ -127,6 +141,7 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
         ),
         "auroc": MeasureText(
             "Detection (AUROC)",
+            "AUROC",
             "Chance that the entropy is higher for such an input than for one of the task",
             "higher",
             "number",
@@ -135,6 +150,7 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
         ),
         "fpr95": MeasureText(
             "False alarms (FPR95)",
+            "FPR95",
             "Share of the task's inputs flagged when 95% of the foreign ones are",
             "lower",
             "share",

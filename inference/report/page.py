@@ -90,6 +90,8 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "uncertain": views.cards(results, results.uncertain),
         "mistakes": views.cards(results, results.mistakes),
         "sites": views.sites(results),
+        "reductions": ", ".join(dict.fromkeys(site.reduction for site in results.health)),
+        "reduced": any(site.kl_reduced is not None for site in results.health),
         "posterior": posterior_words(results),
         "training": views.training_figures(results),
         "roles": {role: words[0] for role, words in views.ROLES.items()},

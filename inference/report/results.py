@@ -104,7 +104,7 @@ class Results(Record):
         keys = [item.key for item in self.data]
         named = [item.data for item in (*self.scores, *self.differences, *self.uncertain, *self.mistakes)]
         named += [item.example.data for item in self.attention]
-        unknown = sorted(set(named) - set(keys))
+        unknown = sorted({name for name in named if name is not None} - set(keys))
         if unknown or len(set(keys)) != len(keys):
             raise ValueError(f"expected every record to name one of the data sets {keys}, got {unknown or keys}")
         return self

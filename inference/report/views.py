@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markupsafe import Markup, escape
 
 from probattn.inference.report.charts.glyphs import bar_glyph, draws_glyph, interval_glyph
 from probattn.inference.report.charts.lines import entropy_chart, pavpu_chart, risk_chart, training_chart
-from probattn.inference.report.charts.reliability import reliability_chart
+from probattn.inference.report.charts.reliability import common_floor, reliability_chart
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.examples import Example
 from probattn.inference.report.findings import COLLAPSED
@@ -18,11 +19,22 @@ from probattn.inference.report.measures import MODEL_STYLES, MODEL_TITLES, TEXTS
 from probattn.inference.report.record import MEASURES, MODELS, Measure, Role
 from probattn.inference.report.results import DataSet, Results
 
-ROLES: dict[Role, tuple[str, str]] = {
-    "in_domain": ("in domain", "in"),
-    "shifted": ("shifted", "shift"),
-    "out_of_domain": ("foreign", "out"),
-}
+ROLES: Mapping[Role, tuple[str, str]] = MappingProxyType(
+    {"in_domain": ("in domain", "in"), "shifted": ("shifted", "shift"), "out_of_domain": ("foreign", "out")}
+)
+"""Words and classes of the style sheet."""
+
+QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "loss": ("Loss", "per example"),
+        "log_likelihood": ("Log-likelihood", "per example"),
+        "kl": ("KL in the loss", "per example"),
+        "kl_nats": ("KL from the prior", "nats per example"),
+        "kl_weight": ("Weight of the KL", ""),
+        "accuracy": ("Accuracy", "share"),
+    }
+)
+"""Headings and units of training curves by their name in the records."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +59,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Row:
-    """A measure in the table of a data set; a missing value is a dash, a missing difference None."""
+    """A measure in the table of a data set, explained where it comes first; a missing difference is None."""
 
     title: str
     meaning: str
-    arrow: str
     baseline: Markup
     mean: Markup
     gap: Gap | None
@@ -94,7 +105,6 @@ class Site:
     concentration: Markup
     kl_nats: Markup
     kl_reduced: Markup
-    reduction: str
 
 
 def exact(value: float | None, words: str) -> Markup:
@@ -107,8 +117,11 @@ def exact(value: float | None, words: str) -> Markup:
 def tables(results: Results) -> list[Table]:
     """One table per data set that any model was measured on."""
     found = []
+    explained: set[Measure] = set()
     for data in results.data:
-        rows = [_row(results, data, measure) for measure in MEASURES if _measured(results, data, measure)]
+        measures = [measure for measure in MEASURES if _measured(results, data, measure)]
+        rows = [_row(results, data, measure, explain=measure not in explained) for measure in measures]
+        explained.update(measures)
         if rows:
             found.append(Table(data, ROLES[data.role][0], tuple(rows)))
     return found
@@ -119,7 +132,7 @@ def _measured(results: Results, data: DataSet, measure: Measure) -> bool:
     return any(score is not None and score.measure(measure) is not None for score in scores)
 
 
-def _row(results: Results, data: DataSet, measure: Measure) -> Row:
+def _row(results: Results, data: DataSet, measure: Measure, *, explain: bool) -> Row:
     text = TEXTS[measure]
     values = []
     for model in MODELS:
@@ -127,8 +140,8 @@ def _row(results: Results, data: DataSet, measure: Measure) -> Row:
         value = score.measure(measure) if score else None
         values.append(exact(value, text.value(value)))
     gaps = [_gap(results.difference(measure, model, data.key)) for model in MODELS[1:]]
-    arrow = "higher is better" if text.better == "higher" else "lower is better"
-    return Row(text.title, text.meaning, arrow, values[0], values[1], gaps[0], values[2], gaps[1])
+    meaning = f"{text.meaning}; {text.better} is better" if explain else f"{text.better} is better"
+    return Row(text.title, meaning, values[0], values[1], gaps[0], values[2], gaps[1])
 
 
 def _gap(difference: Difference | None) -> Gap | None:
@@ -152,14 +165,15 @@ def reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
     """Reliability diagrams side by side, by data set."""
     groups = []
     for data in results.data:
+        scores = [score for score in _scores(results, data) if score.reliability]
+        floor = common_floor([score.reliability for score in scores])
         figures = []
-        for score in _scores(results, data):
-            if score.reliability:
-                title = f"Reliability, {MODEL_TITLES[score.model]}, {data.title}"
-                style = MODEL_STYLES[score.model]
-                note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
-                svg = Markup(reliability_chart(score.reliability, style, title))
-                figures.append(Figure(MODEL_TITLES[score.model], svg, style, note))
+        for score in scores:
+            title = f"Reliability, {MODEL_TITLES[score.model]}, {data.title}"
+            style = MODEL_STYLES[score.model]
+            note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
+            svg = Markup(reliability_chart(score.reliability, floor, style, title))
+            figures.append(Figure(MODEL_TITLES[score.model], svg, style, note))
         if figures:
             groups.append((data.title, figures))
     return groups
@@ -215,11 +229,11 @@ def training_figures(results: Results) -> list[Figure]:
     figures = []
     for (name, kind), curves in groups.items():
         named = [(_model_word(curve.model), MODEL_STYLES[curve.model], curve) for curve in curves]
-        words = name.replace("_", " ").replace("kl", "KL")
-        heading = words[0].upper() + words[1:] + (", validation" if kind == "validation" else "")
+        title, unit = QUANTITIES.get(name, (name.replace("_", " "), ""))
+        heading = title + (", validation" if kind == "validation" else "")
         window = max(curve.window for curve in curves)
         note = f"each point the mean of {window} records" if window > 1 else ""
-        svg = Markup(training_chart(named, f"{heading} during training", words))
+        svg = Markup(training_chart(named, f"{heading} during training", unit))
         figures.append(Figure(heading, svg, note=note))
     return figures
 
@@ -239,7 +253,7 @@ def _model_word(model: str) -> str:
 def cards(results: Results, examples: Sequence[Example]) -> list[Card]:
     """Inputs with their predictions."""
     titles = {data.key: data.title for data in results.data}
-    return [_card(example, titles[example.data]) for example in examples]
+    return [_card(example, titles.get(example.data or "", "")) for example in examples]
 
 
 def _card(example: Example, data: str) -> Card:
@@ -249,7 +263,7 @@ def _card(example: Example, data: str) -> Card:
         baseline = exact(example.baseline_probability, f"{example.baseline_probability:.0%}")
     if example.draws:
         title = f"Probability of {example.predicted} in {len(example.draws)} draws"
-        draws = Markup(draws_glyph(example.draws, example.probability, _same_class(example), title))
+        draws = Markup(draws_glyph(example.draws, example.probability, example.baseline_same, title))
     return Card(
         example,
         data,
@@ -260,11 +274,6 @@ def _card(example: Example, data: str) -> Card:
         baseline,
         draws,
     )
-
-
-def _same_class(example: Example) -> float | None:
-    """The baseline's probability, where it speaks of the same class."""
-    return example.baseline_probability if example.baseline_predicted == example.predicted else None
 
 
 def sites(results: Results) -> list[Site]:
@@ -281,7 +290,6 @@ def sites(results: Results) -> list[Site]:
             exact(site.concentration, f"{site.concentration or 0:.2f}"),
             exact(site.kl_nats, f"{site.kl_nats:,.1f}"),
             exact(site.kl_reduced, f"{site.kl_reduced or 0:.4g}"),
-            site.reduction,
         )
         for site in results.health
     ]

@@ -24,7 +24,7 @@ def interval_glyph(gain: float, low: float, high: float, verdict: str, title: st
         An ``<svg>`` element; its scale is its own.
     """
     root = drawing(WIDTH, HEIGHT, title, css="glyph")
-    reach = max(abs(low), abs(high), abs(gain)) or 1.0
+    reach = 1.15 * max(abs(low), abs(high), abs(gain)) or 1.0
     across = Scale((-reach, reach), (8, WIDTH - 8))
     middle = HEIGHT / 2
     add(root, "line", "zero", x1=WIDTH / 2, x2=WIDTH / 2, y1=1, y2=HEIGHT - 1)

@@ -24,6 +24,13 @@ from probattn.inference.report.charts.svg import (
 from probattn.inference.report.measurements import Curve, Entropy, PAvPUPoint, RiskCoverage
 
 LABEL_GAP = 14
+"""Least distance between labels, pixels."""
+
+SMALLEST_SHARE = 0.05
+"""Risk-coverage curves start here: the error of a handful of examples says nothing."""
+
+LEAST_PAVPU_RANGE = 0.2
+"""An axis of PAvPU spans at least this, so that noise does not look like a finding."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: in
         points = [(0.0, 0.0), *zip(entropy.quantiles, levels, strict=True), (top, 1.0)]
         lines.append(Line("", css, tuple((min(max(a, 0.0), top), b) for a, b in points)))
     x = Axis(0, top, "predictive entropy (nats)", ticks(0, top, 4))
-    y = Axis(0, 1, "share of texts at or below", ticks(0, 1, 4, percent=True))
+    y = Axis(0, 1, "share of inputs at or below", ticks(0, 1, 4, percent=True))
     frame = Frame(right=84, top=26)
     root = drawing(frame.width, frame.height, title, "; ".join(f"{a}: mean {e.mean:.3f}" for a, _, e in entropies))
     across, up = axes(root, frame, x, y)
@@ -143,11 +150,13 @@ def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> s
     Returns:
         An ``<svg>`` element.
     """
-    lines = [Line(label, css, tuple(zip(c.coverage, c.risk, strict=True))) for label, css, c in curves]
-    top = nice_top(max((b for line in lines for a, b in line.points if a >= 0.1), default=1.0))
-    clipped = [Line(line.label, line.css, tuple((a, min(b, top)) for a, b in line.points)) for line in lines]
+    lines = [
+        Line(label, css, tuple(point for point in zip(c.coverage, c.risk, strict=True) if point[0] >= SMALLEST_SHARE))
+        for label, css, c in curves
+    ]
+    top = nice_top(max((b for line in lines for _, b in line.points), default=1.0))
     x = Axis(0, 1, "answered share (most confident first)", ticks(0, 1, 4, percent=True))
-    return line_chart(clipped, x, Axis(0, top, "errors among them", ticks(0, top, 4, percent=True)), title)
+    return line_chart(lines, x, Axis(0, top, "errors among them", ticks(0, top, 4, percent=True)), title)
 
 
 def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: str) -> str:
@@ -162,7 +171,7 @@ def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: 
     """
     thresholds = sorted({point.threshold for _, _, points in curves for point in points})
     values = [point.value for _, _, points in curves for point in points]
-    low, high = _padded(min(values), max(values))
+    low, high = _padded(min(values), max(values), least=LEAST_PAVPU_RANGE)
     lines = [
         Line(label, css, tuple((float(thresholds.index(p.threshold)), p.value) for p in points), dots=True)
         for label, css, points in curves
@@ -238,8 +247,8 @@ def nice_top(value: float) -> float:
     return min(1.0, round(math.ceil(value / step - 1e-9) * step, 12)) or step
 
 
-def _padded(low: float, high: float, cap: float | None = 1.0) -> tuple[float, float]:
-    room = (high - low) * 0.12 or max(abs(high) * 0.1, 0.05)
+def _padded(low: float, high: float, *, cap: float | None = 1.0, least: float = 0.0) -> tuple[float, float]:
+    room = max((high - low) * 0.12, (least - high + low) / 2) or max(abs(high) * 0.1, 0.05)
     bottom, top = low - room, high + room
     if low >= 0:
         bottom = max(bottom, 0.0)

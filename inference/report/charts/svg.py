@@ -37,7 +37,7 @@ class Scale:
 class Frame:
     """A drawing's size and the margins around its plot, in pixels."""
 
-    width: float = 360
+    width: float = 330
     height: float = 250
     left: float = 44
     right: float = 14

@@ -1,0 +1,167 @@
+"""Predictions over a whole data loader: posterior draws, posterior expectation, dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from probattn.inference.predictive import posterior_expectation, posterior_predict
+
+Batch = Mapping[str, Tensor]
+ROWS_PER_PASS = 256
+
+
+class BayesianPredictions(NamedTuple):
+    """Draws ``[P, N, C]``, the prediction at the posterior expectation ``[N, C]``, and labels ``[N]`` if there."""
+
+    draws: Tensor
+    expectation: Tensor
+    labels: Tensor | None
+
+
+class DeterministicPredictions(NamedTuple):
+    """Probabilities ``[N, C]``, dropout draws ``[P, N, C]`` (None where nothing drops out), and labels if there."""
+
+    probabilities: Tensor
+    draws: Tensor | None
+    labels: Tensor | None
+
+
+def predict_bayesian(
+    model: Callable[[Batch], Tensor],
+    batches: Iterable[Batch],
+    num_samples: int = 20,
+    *,
+    seed: int = 0,
+    chunk_size: int | None = None,
+    label_name: str = "labels",
+    device: torch.device | str | None = None,
+) -> BayesianPredictions:
+    """Predicts every batch with draws and with the posterior expectation.
+
+    Args:
+        model: a Pyro model that maps a batch to logits.
+        batches: a data loader.
+        num_samples: P.
+        seed: of the draws; every batch has its own.
+        chunk_size: draws per pass, see :func:`~probattn.inference.posterior_predict`.
+        label_name: key of the labels.
+        device: where the batches go; they stay where they are by default.
+
+    Returns:
+        Probabilities on the CPU.
+
+    Raises:
+        ValueError: no batch.
+    """
+    draws, expectation, labels = [], [], []
+    for number, batch in enumerate(_moved(batches, device)):
+        posterior = posterior_predict(
+            model, batch, num_samples, seed=(seed, number), chunk_size=chunk_size, label_name=label_name
+        )
+        draws.append(posterior.probabilities.cpu())
+        inputs = {name: value for name, value in batch.items() if name != label_name}
+        expectation.append(posterior_expectation(model, inputs).float().softmax(dim=-1).cpu())
+        labels.append(batch.get(label_name))
+    _require(draws, "predict_bayesian")
+    return BayesianPredictions(torch.cat(draws, dim=1), torch.cat(expectation), _labels(labels))
+
+
+def predict_deterministic(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    num_samples: int = 20,
+    *,
+    seed: int = 0,
+    label_name: str = "labels",
+    device: torch.device | str | None = None,
+) -> DeterministicPredictions:
+    """Predicts every batch once as it is, and ``num_samples`` times with dropout kept on (Gal & Ghahramani 2016).
+
+    The draws serve PAvPU, which needs some spread; the probabilities come from the pass without dropout. Draws are
+    folded into the batch. The model is left in the mode it was in and torch's generators in their state.
+
+    Args:
+        model: maps a batch to logits.
+        batches: a data loader.
+        num_samples: P dropout draws.
+        seed: of the dropout masks.
+        label_name: key of the labels.
+        device: where the batches go; they stay where they are by default.
+
+    Returns:
+        Probabilities on the CPU; no draws where none differs from another, as in a network without dropout.
+
+    Raises:
+        ValueError: no batch, or fewer than one draw.
+    """
+    if num_samples < 1:
+        raise ValueError(f"predict_deterministic: expected num_samples >= 1, got {num_samples}")
+    probabilities, draws, labels = [], [], []
+    with torch.no_grad(), _seeded(seed, model):
+        for batch in _moved(batches, device):
+            inputs = {name: value for name, value in batch.items() if name != label_name}
+            with _mode(model, dropout=False):
+                probabilities.append(model(inputs).float().softmax(dim=-1).cpu())
+            with _mode(model, dropout=True):
+                draws.append(_dropout_draws(model, inputs, num_samples))
+            labels.append(batch.get(label_name))
+    _require(probabilities, "predict_deterministic")
+    drawn = torch.cat(draws, dim=1)
+    varied = bool((drawn != drawn[:1]).any())
+    return DeterministicPredictions(torch.cat(probabilities), drawn if varied else None, _labels(labels))
+
+
+def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int) -> Tensor:
+    rows = len(next(iter(inputs.values())))
+    chunk = max(1, ROWS_PER_PASS // rows)
+    parts = []
+    for start in range(0, num_samples, chunk):
+        size = min(chunk, num_samples - start)
+        folded = {name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
+        parts.append(model(folded).float().softmax(dim=-1).unflatten(0, (size, rows)).cpu())
+    return torch.cat(parts)  # [P, B, C]
+
+
+@contextmanager
+def _mode(model: nn.Module, *, dropout: bool) -> Iterator[None]:
+    """Evaluation mode, or training mode for all modules but those that would update running statistics."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in before:
+            module.training = dropout and not isinstance(module, _NormBase)
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def _seeded(seed: int, model: nn.Module) -> Iterator[None]:
+    """Seeds torch's generators for a while: functional dropout takes no generator of its own."""
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def _moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch if device is None else {name: value.to(device) for name, value in batch.items()}
+
+
+def _labels(labels: Sequence[Tensor | None]) -> Tensor | None:
+    known = [value.cpu() for value in labels if value is not None]
+    if known and len(known) != len(labels):
+        raise ValueError(f"expected labels in every batch or in none, got them in {len(known)} of {len(labels)}")
+    return torch.cat(known) if known else None
+
+
+def _require(found: Sequence[Tensor], name: str) -> None:
+    if not found:
+        raise ValueError(f"{name}: expected at least one batch, got none")

@@ -1,0 +1,69 @@
+"""Training curves from a run's records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from probattn.inference.report.measurements import Curve
+from probattn.inference.report.record import ModelKey
+
+QUANTITIES = ("loss", "log_likelihood", "kl_nats", "kl_weight", "accuracy")
+"""What a report shows of the records, where it is there."""
+
+POINTS = 300
+"""Points kept of a curve; longer ones are averaged in windows."""
+
+
+def training_curves(
+    records: Sequence[Mapping[str, Any]],
+    model: ModelKey,
+    *,
+    quantities: Sequence[str] = QUANTITIES,
+    points: int = POINTS,
+) -> list[Curve]:
+    """Curves of a run's records (:func:`probattn.inference.records.read_records`).
+
+    Args:
+        records: objects with ``kind``, ``step`` and numbers; a number that is missing or null leaves a gap.
+        model: whose training it was.
+        quantities: names of the numbers.
+        points: most points of a curve; beyond it, windows of neighbouring records are averaged and stand at the last
+            step of their window.
+
+    Returns:
+        One curve per kind and quantity that occurs; a quantity that is 0 throughout is left out.
+
+    Example:
+        >>> records = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]
+        >>> [(curve.name, curve.values) for curve in training_curves(records, "bayesian_mean")]
+        [('loss', (1.0, 0.5))]
+    """
+    curves = []
+    for name in quantities:
+        for kind in ("train", "validation"):
+            found = [
+                (int(record["step"]), float(record[name]))
+                for record in records
+                if record.get("kind") == kind and isinstance(record.get(name), (int, float))
+            ]
+            if any(value for _, value in found):
+                window = -(-len(found) // points)
+                steps, values = _averaged(found, window)
+                curves.append(
+                    Curve(
+                        model=model,
+                        name=name,
+                        kind="train" if kind == "train" else "validation",
+                        steps=steps,
+                        values=values,
+                        window=window,
+                    )
+                )
+    return curves
+
+
+def _averaged(found: Sequence[tuple[int, float]], window: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    parts = [found[start : start + window] for start in range(0, len(found), window)]
+    steps = tuple(part[-1][0] for part in parts)
+    return steps, tuple(sum(value for _, value in part) / len(part) for part in parts)

@@ -1,0 +1,243 @@
+"""From probabilities and labels to the records of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from probattn.inference.report.bootstrap import paired_intervals
+from probattn.inference.report.columns import Columns, columns
+from probattn.inference.report.measurements import (
+    Difference,
+    Entropy,
+    PAvPUPoint,
+    ReliabilityBin,
+    RiskCoverage,
+    Scores,
+)
+from probattn.inference.report.record import MODELS, ModelKey
+from probattn.inference.report.results import DataSet
+from probattn.metrics.functional import (
+    certainty_counts,
+    mutual_information,
+    pavpu_from_counts,
+    reliability_from_sums,
+    risk_coverage_curve,
+)
+
+THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+"""p-values of the PAvPU curve."""
+
+LEVELS = 101
+"""Quantiles kept of an entropy distribution: 0%, 1%, ..., 100%."""
+
+DRAWN_POINTS = 200
+"""Points kept of a risk-coverage curve."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one model predicted for one data set.
+
+    Attributes:
+        probabilities: ``[N, C]``, the prediction that is scored.
+        draws: ``[P, N, C]`` for PAvPU and mutual information; None without draws.
+        source: where the draws come from.
+
+    Raises:
+        ValueError: the shapes do not fit, or draws come without source.
+    """
+
+    probabilities: Tensor
+    draws: Tensor | None = None
+    source: Literal["posterior", "dropout"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.probabilities.dim() != 2 or not len(self.probabilities):
+            raise ValueError(f"Predictions: expected probabilities [N, C], got {list(self.probabilities.shape)}")
+        if (self.draws is None) != (self.source is None):
+            raise ValueError(f"Predictions: expected draws and their source together, got source={self.source!r}")
+        if self.draws is not None and self.draws.shape[1:] != self.probabilities.shape:
+            raise ValueError(
+                f"Predictions: expected draws [P, {', '.join(map(str, self.probabilities.shape))}], "
+                f"got {list(self.draws.shape)}"
+            )
+
+    @classmethod
+    def from_draws(cls, draws: Tensor) -> Predictions:
+        """Posterior draws ``[P, N, C]``, scored by their mean.
+
+        Example:
+            >>> Predictions.from_draws(torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]]])).probabilities
+            tensor([[0.3000, 0.7000]], dtype=torch.float64)
+        """
+        draws = draws.double()
+        return cls(draws.mean(dim=0), draws, "posterior")
+
+
+@dataclass(frozen=True)
+class PredictedData:
+    """A data set with everything that was predicted for it.
+
+    Attributes:
+        data: what it is.
+        labels: integer ``[N]``; None without labels.
+        models: predictions by model.
+
+    Raises:
+        ValueError: sizes differ.
+    """
+
+    data: DataSet
+    labels: Tensor | None
+    models: Mapping[ModelKey, Predictions]
+
+    def __post_init__(self) -> None:
+        sizes = {model: len(predictions.probabilities) for model, predictions in self.models.items()}
+        sizes_with_labels = set(sizes.values()) | ({len(self.labels)} if self.labels is not None else set())
+        if sizes_with_labels != {self.data.size}:
+            labels = None if self.labels is None else len(self.labels)
+            raise ValueError(
+                f"PredictedData {self.data.key!r}: expected {self.data.size} examples everywhere, got {sizes} and "
+                f"{labels} labels"
+            )
+        if self.data.labelled != (self.labels is not None):
+            raise ValueError(f"PredictedData {self.data.key!r}: labelled={self.data.labelled} contradicts the labels")
+
+
+class Evaluation(NamedTuple):
+    """Scores of every model on every data set, and what separates them from the baseline."""
+
+    scores: tuple[Scores, ...]
+    differences: tuple[Difference, ...]
+
+
+def evaluate(
+    predicted: Sequence[PredictedData],
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    num_bins: int = 10,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Evaluation:
+    """Measures every model on every data set, and compares each with the deterministic one.
+
+    Data sets that are not in domain are also scored as something to detect by predictive entropy (AUROC, FPR95)
+    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap over examples.
+
+    Args:
+        predicted: the data sets.
+        resamples: bootstrap resamples.
+        level: of the intervals.
+        seed: of the resampling.
+        num_bins: bins of the reliability diagram, calibration and overconfidence errors.
+        thresholds: p-values of the PAvPU curve.
+
+    Returns:
+        The records.
+
+    Raises:
+        ValueError: no data set, or none in domain; resamples below 1; level outside (0, 1).
+
+    Example:
+        >>> data = DataSet(key="test", title="Test", role="in_domain", size=4, labelled=True)
+        >>> sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+        >>> measured = PredictedData(data, torch.tensor([0, 0, 1, 1]), {"deterministic": Predictions(sure)})
+        >>> evaluate([measured]).scores[0].accuracy
+        0.75
+    """
+    home = next((item for item in predicted if item.data.role == "in_domain"), None)
+    if home is None:
+        raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
+    table = {
+        (item.data.key, model): columns(predictions.probabilities, predictions.draws, item.labels, num_bins)
+        for item in predicted
+        for model, predictions in item.models.items()
+    }
+    scores = tuple(
+        _scores(item, model, table[item.data.key, model], table.get((home.data.key, model)), thresholds)
+        for item in predicted
+        for model in MODELS
+        if model in item.models
+    )
+    differences = paired_intervals(
+        [item.data for item in predicted], table, home.data.key, resamples=resamples, level=level, seed=seed
+    )
+    return Evaluation(scores, differences)
+
+
+def _scores(
+    item: PredictedData, model: ModelKey, own: Columns, home: Columns | None, thresholds: Sequence[float]
+) -> Scores:
+    measured = own.measures(None)
+    if item.data.role != "in_domain" and home is not None:
+        measured |= own.detection(home)
+    predictions, labels = item.models[model], item.labels
+    draws = predictions.draws
+    return Scores(
+        model=model,
+        data=item.data.key,
+        **measured,
+        entropy=_entropy(own.entropy),
+        mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
+        reliability=() if labels is None else _reliability(own),
+        risk_coverage=None if labels is None else _risk_coverage(own),
+        pavpu_curve=() if labels is None or draws is None else _pavpu_curve(draws, labels, thresholds),
+        draws=predictions.source,
+    )
+
+
+def _entropy(values: Tensor) -> Entropy:
+    levels = torch.linspace(0, 1, LEVELS, dtype=values.dtype)
+    # An observed value at every level, so that the curve is the empirical distribution function.
+    quantiles = values.quantile(levels, interpolation="lower")
+    return Entropy(mean=values.mean().item(), quantiles=tuple(quantiles.tolist()))
+
+
+def _reliability(own: Columns) -> tuple[ReliabilityBin, ...]:
+    sums = own.bin_sums(None)
+    bins = reliability_from_sums(sums)
+    edges = torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    records = []
+    for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
+        if not count:
+            continue
+        interval = binomtest(correct, count).proportion_ci(method="wilson")
+        records.append(
+            ReliabilityBin(
+                low=round(edges[index], 12),
+                high=round(edges[index + 1], 12),
+                count=count,
+                confidence=min(1.0, bins.confidence[index].item()),
+                accuracy=bins.accuracy[index].item(),
+                accuracy_low=max(0.0, float(interval.low)),
+                accuracy_high=min(1.0, float(interval.high)),
+            )
+        )
+    return tuple(records)
+
+
+def _risk_coverage(own: Columns) -> RiskCoverage:
+    assert own.correct is not None
+    curve = risk_coverage_curve(own.doubt, ~own.correct)
+    size = len(curve.risk)
+    kept = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
+    return RiskCoverage(
+        coverage=tuple((index + 1) / size for index in kept), risk=tuple(curve.risk[index].item() for index in kept)
+    )
+
+
+def _pavpu_curve(draws: Tensor, labels: Tensor, thresholds: Sequence[float]) -> tuple[PAvPUPoint, ...]:
+    counts = certainty_counts(draws, labels, thresholds=thresholds)  # [K, 2, 2]
+    certain = (counts[:, :, 1].sum(dim=1) / len(labels)).tolist()
+    values = pavpu_from_counts(counts).tolist()
+    return tuple(
+        PAvPUPoint(threshold=threshold, value=value, certain=share)
+        for threshold, value, share in zip(thresholds, values, certain, strict=True)
+    )

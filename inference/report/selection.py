@@ -1,0 +1,79 @@
+"""Which single inputs a report shows: the most uncertain ones and the most confident mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from probattn.inference.report.evaluate import PredictedData
+from probattn.inference.report.examples import Example
+from probattn.metrics.functional import predictive_entropy
+
+SHOWN_DRAWS = 100
+"""Draws kept of an example."""
+
+
+def describe(item: PredictedData, rows: Sequence[int], texts: Sequence[str], classes: Sequence[str]) -> list[Example]:
+    """Records of single inputs, as the mean over draws predicts them.
+
+    Args:
+        item: predictions with ``"bayesian_mean"``; ``"deterministic"`` is shown beside it if there.
+        rows: indices of the inputs.
+        texts: all N inputs of the data set, as text.
+        classes: names of the C classes.
+
+    Returns:
+        One record a row.
+
+    Raises:
+        ValueError: no Bayesian draws, or the numbers of texts or classes do not fit.
+    """
+    predictions = item.models.get("bayesian_mean")
+    if predictions is None or predictions.draws is None:
+        raise ValueError(f"describe: expected posterior draws of {item.data.key!r}, got none")
+    expected = tuple(predictions.probabilities.shape)
+    if (len(texts), len(classes)) != expected:
+        raise ValueError(
+            f"describe: expected {expected[0]} texts and {expected[1]} class names for {item.data.key!r}, "
+            f"got {len(texts)} and {len(classes)}"
+        )
+    return [_example(item, row, texts[row], classes) for row in rows]
+
+
+def _example(item: PredictedData, row: int, text: str, classes: Sequence[str]) -> Example:
+    predictions, baseline = item.models["bayesian_mean"], item.models.get("deterministic")
+    assert predictions.draws is not None
+    probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
+    winner = int(probabilities.argmax())
+    draws = predictions.draws[:, row, winner].double().cpu().clamp(0, 1)
+    base = None if baseline is None else baseline.probabilities[row].double().cpu().clamp(0, 1)
+    return Example(
+        data=item.data.key,
+        index=row,
+        text=text,
+        label=None if item.labels is None else classes[int(item.labels[row])],
+        predicted=classes[winner],
+        probability=probabilities[winner].item(),
+        spread=draws.std().item() if len(draws) > 1 else 0.0,
+        entropy=predictive_entropy(probabilities[None], validate_args=False).item(),
+        draws=tuple(draws[:SHOWN_DRAWS].tolist()),
+        baseline_predicted=None if base is None else classes[int(base.argmax())],
+        baseline_probability=None if base is None else base.max().item(),
+        baseline_same=None if base is None else base[winner].item(),
+    )
+
+
+def most_uncertain(item: PredictedData, count: int) -> list[int]:
+    """Rows with the highest predictive entropy of the mean over draws, the highest first; ties in order of rows."""
+    entropy = predictive_entropy(item.models["bayesian_mean"].probabilities.double())
+    return entropy.argsort(descending=True, stable=True)[:count].tolist()
+
+
+def confident_mistakes(item: PredictedData, count: int) -> list[int]:
+    """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
+    if item.labels is None:
+        return []
+    confidence, winner = item.models["bayesian_mean"].probabilities.double().cpu().max(dim=-1)
+    wrong = torch.nonzero(winner != item.labels.cpu()).flatten()
+    return wrong[confidence[wrong].argsort(descending=True, stable=True)][:count].tolist()
