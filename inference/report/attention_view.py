@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from probattn.inference.report.charts.heatmap import heatmap, shown
-from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.examples import AttentionExample, AttentionMap
 from probattn.inference.report.views import site_labels
 
@@ -96,10 +96,10 @@ def _view(
 
 def _answer(item: AttentionExample) -> str:
     example = item.example
-    words = f"{example.predicted}, {example.probability:.0%} ± {100 * example.spread:.0f} points"
+    words = f"{isolated(example.predicted)}, {example.probability:.0%} ± {100 * example.spread:.0f} points"
     if example.label is None:
         return words
-    return f"{words}; {'right' if example.label == example.predicted else f'in truth {example.label}'}"
+    return f"{words}; {'right' if example.label == example.predicted else f'in truth {isolated(example.label)}'}"
 
 
 def _strip(item: AttentionExample) -> tuple[tuple[str, str, str], ...]:
@@ -162,8 +162,8 @@ def _strongest(item: AttentionExample, one: AttentionMap) -> str:
     cells = [(value, q, k) for q, row in enumerate(one.mean) for k, value in enumerate(row)]
     cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
     words = [
-        f"\N{LEFT DOUBLE QUOTATION MARK}{shown(item.queries[q], 24)}\N{RIGHT DOUBLE QUOTATION MARK} to "
-        f"\N{LEFT DOUBLE QUOTATION MARK}{shown(item.keys[k], 24)}\N{RIGHT DOUBLE QUOTATION MARK} "
+        f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.queries[q], 24))}\N{RIGHT DOUBLE QUOTATION MARK} to "
+        f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.keys[k], 24))}\N{RIGHT DOUBLE QUOTATION MARK} "
         f"{value:.2f} (std/mean {one.ratio[q][k]:.2f})"
         for value, q, k in cells[:3]
     ]

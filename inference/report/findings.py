@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.measurements import Difference
 from probattn.inference.report.measures import TEXTS, listed
 from probattn.inference.report.record import MEASURES, Measure
@@ -112,9 +113,10 @@ def opening(results: Results) -> str:
     data = results.data[0]
     ours, base = results.score("bayesian_mean", data.key), results.score("deterministic", data.key)
     if ours is None or ours.accuracy is None:
-        return f"{results.run.network} was measured on {data.size:,} examples of {data.title}, without labels."
+        network, title = isolated(results.run.network), isolated(data.title)
+        return f"{network} was measured on {data.size:,} examples of {title}, without labels."
     text = TEXTS["accuracy"]
-    words = f"Of {data.size:,} examples of {data.title}, Bayesian attention got {text.value(ours.accuracy)} right"
+    words = f"Of {data.size:,} examples of {isolated(data.title)}, Bayesian attention got {text.value(ours.accuracy)} right"
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
     words += f" and deterministic attention {text.value(base.accuracy)}"

@@ -135,6 +135,16 @@ def printable(words: str) -> str:
     return "".join(_visible(character) for character in words)
 
 
+def isolated(words: str) -> str:
+    """Printable text whose direction does not spill over into the sentence around it (Unicode isolates).
+
+    Example:
+        >>> [hex(ord(character)) for character in isolated("a")]
+        ['0x2068', '0x61', '0x2069']
+    """
+    return f"\N{FIRST STRONG ISOLATE}{printable(words)}\N{POP DIRECTIONAL ISOLATE}"
+
+
 def _visible(character: str) -> str:
     if character in "\t\n\r":
         return " "

@@ -6,6 +6,10 @@ function numbers(text, scale) {
   return Array.from(new Uint16Array(bytes.buffer), (n) => n / scale);
 }
 
+function quoted(token) {
+  return `\u201c\u2068${token}\u2069\u201d`;
+}
+
 function picture(values, rows, columns, top) {
   const canvas = document.createElement("canvas");
   canvas.width = columns;
@@ -79,7 +83,7 @@ function setUp(example) {
         if (label) label.classList.add("on");
       });
     });
-    readout.textContent = `\u201c${data.queries[cell[0]]}\u201d attends to \u201c${data.keys[cell[1]]}\u201d: ` +
+    readout.textContent = `${quoted(data.queries[cell[0]])} attends to ${quoted(data.keys[cell[1]])}: ` +
       `mean ${current.mean[index].toFixed(4)}, std/mean ${current.ratio[index].toFixed(3)}`;
   }
 
@@ -107,7 +111,7 @@ function setUp(example) {
         chosen = chosen === index ? null : index;
         shade();
         readout.textContent = chosen === null ? current.strongest :
-          `The text shows where \u201c${data.keys[index]}\u201d looks.`;
+          `The text shows where ${quoted(data.keys[index])} looks.`;
       };
       token.setAttribute("role", "button");
       token.setAttribute("tabindex", "0");
