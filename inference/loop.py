@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import pyro
+import pyro.distributions as dist
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -20,6 +22,8 @@ from accelerate.utils import (
 )
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
+
+from probattn.inference.elbo import ELBOTerms
 
 Precision = Literal["no", "bf16", "fp16"]
 ValidationMetrics = Callable[[nn.Module, Any], Mapping[str, Tensor]]
@@ -90,7 +94,6 @@ def accelerator_session(
         finally:
             for tracker in accelerator.trackers:
                 tracker.finish()  # not end_training(), which would also end the caller's process group
-            accelerator.free_memory()
 
 
 @contextmanager
@@ -105,6 +108,46 @@ def _own_accelerate_state() -> Iterator[None]:
         for singleton, state in zip(singletons, before, strict=True):
             singleton._shared_state.clear()
             singleton._shared_state.update(state)
+
+
+class NonFiniteThrough(nn.Module):
+    """Computes on where Pyro's validation stops at a NaN, so that every rank can report the step together.
+
+    With validation on, parameters or values that are not finite raise a ``ValueError`` inside a distribution, on the
+    rank that met them. The batch is then computed again without validation; if the loss is not finite it is returned,
+    otherwise the error was about something else and is raised.
+
+    Args:
+        module: gives :class:`probattn.inference.ELBOTerms`.
+
+    Attributes:
+        complaint: first lines of the validation's last error that was passed over.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.complaint: str | None = None
+
+    def forward(self, batch: Any) -> ELBOTerms:
+        """The module's terms of ``batch``."""
+        try:
+            terms: ELBOTerms = self.module(batch)
+        except ValueError as error:
+            again = self._without_validation(batch)
+            if again is None or bool(again.loss.isfinite()):
+                raise
+            self.complaint = " ".join(str(error).split("tensor(")[0].split())
+            return again
+        return terms
+
+    def _without_validation(self, batch: Any) -> ELBOTerms | None:
+        if not dist.is_validation_enabled():
+            return None
+        with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):
+            terms: ELBOTerms = self.module(batch)
+            return terms
+        return None
 
 
 def accumulate_gradients(
@@ -137,13 +180,8 @@ def accumulate_gradients(
     return reduced
 
 
-def clip_gradients(
-    accelerator: Accelerator, parameters: Sequence[nn.Parameter], max_norm: float | None
-) -> Tensor:
-    """Clips the joint 2-norm of the gradients to ``max_norm`` (None: does not) and returns it as it was before."""
-    if max_norm is not None:
-        norm: Tensor = accelerator.clip_grad_norm_(parameters, max_norm)
-        return norm
+def gradient_norm(accelerator: Accelerator, parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Joint 2-norm of the gradients, a gradient scaler's factor taken out first."""
     accelerator.unscale_gradients()
     return get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
 

@@ -88,6 +88,7 @@ def describe_failure(
     gradient_norm: float,
     sites: Sequence[str],
     gradients: Sequence[str],
+    complaints: Sequence[str],
     checkpoint: Path | None,
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept.
@@ -98,6 +99,7 @@ def describe_failure(
         gradient_norm: of the failing step.
         sites: as :func:`unhealthy_sites` gives them.
         gradients: names of parameters.
+        complaints: what Pyro's validation said.
         checkpoint: the last one, with the state before the failing step.
     """
     parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
@@ -108,9 +110,10 @@ def describe_failure(
         else "no attention site is to blame: every site's KL, concentration and spread are finite"
     )
     gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
+    said = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
     kept = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
     return (
-        f"{found}; {site}{gradient}; {kept}. No update was made from it. Lower the learning rates, clip harder "
+        f"{found}; {site}{gradient}{said}; {kept}. No update was made from it. Lower the learning rates, clip harder "
         "(max_grad_norm), warm up the KL weight more slowly, or train with precision='no'"
     )
 

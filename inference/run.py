@@ -148,6 +148,8 @@ class Run:
         if math.isfinite(sum(terms)) and (math.isfinite(self._gradient_norm) or not norm_matters):
             return
         sites = gather_object(unhealthy_sites(self._state.bare.diagnostics()))
+        complaint = self._state.guarded.complaint
+        complaints = gather_object([] if complaint is None else [complaint])
         if before is not None and self._step > self._saved_step():
             self._save(before)
         epoch, index = self._order.position(self._step)
@@ -158,6 +160,7 @@ class Run:
                 gradient_norm=self._gradient_norm,
                 sites=list(dict.fromkeys(sites)),
                 gradients=unhealthy_gradients(self._state.bare),
+                complaints=list(dict.fromkeys(complaints)),
                 checkpoint=None if self._storage is None else self._storage.latest,
             )
         )
@@ -196,7 +199,7 @@ class Run:
             )
             means = evaluate(
                 accelerator,
-                self._state.bare,
+                self._state.guarded,
                 zip(loader, map(len, parts), strict=True),
                 None if metrics is None else partial(metrics, driver.model),
             )

@@ -220,7 +220,9 @@ class SVIDriver:
             raise ValueError(
                 f"SVIDriver.fit: expected one of steps and epochs, got steps={steps}, epochs={epochs}"
             )
-        _require_at_least(1, "fit(steps)" if epochs is None else "fit(epochs)", steps if epochs is None else epochs)
+        _require_at_least(
+            1, "fit(steps)" if epochs is None else "fit(epochs)", steps if epochs is None else epochs
+        )
         if self.early_stopping is not None and validation_data is None:
             raise ValueError(
                 f"SVIDriver.fit: early stopping on {self.early_stopping.metric!r} needs validation_data"

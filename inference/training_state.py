@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -18,7 +19,7 @@ from probattn.inference.configuration import (
 )
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.loop import StepTerms, accumulate_gradients, clip_gradients
+from probattn.inference.loop import NonFiniteThrough, StepTerms, accumulate_gradients, gradient_norm
 from probattn.inference.optimizers import SchedulerOptions, build_optimizer, learning_rates
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class TrainingState:
         optimizer = build_optimizer(driver.optimizer, self.bare)
         self._optimizer_configuration = optimizer_configuration(optimizer)  # a scheduler changes the rates
         self.scheduler = _build_scheduler(driver, optimizer, total_steps)
-        self.module, self.optimizer = accelerator.prepare(self.bare, optimizer)
+        self.guarded = NonFiniteThrough(self.bare)
+        self.module, self.optimizer = accelerator.prepare(self.guarded, optimizer)
+        self._norm = torch.zeros(())
         self.parameters = [parameter for parameter in self.bare.parameters() if parameter.requires_grad]
 
     def configuration(self) -> dict[str, Any]:
@@ -54,22 +57,25 @@ class TrainingState:
         }
 
     def gradients(self, weights: Sequence[float], batches: Iterator[Any]) -> tuple[StepTerms, float]:
-        """One step's gradients, clipped.
+        """One step's gradients.
 
         Args:
             weights: of this rank's micro-batches.
             batches: as many batches.
 
         Returns:
-            The means of the objective's parts and the gradient's norm before clipping.
+            The means of the objective's parts and the gradient's norm.
         """
         sums = accumulate_gradients(self._accelerator, self.module, weights, batches)
-        norm = clip_gradients(self._accelerator, self.parameters, self._driver.max_grad_norm)
-        *values, norm_value = torch.cat([sums, norm.detach().to(sums).reshape(1)]).tolist()
-        return StepTerms(*values), norm_value
+        self._norm = gradient_norm(self._accelerator, self.parameters)
+        *values, norm = torch.cat([sums, self._norm.to(sums).reshape(1)]).tolist()
+        return StepTerms(*values), norm
 
     def apply(self) -> dict[str, float]:
-        """Makes the update and clears the gradients; returns the learning rates it was made with."""
+        """Clips and makes the update, clears the gradients; returns the learning rates it was made with."""
+        limit = self._driver.max_grad_norm
+        if limit is not None:
+            clip_grads_with_norm_(self.parameters, limit, self._norm)
         self.optimizer.step()
         rates = learning_rates(self.optimizer)
         skipped = self._accelerator.optimizer_step_was_skipped  # by a gradient scaler, which overflowed

@@ -210,8 +210,7 @@ def fill(store: CheckpointStore) -> int:
     for step in range(1, 30):
         try:
             store.save(step, {"step": step}, parts(step))
-        except DiskFullError as error:
-            assert "the disk is full" in str(error)
+        except DiskFullError:
             return step - 1
     pytest.fail("the disk never filled")
 

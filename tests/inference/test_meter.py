@@ -51,6 +51,7 @@ def test_the_message_names_step_site_and_checkpoint() -> None:
         gradient_norm=math.nan,
         sites=["a (kl_nats inf)", "b", "c", "d"],
         gradients=["w"],
+        complaints=["Expected parameter logits"],
         checkpoint=Path("runs/checkpoints/step-000006"),
     )
     for words in (
@@ -60,6 +61,7 @@ def test_the_message_names_step_site_and_checkpoint() -> None:
         "gradient norm nan",
         "sites: a (kl_nats inf), b, c and 1 more",
         "gradients that are not finite: w",
+        "Pyro's validation: Expected parameter logits",
         "last checkpoint: runs/checkpoints/step-000006",
         "max_grad_norm",
     ):
@@ -68,7 +70,7 @@ def test_the_message_names_step_site_and_checkpoint() -> None:
 
 def test_the_message_says_when_no_site_is_to_blame() -> None:
     message = describe_failure(
-        where="x", terms=TERMS, gradient_norm=1.0, sites=[], gradients=[], checkpoint=None
+        where="x", terms=TERMS, gradient_norm=1.0, sites=[], gradients=[], complaints=[], checkpoint=None
     )
     assert "no attention site is to blame" in message
     assert "there is no checkpoint" in message

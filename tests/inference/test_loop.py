@@ -1,0 +1,180 @@
+"""The loop's use of accelerate: gradients against plain torch, means over rows, and no trace left behind."""
+
+import math
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.tracking import GeneralTracker
+from torch import nn
+
+from probattn.inference.elbo import AttentionELBO, ELBOTerms
+from probattn.inference.guide import AttentionGuide
+from probattn.inference.loop import (
+    NonFiniteThrough,
+    StepTerms,
+    accelerator_session,
+    accumulate_gradients,
+    evaluate,
+    gradient_norm,
+)
+
+
+def state() -> list[dict[str, Any]]:
+    return [dict(singleton._shared_state) for singleton in (AcceleratorState, GradientState, PartialState)]
+
+
+def module_of(tiny: ModuleType, **options: Any) -> nn.Module:
+    model = tiny.tiny_model(**options).double()
+    return AttentionELBO()(model, AttentionGuide(model))
+
+
+def rows_of(data: dict[str, torch.Tensor], rows: slice) -> dict[str, torch.Tensor]:
+    return {name: column[rows].double() for name, column in data.items()}
+
+
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (2, 2, 2, 2), (5, 3), (7, 1)])
+def test_accumulated_gradients_are_those_of_the_whole_batch(tiny: ModuleType, sizes: tuple[int, ...]) -> None:
+    data = tiny.tiny_data(8)
+    x, y = data["x"].double(), data["y"].double()
+    model = tiny.tiny_model(attend=False).double()
+    mean = model.out(model.query(x).tanh()).squeeze(-1).mean(-1)
+    loss = -torch.distributions.Normal(mean, 1.0).log_prob(y).mean()
+    loss.backward()
+    module = module_of(tiny, attend=False)
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    batches = [rows_of(data, slice(first, first + size)) for first, size in zip(starts, sizes, strict=True)]
+    with accelerator_session(precision="no", cpu=True) as accelerator:
+        prepared = accelerator.prepare(module)
+        terms = accumulate_gradients(accelerator, prepared, [size / 8 for size in sizes], iter(batches))
+    assert StepTerms(*terms.tolist()).loss == pytest.approx(loss.item(), rel=1e-12)
+    for expected, found in zip(model.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_accelerates_environment_does_not_rescale_gradients(
+    tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gradient() -> torch.Tensor:
+        module = module_of(tiny, attend=False)
+        with accelerator_session(precision="no", cpu=True) as accelerator:
+            batch = rows_of(tiny.tiny_data(8), slice(None))
+            accumulate_gradients(accelerator, accelerator.prepare(module), [1.0], iter([batch]))
+        return next(module.parameters()).grad
+
+    expected = gradient()
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert torch.equal(gradient(), expected)
+
+
+def test_the_norm_is_that_of_all_gradients_together() -> None:
+    weights = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))]
+    weights[0].grad, weights[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
+    with accelerator_session(precision="no", cpu=True) as accelerator:
+        assert gradient_norm(accelerator, weights).item() == pytest.approx(5.0)
+
+
+class Picky(nn.Module):
+    """A program with an observed value that must not be negative."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> ELBOTerms:
+        loss = -dist.Exponential(batch["rate"]).log_prob(batch["y"]).mean()
+        return ELBOTerms(loss, -loss, 0 * loss, 0 * loss, 0 * loss)
+
+
+def test_a_nan_passes_validation_and_other_errors_do_not() -> None:
+    module = NonFiniteThrough(Picky())
+    fine = {"rate": torch.ones(2), "y": torch.ones(2)}
+    with pyro.validation_enabled(True):
+        assert module(fine).loss.isfinite()
+        assert module.complaint is None
+        assert module(fine | {"rate": torch.tensor([1.0, math.nan])}).loss.isnan()
+        assert module.complaint is not None
+        assert module.complaint.startswith("Expected parameter rate")
+        assert dist.is_validation_enabled()
+        with pytest.raises(ValueError, match="within the support"):
+            module(fine | {"y": -torch.ones(2)})
+        with pytest.raises(ValueError, match="not broadcastable"):
+            module(fine | {"y": torch.ones(3)})
+
+
+def test_an_evaluation_counts_rows_not_batches(tiny: ModuleType) -> None:
+    data = tiny.tiny_data(5)
+    module = module_of(tiny, attend=False)
+    whole = module(rows_of(data, slice(None)))
+    seen = []
+
+    def metrics(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        seen.append((len(batch["y"]), torch.is_grad_enabled(), module.training))
+        return {"mean_y": batch["y"], "is_large": len(batch["y"]) > 1}
+
+    parts = [(rows_of(data, slice(0, 4)), 4), (rows_of(data, slice(4, 5)), 1)]
+    with accelerator_session(precision="no", cpu=True) as accelerator:
+        means = evaluate(accelerator, accelerator.prepare(module), parts, metrics)
+    assert list(means) == ["loss", "log_likelihood", "kl", "kl_nats", "factors", "mean_y", "is_large"]
+    assert means["loss"] == pytest.approx(whole.loss.item())
+    assert means["mean_y"] == pytest.approx(data["y"].mean().item())
+    assert means["is_large"] == pytest.approx(0.8)
+    assert seen == [(4, False, False), (1, False, False)]
+    assert module.training
+
+
+def test_a_metric_may_not_take_a_terms_name(tiny: ModuleType) -> None:
+    parts = [(rows_of(tiny.tiny_data(2), slice(None)), 2)]
+    with accelerator_session(precision="no", cpu=True) as accelerator:
+        module = accelerator.prepare(module_of(tiny))
+        with pytest.raises(ValueError, match=r"\['loss'\] are names of the objective"):
+            evaluate(accelerator, module, parts, lambda _: {"loss": torch.ones(2)})
+
+
+def test_sessions_of_different_precision_follow_each_other() -> None:
+    before = state()
+    for precision in ("no", "bf16", "no"):
+        with accelerator_session(precision=precision, cpu=True) as accelerator:
+            assert accelerator.mixed_precision == precision
+        assert state() == before
+
+
+def test_the_callers_own_accelerator_survives_a_session() -> None:
+    with accelerator_session(precision="no", cpu=True):  # stands in for the caller's state; undone at the end
+        for singleton in (AcceleratorState, GradientState, PartialState):
+            singleton._shared_state.clear()
+        own = Accelerator(mixed_precision="bf16", cpu=True, gradient_accumulation_steps=3)
+        before = state()
+        with accelerator_session(precision="no", cpu=True) as accelerator:
+            assert accelerator.mixed_precision == "no"
+            assert accelerator.gradient_accumulation_steps == 1
+        assert state() == before
+        assert own.mixed_precision == "bf16"
+        assert own.gradient_accumulation_steps == 3
+        with pytest.raises(RuntimeError, match="inside"), accelerator_session(precision="no", cpu=True):
+            raise RuntimeError("inside")
+        assert state() == before
+
+
+def test_trackers_are_finished_even_after_an_error() -> None:
+    class Tracker(GeneralTracker):
+        name = "list"
+        requires_logging_directory = False
+        finishes = 0
+
+        @property
+        def tracker(self) -> None:
+            return None
+
+        def finish(self) -> None:
+            self.finishes += 1
+
+    tracker = Tracker()
+    session = accelerator_session(precision="no", cpu=True, trackers=[tracker])
+    with suppress(RuntimeError), session as accelerator:
+        accelerator.init_trackers("x")
+        raise RuntimeError("inside")
+    assert tracker.finishes == 1
