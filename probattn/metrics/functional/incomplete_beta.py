@@ -18,10 +18,7 @@ def regularized_incomplete_beta(a: Tensor, b: Tensor, x: Tensor, complement: Ten
         complement: 1 - x where the caller knows it more exactly than the subtraction would give it.
 
     Returns:
-        Values in [0, 1] of the broadcast shape.
-
-    Raises:
-        ArithmeticError: the fraction did not converge (parameters that are NaN or beyond all use).
+        Values in [0, 1] of the broadcast shape; NaN where an argument is.
 
     Example:
         >>> one = torch.ones(1, dtype=torch.float64)
@@ -47,7 +44,7 @@ def _continued_fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     if x.numel() == 0:
         return value
     largest = torch.maximum(a, b)
-    limit = 100 + 10 * int(largest.max().clamp(max=1e10).sqrt().item())
+    limit = 100 + 10 * int(largest.nan_to_num(nan=1.0).max().clamp(max=1e10).sqrt().item())
     settled = torch.finfo(x.dtype).eps * (4 + largest / 64)  # rounding of a step grows with the parameters
     for m in range(1, limit):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -57,11 +54,11 @@ def _continued_fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
             c = _away_from_zero(1 + numerator / c)
             step = c * d
             value = value * step
-        if bool(((step - 1).abs() <= settled).all()):
+        if not bool(((step - 1).abs() > settled).any()):  # NaN counts as settled
             return value
-    raise ArithmeticError(
-        f"regularized_incomplete_beta: no convergence in {limit} steps; largest parameter "
-        f"{largest.max().item():g}, x in [{x.min().item():g}, {x.max().item():g}]"
+    raise AssertionError(
+        f"no convergence in {limit} steps; largest parameter {largest.max().item():g}, "
+        f"x in [{x.min().item():g}, {x.max().item():g}]"
     )
 
 

@@ -34,8 +34,11 @@ def mutual_information(
     require_draws(preds, "mutual_information")
     draws = draw_probabilities(preds, inputs=inputs, validate_args=validate_args).clamp(min=0)
     mean = draws.mean(dim=0, keepdim=True)  # [1, N, C]
-    smallest = torch.finfo(draws.dtype).tiny
-    ratio = draws / mean.clamp(min=smallest)
+    excess = draws - mean
+    divisor = mean.clamp(min=torch.finfo(draws.dtype).tiny)
+    # log1p keeps the digits of draws near the mean, the logarithm those of draws near 0.
+    near = torch.special.xlog1py(draws, excess / divisor)
+    far = torch.special.xlogy(draws, draws / divisor)
     # p log(p/m) - (p - m) is non-negative term by term, and the subtracted part sums to 0 over draws.
-    terms = torch.special.xlogy(draws, ratio) - (draws - mean)
+    terms = torch.where(excess.abs() < mean / 2, near, far) - excess
     return terms.clamp(min=0).sum(dim=-1).mean(dim=0)

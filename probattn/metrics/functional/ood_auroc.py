@@ -65,4 +65,4 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
         raise TypeError(f"{name}: expected floating-point scores, got {scores.dtype}: convert with .float()")
     if bool(scores.isnan().any()):
         raise ValueError(f"{name}: expected numbers, got NaN: it has no rank among the others")
-    return at_least_float32(scores)
+    return at_least_float32(scores).contiguous()  # searchsorted warns otherwise

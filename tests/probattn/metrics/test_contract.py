@@ -1,0 +1,231 @@
+"""What every metric class must do: the same value however the data are cut, ordered, stored or spread."""
+
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+from probattn import metrics
+from probattn.metrics import base
+
+HERE = Path(__file__).parent
+mpl.use("Agg")
+
+
+def parts(value: Any) -> tuple[Tensor, ...]:
+    return tuple(value) if isinstance(value, tuple) else (value,)
+
+
+def assert_same(got: Any, expected: Any, **tolerance: float) -> None:
+    assert type(got) is type(expected)
+    for one, other in zip(parts(got), parts(expected), strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True, **(tolerance or {"rtol": 2e-6, "atol": 2e-6}))
+
+
+def fed(metric: Metric, case: Any, batches: list[Any], inputs: str = "probabilities") -> Metric:
+    for batch in batches:
+        metric.update(*case.arguments(batch, inputs))
+    return metric
+
+
+def test_every_exported_class_has_a_case(request: pytest.FixtureRequest) -> None:
+    conftest = next(
+        plugin
+        for plugin in request.config.pluginmanager.get_plugins()
+        if hasattr(plugin, "make_cases") and hasattr(plugin, "make_data")
+    )
+    covered = {type(case.make()).__name__ for case in conftest.make_cases()}
+    assert covered == set(metrics.__all__)
+
+
+def test_accumulated_equals_function_of_whole(case: Any, data: Any) -> None:
+    assert_same(fed(case.make(), case, data.batches()).compute(), case.expected(data))
+
+
+def test_value_is_not_trivial(case: Any, data: Any) -> None:
+    for values in parts(case.expected(data)):
+        assert not values.isnan().all()
+    if case.scalar:
+        value = case.expected(data)
+        assert bool(((value > 1e-3) & (value < 2)).all())
+        assert bool((value != case.expected(data[:80])).any())
+
+
+def test_forward_gives_value_of_batch_and_accumulates(case: Any, data: Any) -> None:
+    metric = case.make()
+    for batch in data.batches()[2:]:
+        assert_same(metric(*case.arguments(batch)), case.expected(batch))
+    assert_same(metric.compute(), case.expected(data[41:]))
+
+
+def test_order_of_examples_and_draws_does_not_matter(case: Any, data: Any) -> None:
+    examples = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(1))
+    shuffled = data[examples]
+    draws = torch.randperm(len(data.logits), generator=torch.Generator().manual_seed(2))
+    shuffled = type(data)(shuffled.logits[draws], shuffled.target, shuffled.mask, shuffled.out_of_domain)
+    assert_same(fed(case.make(), case, shuffled.batches()).compute(), case.expected(data))
+
+
+def test_pickle_and_clone_keep_state(case: Any, data: Any) -> None:
+    first, *rest = data.batches()
+    metric = fed(case.make(), case, [first])
+    for copy in (pickle.loads(pickle.dumps(metric)), metric.clone()):
+        assert_same(fed(copy, case, rest).compute(), case.expected(data))
+    assert_same(metric.compute(), case.expected(first))
+
+
+def test_reset_forgets(case: Any, data: Any) -> None:
+    metric = fed(case.make(), case, data.batches())
+    metric.reset()
+    assert_same(fed(metric, case, [data[:50]]).compute(), case.expected(data[:50]))
+
+
+def test_reset_in_inference_mode(case: Any, data: Any) -> None:
+    metric = case.make()
+    with torch.inference_mode():
+        metric.reset()
+        metric.update(*case.arguments(data[:50]))
+    metric.update(*case.arguments(data[50:]))
+    assert_same(metric.compute(), case.expected(data))
+
+
+def test_logits_equal_their_probabilities(case: Any, data: Any) -> None:
+    metric = fed(case.make(inputs="logits"), case, data.batches(), "logits")
+    assert_same(metric.compute(), case.expected(data))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_is_computed_in_float32(case: Any, data: Any, dtype: torch.dtype) -> None:
+    rounded = type(data)(data.logits.to(dtype), data.target, data.mask, data.out_of_domain)
+    exact = type(data)(rounded.logits.float(), data.target, data.mask, data.out_of_domain)
+    got = fed(case.make(inputs="logits"), case, [rounded], "logits").compute()
+    assert_same(got, case.expected(exact))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_probabilities_are_accepted(case: Any, data: Any, dtype: torch.dtype) -> None:
+    preds, second = case.arguments(data)
+    metric = case.make()
+    metric.update(preds.to(dtype), second)
+    for values in parts(metric.compute()):
+        assert values.dtype in {torch.float32, torch.int64}
+    if case.scalar:
+        torch.testing.assert_close(metric.compute(), case.expected(data), rtol=0.1, atol=0.05)
+
+
+def test_empty_batch_changes_nothing(case: Any, data: Any) -> None:
+    metric = fed(case.make(), case, [data[:0], data[:50], data[:0]])
+    assert_same(metric.compute(), case.expected(data[:50]))
+
+
+def test_no_example_at_all_is_nan(case: Any, data: Any) -> None:
+    value = fed(case.make(), case, [data[:0]]).compute()
+    measured = parts(value) if case.scalar else parts(value)[-1:]
+    assert all(bool(part.isnan().all()) for part in measured)
+
+
+def test_conversion_of_dtype_leaves_sums_alone(case: Any, data: Any) -> None:
+    metric = fed(case.make(), case, data.batches()[:2])
+    metric = metric.half().float()
+    assert_same(fed(metric, case, data.batches()[2:]).compute(), case.expected(data))
+
+
+def test_device_without_float64(case: Any, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "accumulation_dtype", lambda _: torch.float32)
+    metric = case.make().to("cpu")
+    assert all(
+        state.dtype != torch.float64 for state in metric.metric_state.values() if isinstance(state, Tensor)
+    )
+    assert_same(fed(metric, case, data.batches()).compute(), case.expected(data), rtol=1e-5, atol=1e-5)
+
+
+def test_plot(case: Any, data: Any) -> None:
+    import matplotlib.pyplot as plt
+
+    metric = fed(case.make(), case, data.batches())
+    figure, axes = metric.plot()
+    assert axes.get_figure() is figure
+    assert axes.has_data()
+    _, given = plt.subplots()
+    assert metric.plot(metric.compute(), ax=given)[1] is given
+    plt.close("all")
+
+
+def test_collection_does_not_confuse_metrics(request: pytest.FixtureRequest, data: Any) -> None:
+    """The first batch is such that states coincide by chance: one draw, repeated."""
+    conftest = request.config.pluginmanager.get_plugin(str(HERE / "conftest.py"))
+    cases = [case for case in conftest.make_cases() if case.second == "target"]
+    first = data[:20]
+    first = type(data)(first.logits[:1].expand(6, -1, -1), first.target, first.mask, first.out_of_domain)
+    batches = [first, *data.batches()]
+    collection = MetricCollection({case.name: case.make() for case in cases})
+    for batch in batches:
+        collection.update(*cases[0].arguments(batch))
+    values = collection.compute()
+    for case in cases:
+        assert_same(values[case.name], fed(case.make(), case, batches).compute())
+    groups = {frozenset(group) for group in collection.compute_groups.values()}
+    assert {"ece", "oe", "bars"} in groups
+    assert {"curve", "aurc", "eaurc"} in groups
+    assert {"pavpu"} in groups
+
+
+def test_expected_and_predictive_entropy_stay_apart_in_a_collection() -> None:
+    collection = MetricCollection([metrics.PredictiveEntropy(), metrics.ExpectedEntropy()])
+    collection.update(torch.tensor([[[0.9, 0.1]]]))
+    collection.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
+    values = collection.compute()
+    assert values["PredictiveEntropy"] > values["ExpectedEntropy"] + 0.1
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, tuple[Tensor, ...]]]]:
+    folder = tmp_path_factory.mktemp("gloo")
+    packages = Path(metrics.__file__).parents[2]
+    outputs = [folder / f"rank{rank}.pt" for rank in range(2)]
+    running = [
+        subprocess.Popen(
+            [
+                *(sys.executable, str(HERE / "two_processes.py"), str(HERE / "conftest.py")),
+                *(str(rank), str(folder / "store"), str(output)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"},
+        )
+        for rank, output in enumerate(outputs)
+    ]
+    try:
+        logs = [process.communicate(timeout=300)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, log in zip(running, logs, strict=True):
+        assert process.returncode == 0, log
+    return [torch.load(output) for output in outputs]
+
+
+@pytest.mark.parametrize("kind", ["shared", "one_sided", "again"])
+def test_two_processes_equal_one(case: Any, data: Any, two_processes: list[Any], kind: str) -> None:
+    batches = data.batches() + (data.batches()[:2] if kind == "again" else [])
+    expected = fed(case.make(), case, batches).compute()
+    for answers in two_processes:
+        assert_same(answers[kind][case.name], parts(expected))
+
+
+def test_computing_nothing_warns_and_is_nan() -> None:
+    metric = metrics.OODAUROC()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert metric.compute().isnan()
+    assert any("compute" in str(warning.message) for warning in caught)
