@@ -1,1 +1,85 @@
-"""The report of a run: what was measured (``metrics.json``) and a page to read (``report.html``)."""
+"""The report of a run: what was measured (``metrics.json``) and a page to read (``report.html``).
+
+Predictions become :class:`Scores` and :class:`Difference` records by :func:`evaluate`; the records of a run together
+are :class:`Results`, which :func:`write_results` and :func:`read_results` keep to the last digit and
+:func:`write_report` shows.
+"""
+
+from probattn.inference.report.collect import (
+    BayesianPredictions,
+    DeterministicPredictions,
+    predict_bayesian,
+    predict_deterministic,
+)
+from probattn.inference.report.curves import training_curves
+from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
+from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
+from probattn.inference.report.health import site_health, weight_spreads
+from probattn.inference.report.maps import attention_example, own_tokens
+from probattn.inference.report.measurements import (
+    Curve,
+    Difference,
+    Entropy,
+    PAvPUPoint,
+    ReliabilityBin,
+    RiskCoverage,
+    Scores,
+    SiteHealth,
+)
+from probattn.inference.report.measures import MODEL_TITLES, TEXTS, MeasureText
+from probattn.inference.report.page import render_report, write_report
+from probattn.inference.report.record import MEASURES, MODELS, Measure, ModelKey, Role
+from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription
+from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
+from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+from probattn.inference.report.wording import Finding, findings, headline
+
+__all__ = [
+    "evaluate",
+    "Evaluation",
+    "PredictedData",
+    "Predictions",
+    "predict_bayesian",
+    "predict_deterministic",
+    "BayesianPredictions",
+    "DeterministicPredictions",
+    "describe",
+    "most_uncertain",
+    "confident_mistakes",
+    "attention_example",
+    "own_tokens",
+    "weight_spreads",
+    "site_health",
+    "training_curves",
+    "Results",
+    "RunDescription",
+    "DataSet",
+    "Scores",
+    "Difference",
+    "Entropy",
+    "ReliabilityBin",
+    "RiskCoverage",
+    "PAvPUPoint",
+    "SiteHealth",
+    "Curve",
+    "Example",
+    "AttentionExample",
+    "AttentionMap",
+    "Measure",
+    "ModelKey",
+    "Role",
+    "MEASURES",
+    "MODELS",
+    "MODEL_TITLES",
+    "SCHEMA_VERSION",
+    "MeasureText",
+    "TEXTS",
+    "Finding",
+    "findings",
+    "headline",
+    "write_results",
+    "read_results",
+    "ResultsFileError",
+    "write_report",
+    "render_report",
+]

@@ -72,13 +72,22 @@ def _view(
     entries = [_entry(item, one, labels) for one in item.maps]
     first, entry = item.maps[0], entries[0]
     maps = tuple(
-        (kind, heading, Markup(heatmap(item.queries, item.keys, values, top, kind, entry[f"{kind}_title"])), words)
+        (
+            kind,
+            heading,
+            Markup(heatmap(item.queries, item.keys, values, top, kind, entry[f"{kind}_title"])),
+            words,
+        )
         for kind, heading, values, top, words in (
             ("mean", "Mean weight", first.mean, entry["mean_top"], entry["mean_words"]),
             ("ratio", "Std / mean", first.ratio, entry["ratio_top"], entry["ratio_words"]),
         )
     )
-    payload = {"queries": list(map(printable, item.queries)), "keys": list(map(printable, item.keys)), "maps": entries}
+    payload = {
+        "queries": list(map(printable, item.queries)),
+        "keys": list(map(printable, item.keys)),
+        "maps": entries,
+    }
     text = printable(item.example.text)
     return AttentionView(
         id=number,
@@ -99,7 +108,9 @@ def _answer(item: AttentionExample) -> str:
     words = f"{isolated(example.predicted)}, {example.probability:.0%} ± {100 * example.spread:.0f} points"
     if example.label is None:
         return words
-    return f"{words}; {'right' if example.label == example.predicted else f'in truth {isolated(example.label)}'}"
+    return (
+        f"{words}; {'right' if example.label == example.predicted else f'in truth {isolated(example.label)}'}"
+    )
 
 
 def _strip(item: AttentionExample) -> tuple[tuple[str, str, str], ...]:
@@ -117,7 +128,9 @@ def _choices(
 ) -> tuple[tuple[str, str, tuple[Option, ...]], ...]:
     sites = tuple((name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps))
     heads = dict.fromkeys(one.head for one in item.maps)
-    options = tuple((_head_value(head), "average" if head is None else str(head), _head(head)) for head in heads)
+    options = tuple(
+        (_head_value(head), "average" if head is None else str(head), _head(head)) for head in heads
+    )
     offered = (("site", "Attention call", sites), ("head", "Head", options))
     return tuple(choice for choice in offered if len(choice[2]) > 1)
 

@@ -158,7 +158,9 @@ def _moved(batches: Iterable[Batch], device: torch.device | str | None) -> Itera
 def _labels(labels: Sequence[Tensor | None]) -> Tensor | None:
     known = [value.cpu() for value in labels if value is not None]
     if known and len(known) != len(labels):
-        raise ValueError(f"expected labels in every batch or in none, got them in {len(known)} of {len(labels)}")
+        raise ValueError(
+            f"expected labels in every batch or in none, got them in {len(known)} of {len(labels)}"
+        )
     return torch.cat(known) if known else None
 
 

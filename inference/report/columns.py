@@ -59,11 +59,16 @@ class Columns:
         means = (self.means if rows is None else self.means[rows]).mean(dim=0).tolist()
         found: dict[Measure, float | None] = dict(zip(self.names, means, strict=True))
         sums = self.bin_sums(rows)
-        doubt, wrong = (self.doubt, ~self.correct) if rows is None else (self.doubt[rows], ~self.correct[rows])
+        doubt, wrong = (
+            (self.doubt, ~self.correct) if rows is None else (self.doubt[rows], ~self.correct[rows])
+        )
         found["ece"] = calibration_error_from_sums(sums, "l1").item()
         found["overconfidence"] = overconfidence_error_from_sums(sums).item()
         found["aurc"] = area_under_risk_coverage(doubt, wrong).item()
-        return {name: value if value is not None and value < float("inf") else None for name, value in found.items()}
+        return {
+            name: value if value is not None and value < float("inf") else None
+            for name, value in found.items()
+        }
 
     def detection(
         self, home: Columns, rows: Tensor | None = None, home_rows: Tensor | None = None
@@ -76,7 +81,9 @@ class Columns:
     def bin_sums(self, rows: Tensor | None) -> BinSums:
         """Sums over the reliability bins."""
         assert self.correct is not None
-        winner, correct = (self.winner, self.correct) if rows is None else (self.winner[rows], self.correct[rows])
+        winner, correct = (
+            (self.winner, self.correct) if rows is None else (self.winner[rows], self.correct[rows])
+        )
         # The bins know of a prediction only its winning probability and whether it was right: two columns, the
         # first of which always wins and is the label when it was, stand for all C.
         pair = torch.stack([winner, torch.zeros_like(winner)], dim=-1)

@@ -59,7 +59,8 @@ def weight_spreads(
             streaming=True,
             label_name=label_name,
         )
-        assert posterior.attention_mean is not None and posterior.attention_std is not None
+        assert posterior.attention_mean is not None
+        assert posterior.attention_std is not None
         for site, mean in posterior.attention_mean.items():
             taken = _valid(mean, batch.get(mask_name))
             ratio = posterior.attention_std[site][taken] / mean[taken]
@@ -103,7 +104,9 @@ def site_health(
     missing = sorted(spreads.keys() - diagnostics.keys())
     if missing:
         known = ", ".join(diagnostics) or "none"
-        raise ValueError(f"site_health: expected diagnostics of the site {missing[0]!r}, got those of {known}")
+        raise ValueError(
+            f"site_health: expected diagnostics of the site {missing[0]!r}, got those of {known}"
+        )
     return [
         SiteHealth(
             site=site,

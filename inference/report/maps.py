@@ -60,7 +60,6 @@ def attention_example(
             raise ValueError(
                 f"attention_example, site {site!r}: expected heads in 0..{draws.shape[1] - 1}, got {wrong[0]}"
             )
-        draws = draws.double().cpu()
         maps.append(_map(site, None, draws.mean(dim=1)))
         maps += [_map(site, head, draws[:, head]) for head in heads]
     return AttentionExample(
@@ -69,6 +68,7 @@ def attention_example(
 
 
 def _map(site: str, head: int | None, draws: Tensor) -> AttentionMap:
+    draws = draws.double().cpu()
     mean = draws.mean(dim=0).clamp(0, 1)  # [T, S]
     std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
     ratio = torch.where(mean > 0, std / mean.clamp_min(torch.finfo(mean.dtype).tiny), 0.0)

@@ -13,8 +13,8 @@ from probattn.inference.durable import write_atomically
 from probattn.inference.report import views
 from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.charts.svg import printable
-from probattn.inference.report.findings import findings, headline, opening, posterior_words
 from probattn.inference.report.results import Results
+from probattn.inference.report.wording import findings, headline, opening, posterior_words
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -148,7 +148,8 @@ def _script_json(value: Any) -> Markup:
 def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
     """Red, green and blue of the colours as tables of an SVG filter."""
     return tuple(
-        " ".join(f"{int(colour[start : start + 2], 16) / 255:.3f}" for colour in colours) for start in (0, 2, 4)
+        " ".join(f"{int(colour[start : start + 2], 16) / 255:.3f}" for colour in colours)
+        for start in (0, 2, 4)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -45,7 +46,7 @@ class RunDescription(Record):
     device: str
     seed: int
     created: str
-    versions: dict[str, str] = {}
+    versions: Mapping[str, str] = Field(default_factory=dict)
     recipe: str = ""
     commands: tuple[str, ...] = ()
 
@@ -87,7 +88,7 @@ class Results(Record):
         mistakes: the most confident mistakes.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     run: RunDescription
     classes: Annotated[tuple[str, ...], Field(min_length=2)]
     data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
@@ -102,12 +103,20 @@ class Results(Record):
     @model_validator(mode="after")
     def _known_data(self) -> Results:
         keys = [item.key for item in self.data]
-        named = [item.data for item in (*self.scores, *self.differences, *self.uncertain, *self.mistakes)]
-        named += [item.example.data for item in self.attention]
-        unknown = sorted({name for name in named if name is not None} - set(keys))
+        examples = [*self.uncertain, *self.mistakes, *(item.example for item in self.attention)]
+        named = [*(item.data for item in self.scores), *(item.data for item in self.differences)]
+        named += [item.data for item in examples if item.data is not None]
+        unknown = sorted(set(named) - set(keys))
         if unknown or len(set(keys)) != len(keys):
-            raise ValueError(f"expected every record to name one of the data sets {keys}, got {unknown or keys}")
+            raise ValueError(
+                f"expected every record to name one of the data sets {keys}, got {unknown or keys}"
+            )
         return self
+
+    @property
+    def home(self) -> DataSet:
+        """The data set of the task itself: the first in-domain one, or the first of all."""
+        return next((item for item in self.data if item.role == "in_domain"), self.data[0])
 
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from probattn.inference.report.evaluate import PredictedData
+from probattn.inference.report.evaluation import PredictedData
 from probattn.inference.report.examples import Example
 from probattn.metrics.functional import predictive_entropy
 
@@ -14,7 +14,9 @@ SHOWN_DRAWS = 100
 """Draws kept of an example."""
 
 
-def describe(item: PredictedData, rows: Sequence[int], texts: Sequence[str], classes: Sequence[str]) -> list[Example]:
+def describe(
+    item: PredictedData, rows: Sequence[int], texts: Sequence[str], classes: Sequence[str]
+) -> list[Example]:
     """Records of single inputs, as the mean over draws predicts them.
 
     Args:

@@ -32,7 +32,9 @@ def write_results(results: Results, path: Path | str) -> Path:
         OSError: the file cannot be written; what was there stays.
     """
     path = Path(path)
-    fields = [f"{json.dumps(name)}: {_lines(value)}" for name, value in results.model_dump(mode="json").items()]
+    fields = [
+        f"{json.dumps(name)}: {_lines(value)}" for name, value in results.model_dump(mode="json").items()
+    ]
     write_atomically(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
     return path
 
@@ -64,7 +66,9 @@ def read_results(path: Path | str) -> Results:
         text = path.read_text(encoding="utf-8")
         content: Any = json.loads(text)
     except UnicodeDecodeError as error:
-        raise ResultsFileError(f"{path}: expected UTF-8 text, got byte {error.start} of something else") from error
+        raise ResultsFileError(
+            f"{path}: expected UTF-8 text, got byte {error.start} of something else"
+        ) from error
     except json.JSONDecodeError as error:
         raise ResultsFileError(
             f"{path}, line {error.lineno}, column {error.colno}: expected JSON, got {error.msg.lower()!r}; "
@@ -72,7 +76,9 @@ def read_results(path: Path | str) -> Results:
         ) from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version is None:
-        raise ResultsFileError(f"{path}: expected an object with a schema_version; this is no metrics.json of a run")
+        raise ResultsFileError(
+            f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
+        )
     if version != SCHEMA_VERSION:
         raise ResultsFileError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r}; evaluate the run again with this "
@@ -81,7 +87,9 @@ def read_results(path: Path | str) -> Results:
     try:
         return Results.model_validate_json(text)
     except ValidationError as error:
-        raise ResultsFileError(f"{path}: {_first(error)}; evaluate the run again to write the file anew") from error
+        raise ResultsFileError(
+            f"{path}: {_first(error)}; evaluate the run again to write the file anew"
+        ) from error
 
 
 def _lines(value: Any) -> str:

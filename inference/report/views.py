@@ -13,11 +13,11 @@ from probattn.inference.report.charts.lines import entropy_chart, pavpu_chart, r
 from probattn.inference.report.charts.reliability import common_floor, reliability_chart
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.examples import Example
-from probattn.inference.report.findings import COLLAPSED
 from probattn.inference.report.measurements import Curve, Difference, Scores
 from probattn.inference.report.measures import MODEL_STYLES, MODEL_TITLES, TEXTS
 from probattn.inference.report.record import MEASURES, MODELS, Measure, Role
 from probattn.inference.report.results import DataSet, Results
+from probattn.inference.report.wording import COLLAPSED
 
 ROLES: Mapping[Role, tuple[str, str]] = MappingProxyType(
     {"in_domain": ("in domain", "in"), "shifted": ("shifted", "shift"), "out_of_domain": ("foreign", "out")}
@@ -150,9 +150,7 @@ def _gap(difference: Difference | None) -> Gap | None:
     text = TEXTS[difference.measure]
     verdict = text.verdict(difference.low, difference.high)
     ends = [text.difference(value, sign=False) for value in (difference.low, difference.high)]
-    interval = Markup("{} to {}").format(
-        exact(difference.low, ends[0]), exact(difference.high, ends[1])
-    )
+    interval = Markup("{} to {}").format(exact(difference.low, ends[0]), exact(difference.high, ends[1]))
     turn = 1 if text.better == "higher" else -1
     low, high = sorted((turn * difference.low, turn * difference.high))
     says = {"better": "better", "worse": "worse", "unclear": "no clear difference"}[verdict]
@@ -184,7 +182,9 @@ def entropy_figures(results: Results) -> list[Figure]:
     figures = []
     for model in MODELS:
         scores = [(data, results.score(model, data.key)) for data in results.data]
-        curves = [(ROLES[data.role][0], ROLES[data.role][1], score.entropy) for data, score in scores if score]
+        curves = [
+            (ROLES[data.role][0], ROLES[data.role][1], score.entropy) for data, score in scores if score
+        ]
         if curves:
             title = f"Predictive entropy, {MODEL_TITLES[model]}"
             svg = Markup(entropy_chart(curves, len(results.classes), title))
@@ -247,7 +247,11 @@ def _short(score: Scores) -> str:
 
 
 def _model_word(model: str) -> str:
-    return {"deterministic": "deterministic", "bayesian_mean": "Bayesian", "bayesian_expectation": "expected"}[model]
+    return {
+        "deterministic": "deterministic",
+        "bayesian_mean": "Bayesian",
+        "bayesian_expectation": "expected",
+    }[model]
 
 
 def cards(results: Results, examples: Sequence[Example]) -> list[Card]:

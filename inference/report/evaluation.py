@@ -59,9 +59,13 @@ class Predictions:
 
     def __post_init__(self) -> None:
         if self.probabilities.dim() != 2 or not len(self.probabilities):
-            raise ValueError(f"Predictions: expected probabilities [N, C], got {list(self.probabilities.shape)}")
+            raise ValueError(
+                f"Predictions: expected probabilities [N, C], got {list(self.probabilities.shape)}"
+            )
         if (self.draws is None) != (self.source is None):
-            raise ValueError(f"Predictions: expected draws and their source together, got source={self.source!r}")
+            raise ValueError(
+                f"Predictions: expected draws and their source together, got source={self.source!r}"
+            )
         if self.draws is not None and self.draws.shape[1:] != self.probabilities.shape:
             raise ValueError(
                 f"Predictions: expected draws [P, {', '.join(map(str, self.probabilities.shape))}], "
@@ -107,7 +111,9 @@ class PredictedData:
                 f"{labels} labels"
             )
         if self.data.labelled != (self.labels is not None):
-            raise ValueError(f"PredictedData {self.data.key!r}: labelled={self.data.labelled} contradicts the labels")
+            raise ValueError(
+                f"PredictedData {self.data.key!r}: labelled={self.data.labelled} contradicts the labels"
+            )
 
 
 class Evaluation(NamedTuple):
@@ -229,7 +235,8 @@ def _risk_coverage(own: Columns) -> RiskCoverage:
     size = len(curve.risk)
     kept = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
     return RiskCoverage(
-        coverage=tuple((index + 1) / size for index in kept), risk=tuple(curve.risk[index].item() for index in kept)
+        coverage=tuple((index + 1) / size for index in kept),
+        risk=tuple(curve.risk[index].item() for index in kept),
     )
 
 

@@ -89,7 +89,9 @@ def interval_words(difference: Difference) -> str:
     """
     text = TEXTS[difference.measure]
     low, high = (text.difference(value, sign=False) for value in (difference.low, difference.high))
-    return f"{text.difference(difference.value)}{text.points}, {difference.level:.0%} interval {low} to {high}"
+    return (
+        f"{text.difference(difference.value)}{text.points}, {difference.level:.0%} interval {low} to {high}"
+    )
 
 
 def headline(found: list[Finding]) -> str:
@@ -110,13 +112,13 @@ def headline(found: list[Finding]) -> str:
 
 def opening(results: Results) -> str:
     """The paragraph under the title: accuracy first, whatever it is."""
-    data = results.data[0]
+    data = results.home
+    place = f"{data.size:,} examples of {isolated(data.title)}"
     ours, base = results.score("bayesian_mean", data.key), results.score("deterministic", data.key)
     if ours is None or ours.accuracy is None:
-        network, title = isolated(results.run.network), isolated(data.title)
-        return f"{network} was measured on {data.size:,} examples of {title}, without labels."
+        return f"{isolated(results.run.network)} was measured on {place}."
     text = TEXTS["accuracy"]
-    words = f"Of {data.size:,} examples of {isolated(data.title)}, Bayesian attention got {text.value(ours.accuracy)} right"
+    words = f"Of {place}, Bayesian attention got {text.value(ours.accuracy)} right"
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
     words += f" and deterministic attention {text.value(base.accuracy)}"
@@ -143,9 +145,8 @@ def posterior_words(results: Results) -> str:
             "The posterior has collapsed: attention weights vary by less than 1% of their mean at every site, so the "
             "Bayesian network is a deterministic one in all but name."
         )
-    words = f"Attention weights vary from draw to draw by {min(spreads):.0%} to {max(spreads):.0%} of their mean, by site"
-    if len(spreads) == 1:
-        words = f"Attention weights vary from draw to draw by {spreads[0]:.0%} of their mean"
+    span = f"{min(spreads):.0%} to {max(spreads):.0%}" if len(spreads) > 1 else f"{spreads[0]:.0%}"
+    words = f"Attention weights vary from draw to draw by {span} of their mean"
     if collapsed:
         return f"{words}; {len(collapsed)} of {len(spreads)} sites have collapsed to a point."
     return f"{words}: the posterior is alive."
