@@ -4,3 +4,27 @@ if __name__ != "probattn.models":
     raise ImportError(
         f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.models`"
     )
+
+from probattn.models.classifier import Classifier
+from probattn.models.hosts import (
+    AttentionCall,
+    AttentionCalls,
+    StoredNetworkError,
+    convert,
+    inspect,
+    load,
+    revert,
+    save,
+)
+
+__all__ = [
+    "AttentionCall",
+    "AttentionCalls",
+    "Classifier",
+    "StoredNetworkError",
+    "convert",
+    "inspect",
+    "load",
+    "revert",
+    "save",
+]

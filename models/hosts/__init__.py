@@ -1,0 +1,16 @@
+"""Hugging Face networks as hosts of attention sites: discovery, conversion, saving."""
+
+from probattn.models.hosts.convert import convert, inspect, revert
+from probattn.models.hosts.discovery import AttentionCall, AttentionCalls
+from probattn.models.hosts.store import StoredNetworkError, load, save
+
+__all__ = [
+    "AttentionCall",
+    "AttentionCalls",
+    "StoredNetworkError",
+    "convert",
+    "inspect",
+    "load",
+    "revert",
+    "save",
+]

@@ -1,0 +1,166 @@
+"""The attention function that converted networks call, and what it remembers within a forward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from probattn.attention import AttentionMask, AttentionSite, UpwardChain
+from probattn.models.hosts.eager import eager_attention
+from probattn.models.hosts.masks import carries_bias, own_keys, valid_pairs
+
+IMPLEMENTATION = "probattn"
+"""Name under which the attention function is registered with transformers."""
+
+ATTRIBUTE = "probattn"
+"""Name of the submodule that a converted attention module holds."""
+
+
+@dataclass(eq=False)
+class PassState:
+    """What the sites of one network share during a forward pass; cleared before and after each.
+
+    Attributes:
+        chains: the network's upward chains.
+        calls: how often each attention module was called in this pass.
+        masks: translated masks beside the tensors they come from: a family hands the same one to every layer.
+        queries: the real queries that a stack's last self attention saw, for the cross attention that follows.
+    """
+
+    chains: list[UpwardChain] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    masks: list[tuple[Tensor, str, AttentionMask]] = field(default_factory=list)
+    queries: dict[str, Tensor] = field(default_factory=dict)
+
+    def clear(self, *_: object) -> None:
+        """Forgets the pass; serves as a module's forward hook as it is."""
+        self.calls.clear()
+        self.masks.clear()
+        self.queries.clear()
+        for chain in self.chains:
+            chain.clear()
+
+
+class HostedSite(nn.Module):
+    """A site with its place in the host; the submodule that conversion adds to an attention module.
+
+    Args:
+        site: the latent attention.
+        names: site names of the module's calls in a forward pass, in order.
+        kind: "self" or "cross".
+        stack: the list of layers it belongs to.
+        state: the network's.
+    """
+
+    def __init__(
+        self,
+        site: AttentionSite,
+        names: list[str],
+        kind: Literal["self", "cross"],
+        stack: str,
+        state: PassState,
+    ) -> None:
+        super().__init__()
+        self.site = site
+        self.names = names
+        self.kind = kind
+        self.stack = stack
+        self.state = state
+
+    def extra_repr(self) -> str:
+        """Name and kind, for ``print(network)``."""
+        return f"{', '.join(self.names)}, {self.kind}"
+
+    def next_call(self) -> int:
+        """Which of the module's calls in this forward pass comes now."""
+        call = self.state.calls[self.names[0]] % len(self.names)
+        self.state.calls[self.names[0]] += 1
+        return call
+
+    def mask(self, module: nn.Module, additive: Tensor, queries: int, keys: int, batch: int) -> AttentionMask:
+        """The host's mask, translated once per forward pass and kind."""
+        for tensor, kind, mask in self.state.masks:
+            if tensor is additive and kind == self.kind:
+                return mask
+        valid = valid_pairs(module, additive[..., :keys]).expand(batch, -1, -1, -1)
+        mask = AttentionMask(valid, self._queries(module, valid, queries))
+        self.state.masks.append((additive, self.kind, mask))
+        return mask
+
+    def _queries(self, module: nn.Module, valid: Tensor, queries: int) -> Tensor | None:
+        if self.kind == "self" and not carries_bias(module):
+            real = own_keys(valid, queries)
+            self.state.queries[self.stack] = real
+            return real
+        real = self.state.queries.get(self.stack)
+        return real if real is not None and real.shape == (len(valid), queries) else None
+
+
+def host_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of a converted network, with the signature of transformers' attention functions.
+
+    Modules without a site attend as their family's eager function does. Dropout is not applied to stochastic weights.
+
+    Args:
+        module: the host's attention module.
+        query: ``[B, H, T, D]``.
+        key: ``[B, G, S, D]``.
+        value: ``[B, G, S, E]``.
+        attention_mask: additive ``[B, 1 or H, T, S]``, or None.
+        scaling: factor of the scores.
+        dropout: the host's attention dropout.
+        **kwargs: what families add: ``position_bias``, ``softcap``.
+
+    Returns:
+        Output ``[B, T, H, E]``, contiguous, and weights ``[B, H, T, S]``.
+    """
+    hosted: HostedSite | None = getattr(module, ATTRIBUTE, None)
+    if hosted is None:
+        return eager_attention(module)(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+    call = hosted.next_call()
+    bias, mask = kwargs.get("position_bias"), None
+    if attention_mask is not None:
+        mask = hosted.mask(module, attention_mask, query.shape[2], key.shape[2], query.shape[0])
+        if carries_bias(module):
+            own = attention_mask.masked_fill(~mask.valid[: len(attention_mask)], 0.0)
+            bias = own if bias is None else own + bias
+    output, weights = hosted.site(
+        hosted.names[call],
+        query,
+        key,
+        value,
+        mask,
+        scale=scaling,
+        bias=bias,
+        softcap=kwargs.get("softcap"),
+        call=call,
+    )
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def refuse_checkpointing(network: nn.Module, _: object) -> None:
+    """Forward pre-hook: activation checkpointing would run a site twice.
+
+    Raises:
+        RuntimeError: the network is being trained with activation checkpointing.
+    """
+    if network.training and torch.is_grad_enabled() and getattr(network, "is_gradient_checkpointing", False):
+        raise RuntimeError(
+            f"{type(network).__name__}: activation checkpointing recomputes attention during the backward pass, outside "
+            "Pyro's handlers, and is not supported; call network.gradient_checkpointing_disable()"
+        )
