@@ -93,11 +93,11 @@ class HostedSite(nn.Module):
 
     def _queries(self, module: nn.Module, valid: Tensor, queries: int) -> Tensor | None:
         if self.kind == "self" and not carries_bias(module):
-            real = own_keys(valid, queries)
-            self.state.queries[self.stack] = real
-            return real
-        real = self.state.queries.get(self.stack)
-        return real if real is not None and real.shape == (len(valid), queries) else None
+            own = own_keys(valid, queries)
+            self.state.queries[self.stack] = own
+            return own
+        known = self.state.queries.get(self.stack)
+        return known if known is not None and known.shape == (len(valid), queries) else None
 
 
 def host_attention(
@@ -161,6 +161,6 @@ def refuse_checkpointing(network: nn.Module, _: object) -> None:
     """
     if network.training and torch.is_grad_enabled() and getattr(network, "is_gradient_checkpointing", False):
         raise RuntimeError(
-            f"{type(network).__name__}: activation checkpointing recomputes attention during the backward pass, outside "
-            "Pyro's handlers, and is not supported; call network.gradient_checkpointing_disable()"
+            f"{type(network).__name__}: activation checkpointing recomputes attention during the backward pass, "
+            "outside Pyro's handlers, and is not supported; call network.gradient_checkpointing_disable()"
         )

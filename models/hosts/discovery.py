@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +115,7 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         return eager_attention(module)(module, query, key, value, attention_mask, **kwargs)
 
     with implementation(net, RECORDER, record), quiet_evaluation(net):
-        base = net.base_model
+        base = cast(PreTrainedModel, net.base_model)
         base(**dry_inputs(base))
     if not records:
         raise TypeError(

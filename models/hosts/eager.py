@@ -20,5 +20,5 @@ def eager_attention(module: nn.Module) -> EagerAttention:
     for cls in type(module).__mro__:
         found: Any = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
         if found is not None:
-            return found  # type: ignore[no-any-return]  # taken from the family's file by name
+            return found
     raise RuntimeError(f"{type(module).__name__}: its modeling file defines no eager_attention_forward")
