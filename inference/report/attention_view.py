@@ -13,7 +13,7 @@ from markupsafe import Markup
 from probattn.inference.report.charts.heatmap import heatmap, shown
 from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.examples import AttentionExample, AttentionMap
-from probattn.inference.report.views import site_labels
+from probattn.inference.report.tables import site_labels
 
 REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
 CLIPPED = 0.99

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from probattn.inference.report.record import Measure, ModelKey
+from probattn.inference.report.record import Measure, ModelKey, Role
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -173,7 +173,22 @@ MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
 MODEL_STYLES: Mapping[ModelKey, str] = MappingProxyType(
     {"deterministic": "det", "bayesian_mean": "bay", "bayesian_expectation": "exp"}
 )
-"""Classes of the style sheet."""
+"""Their classes in the style sheet."""
+
+MODEL_LABELS: Mapping[ModelKey, str] = MappingProxyType(
+    {"deterministic": "deterministic", "bayesian_mean": "Bayesian", "bayesian_expectation": "expected"}
+)
+"""Their names beside lines."""
+
+ROLE_TITLES: Mapping[Role, str] = MappingProxyType(
+    {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "foreign"}
+)
+"""What data sets are called by their role."""
+
+ROLE_STYLES: Mapping[Role, str] = MappingProxyType(
+    {"in_domain": "in", "shifted": "shift", "out_of_domain": "out"}
+)
+"""Their classes in the style sheet."""
 
 
 def _negative(words: str) -> str:

@@ -10,10 +10,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.inference.durable import write_atomically
-from probattn.inference.report import views
+from probattn.inference.report import figures
 from probattn.inference.report.attention_view import attention_views
+from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.markup import plain
+from probattn.inference.report.measures import ROLE_TITLES
 from probattn.inference.report.results import Results
+from probattn.inference.report.tables import sites, tables
 from probattn.inference.report.wording import findings, headline, opening, posterior_words
 
 RAMPS = {
@@ -73,30 +77,30 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
     context: dict[str, Any] = {
         "results": results,
         "run": results.run,
-        "plain": views.plain,
+        "plain": plain,
         "plain_title": f"{printable(results.run.name)}: uncertainty report",
         "headline": headline(found) if found else printable(results.run.name),
         "opening": opening(results),
         "found": found,
         "chance": _chance(found),
         "level": _level(found),
-        "tables": views.tables(results),
+        "tables": tables(results),
         "models": {score.model for score in results.scores},
         "foreign": any(data.role != "in_domain" for data in results.data),
-        "reliability": views.reliability_figures(results),
-        "entropy": views.entropy_figures(results),
-        "risk": views.risk_figures(results),
-        "pavpu": views.pavpu_figures(results),
+        "reliability": figures.reliability_figures(results),
+        "entropy": figures.entropy_figures(results),
+        "risk": figures.risk_figures(results),
+        "pavpu": figures.pavpu_figures(results),
         "dropout": any(score.draws == "dropout" for score in results.scores),
         "attention": attention_views(results.attention, [s.site for s in results.health], _script_json),
-        "uncertain": views.cards(results, results.uncertain),
-        "mistakes": views.cards(results, results.mistakes),
-        "sites": views.sites(results),
+        "uncertain": cards(results, results.uncertain),
+        "mistakes": cards(results, results.mistakes),
+        "sites": sites(results),
         "reductions": ", ".join(dict.fromkeys(site.reduction for site in results.health)),
         "reduced": any(site.kl_reduced is not None for site in results.health),
         "posterior": posterior_words(results),
-        "training": views.training_figures(results),
-        "roles": {role: words[0] for role, words in views.ROLES.items()},
+        "training": figures.training_figures(results),
+        "roles": ROLE_TITLES,
         "duration": duration(results.run.seconds),
         "recipe": printable_lines(results.run.recipe),
         "ramps": {name: _channels(colours) for name, colours in RAMPS.items()},

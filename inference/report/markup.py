@@ -1,0 +1,19 @@
+"""Numbers and words as safe markup."""
+
+from __future__ import annotations
+
+from markupsafe import Markup, escape
+
+from probattn.inference.report.charts.svg import printable
+
+
+def exact(value: float | None, words: str) -> Markup:
+    """A number as people read it, with its exact value for machines."""
+    if value is None:
+        return Markup("\N{EN DASH}")
+    return Markup('<data value="{}">{}</data>').format(repr(value), words)
+
+
+def plain(words: str) -> Markup:
+    """Text without control characters, escaped, kept apart from the direction of the text around it."""
+    return Markup("<bdi>{}</bdi>").format(escape(printable(words)))
