@@ -16,6 +16,8 @@ from probattn.inference.report.measures import (
     MODEL_LABELS,
     MODEL_STYLES,
     MODEL_TITLES,
+    ROLE_STYLES,
+    ROLE_TITLES,
     TEXTS,
 )
 from probattn.inference.report.record import MODELS
