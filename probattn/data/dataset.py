@@ -1,0 +1,109 @@
+"""Labelled texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from probattn.data.errors import DataError
+from probattn.data.identity import order, text_key
+
+
+@dataclass(frozen=True)
+class TextDataset:
+    """Texts with their classes, and where they come from.
+
+    Args:
+        texts: the texts, N of them, none blank.
+        labels: class of each text, an index into ``label_names``; None where the classes are unknown or do not matter.
+        label_names: names of the classes, in the order of a network's outputs; empty without labels.
+        source: what the texts are, as messages and reports name it.
+        licence: under which terms, as far as known.
+
+    Raises:
+        DataError: no texts, or labels that do not fit.
+
+    Example:
+        >>> data = TextDataset(("good", "bad", "fine"), (1, 0, 1), ("negative", "positive"), "three words")
+        >>> len(data), data.counts()
+        (3, {'negative': 1, 'positive': 2})
+        >>> data.take(2).texts
+        ('good', 'fine')
+    """
+
+    texts: tuple[str, ...]
+    labels: tuple[int, ...] | None
+    label_names: tuple[str, ...]
+    source: str
+    licence: str = "unknown"
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise DataError(f"{self.source}: expected at least one text, got none")
+        if self.labels is None:
+            return
+        if len(self.labels) != len(self.texts):
+            raise DataError(f"{self.source}: expected {len(self.texts)} labels, got {len(self.labels)}")
+        outside = [label for label in self.labels if not 0 <= label < len(self.label_names)]
+        if outside:
+            raise DataError(
+                f"{self.source}: expected labels in 0..{len(self.label_names) - 1}, got {outside[0]}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def counts(self) -> dict[str, int]:
+        """Number of texts of each class, by its name; empty without labels."""
+        counted = Counter(self.labels or ())
+        return {name: counted[index] for index, name in enumerate(self.label_names)} if self.labels else {}
+
+    def rows(self, rows: Sequence[int]) -> TextDataset:
+        """The texts at the given places, in the order given."""
+        labels = None if self.labels is None else tuple(self.labels[row] for row in rows)
+        return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels)
+
+    def take(self, limit: int | None) -> TextDataset:
+        """At most ``limit`` texts: a fixed choice that looks random and depends on the texts alone.
+
+        Those with the smallest hashes are taken, so that a larger limit holds the texts of a smaller one, whatever the
+        order of the data. They stay in their order.
+
+        Raises:
+            DataError: a limit below 1.
+        """
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
+        chosen = sorted(range(len(self)), key=lambda row: (order(self.texts[row]), row))[:limit]
+        return self.rows(sorted(chosen))
+
+    def keys(self) -> frozenset[str]:
+        """The texts as :func:`~probattn.data.identity.text_key` sees them."""
+        return frozenset(text_key(text) for text in self.texts)
+
+    def shared_with(self, other: TextDataset) -> int:
+        """How many of these texts ``other`` holds too, disregarding case, spacing and punctuation."""
+        keys = other.keys()
+        return sum(text_key(text) in keys for text in self.texts)
+
+    def require_classes(self) -> TextDataset:
+        """Checks that there is something to learn.
+
+        Returns:
+            The data set itself.
+
+        Raises:
+            DataError: no labels, or a single class.
+        """
+        if self.labels is None:
+            raise DataError(f"{self.source}: expected labels to train on, got texts only")
+        present = [name for name, count in self.counts().items() if count]
+        if len(present) < 2:
+            raise DataError(
+                f"{self.source}: expected at least two classes to train on, got one: all {len(self)} labels are "
+                f"{present[0]!r}"
+            )
+        return self

@@ -1,0 +1,50 @@
+"""What a loader says when it cannot go on, or goes on with something the caller should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class DataError(ValueError):
+    """Data that cannot be used; the message is one line: where, what was expected, what came, what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class DataWarning(UserWarning):
+    """Data that is used, but not quite as it came: truncated texts, texts that training data holds too."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The clause that names the nearest known word, or nothing where none is near.
+
+    Args:
+        word: what was looked for.
+        known: what there is.
+
+    Returns:
+        "; did you mean 'text'?" or "".
+
+    Example:
+        >>> suggestion("txet", ["label", "text"])
+        "; did you mean 'text'?"
+        >>> suggestion("banana", ["label", "text"])
+        ''
+    """
+    near = nearest(word, known)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like ``word``, whatever the case, or None."""
+    lowered = {name.casefold(): name for name in known}
+    near = get_close_matches(word.casefold(), lowered, n=1, cutoff=0.6)
+    return lowered[near[0]] if near else None
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as a message shows it: quoted, on one line, shortened."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"

@@ -1,0 +1,181 @@
+"""From rows as they stand in a file to a data set: columns, labels and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from probattn.data.dataset import TextDataset
+from probattn.data.errors import DataError, nearest, shown
+
+LabelUse = Literal["required", "optional", "ignored"]
+"""Whether labels must be there, may be there, or are not looked at."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns to read, and how.
+
+    Args:
+        text: column of the texts.
+        label: column of the labels.
+        use: "required" labels must be there; "optional" ones are read where the column exists; "ignored" ones are not
+            looked at.
+        label_names: the classes that labels may name, in order; None takes them from the data, sorted (numbers by
+            value).
+        label_map: label in the data to class name, for data that names its classes otherwise.
+
+    Raises:
+        DataError: the two columns are the same.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    use: LabelUse = "required"
+    label_names: tuple[str, ...] | None = None
+    label_map: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.text == self.label and self.use != "ignored":
+            raise DataError(
+                f"columns: expected two different ones, got {self.text!r} for both text and label"
+            )
+
+    def find(self, names: Sequence[str], where: str) -> bool:
+        """Checks the columns that there are.
+
+        Args:
+            names: the columns.
+            where: the place, for messages.
+
+        Returns:
+            Whether labels are to be read.
+
+        Raises:
+            DataError: a column is missing or there twice.
+        """
+        wanted = [("text", self.text)] + [("label", self.label)] * (self.use != "ignored")
+        for role, name in wanted:
+            if names.count(name) > 1:
+                raise DataError(f"{where}: expected one column {name!r}, got {names.count(name)}")
+            if name not in names and (role == "text" or self.use == "required"):
+                listed = ", ".join(shown(name) for name in names[:12])
+                near = nearest(name, names)
+                advice = "" if near is None else f"did you mean {near!r}? "
+                raise DataError(
+                    f"{where}: expected a column {name!r}, got {listed}; {advice}"
+                    f"name the column of the {role}s with '{role}: {near or 'NAME'}'"
+                )
+        return self.use != "ignored" and self.label in names
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text and its label as they stand in the data, and their place in it."""
+
+    where: str
+    text: object
+    label: object = None
+
+
+def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str, licence: str) -> TextDataset:
+    """Checks rows and makes a data set of them.
+
+    Args:
+        rows: the rows.
+        columns: what was asked for.
+        labelled: whether the rows carry labels.
+        source: what the data are.
+        licence: their terms.
+
+    Returns:
+        The data set; without labels where ``labelled`` is False.
+
+    Raises:
+        DataError: a row without text or label, a label that is no class, or no rows.
+    """
+    texts: list[str] = []
+    names: list[str] = []
+    wheres: list[str] = []
+    for row in rows:
+        texts.append(_text(row, columns))
+        if labelled:
+            names.append(_label(row, columns))
+            wheres.append(row.where)
+    if not texts:
+        raise DataError(f"{source}: expected rows, got none")
+    if not labelled:
+        return TextDataset(tuple(texts), None, (), source, licence)
+    label_names = class_names(names) if columns.label_names is None else columns.label_names
+    index = {name: number for number, name in enumerate(label_names)}
+    for name, where in zip(names, wheres, strict=True):
+        if name not in index:
+            raise unknown_label(where, name, label_names)
+    return TextDataset(tuple(texts), tuple(index[name] for name in names), label_names, source, licence)
+
+
+def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataError:
+    """The error of a label that training does not know."""
+    listed = ", ".join(repr(label) for label in label_names[:12]) + (", ..." if len(label_names) > 12 else "")
+    near = nearest(name, label_names)
+    advice = "" if near is None else f"did you mean {near!r}? "
+    return DataError(
+        f"{where}: expected a label of the training data ({listed}), got {name!r}; {advice}"
+        "correct it, or rename it with 'label_map'"
+    )
+
+
+def class_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The distinct labels in order: by value if all are whole numbers, else as text.
+
+    Example:
+        >>> class_names(["10", "9", "10"])
+        ('9', '10')
+        >>> class_names(["b", "a"])
+        ('a', 'b')
+    """
+    distinct = set(labels)
+    if all(_is_whole(label) for label in distinct):
+        return tuple(sorted(distinct, key=lambda label: (int(label), label)))
+    return tuple(sorted(distinct))
+
+
+def _is_whole(label: str) -> bool:
+    digits = label.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 18
+
+
+def _text(row: Row, columns: Columns) -> str:
+    text = row.text
+    if not isinstance(text, str):
+        raise DataError(f"{row.where}: expected text in {columns.text!r}, got {shown(text)}")
+    if not text.strip():
+        raise DataError(f"{row.where}: expected text in {columns.text!r}, got an empty one; remove the row")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise DataError(
+            f"{row.where}: expected text in {columns.text!r}, got half of a surrogate pair, {code}, "
+            f"at character {error.start + 1}; remove it"
+        ) from None
+    return text
+
+
+def _label(row: Row, columns: Columns) -> str:
+    label = row.label
+    if isinstance(label, bool):
+        label = str(label).lower()
+    if isinstance(label, int):
+        label = str(label)
+    if not isinstance(label, str):
+        raise DataError(
+            f"{row.where}: expected a label (text or a whole number) in {columns.label!r}, got {shown(label)}"
+        )
+    label = label.strip()
+    if not label:
+        raise DataError(
+            f"{row.where}: expected a label in {columns.label!r}, got an empty one; remove the row or give a label"
+        )
+    return columns.label_map.get(label, label)

@@ -1,0 +1,130 @@
+"""One name for every kind of data: built-in sets, a user's files, the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from probattn.data.builtin import BUILT_IN, BuiltIn
+from probattn.data.dataset import TextDataset
+from probattn.data.errors import DataError, suggestion
+from probattn.data.hub import PREFIX, read_hub
+from probattn.data.identity import SPLITS, Split
+from probattn.data.rows import Columns, LabelUse, unknown_label
+from probattn.data.tables import SUFFIXES, is_table, read_table
+
+Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]
+"""What data are for: the task's own three, the task on other material, other material altogether, unlabelled texts."""
+
+ROLES: tuple[Role, ...] = get_args(Role)[:-1]
+"""The roles of the data of a task."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where texts come from and how to read them.
+
+    Args:
+        source: name of a built-in data set, path of a CSV, TSV or JSON Lines file, or ``hub:owner/name``.
+        split: which part of a built-in or hub data set; None for the usual one of its role.
+        configuration: which configuration of a hub data set.
+        text: column of the texts.
+        label: column of the labels.
+        label_map: label in the data to class name.
+        quotes: whether fields of a CSV or TSV file may stand in double quotes.
+
+    Example:
+        >>> Source("rotten_tomatoes").kind, Source("my.tsv").kind, Source("hub:SetFit/sst5").kind
+        ('built-in', 'file', 'hub')
+    """
+
+    source: str
+    split: str | None = None
+    configuration: str | None = None
+    text: str = "text"
+    label: str = "label"
+    label_map: Mapping[str, str] = field(default_factory=dict)
+    quotes: bool = True
+
+    @property
+    def kind(self) -> Literal["built-in", "file", "hub"]:
+        """Which kind of source it is.
+
+        Raises:
+            DataError: none of them.
+        """
+        if self.source.startswith(PREFIX):
+            return "hub"
+        if self.source in BUILT_IN:
+            return "built-in"
+        if is_table(self.source):
+            return "file"
+        raise DataError(
+            f"unknown data set {self.source!r}: expected one of {', '.join(BUILT_IN)}, a file that ends in "
+            f"{', '.join('.' + suffix for suffix in SUFFIXES)}, or {PREFIX}owner/name"
+            f"{suggestion(self.source, BUILT_IN)}"
+        )
+
+    def load(self, role: Role = "train", label_names: tuple[str, ...] | None = None) -> TextDataset:
+        """Reads the data for a role.
+
+        Args:
+            role: "train" needs two classes at least; "validation", "test" and "shifted" need labels; labels of
+                "out_of_domain" are not looked at; "prediction" takes them where they are.
+            label_names: the classes of the training data, in order; None for the training data themselves.
+
+        Returns:
+            The data set; its ``label_names`` are those given, if any, and if it has labels.
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+
+        """
+        use: LabelUse = "required"
+        if role in ("out_of_domain", "prediction"):
+            use = "ignored" if role == "out_of_domain" else "optional"
+        columns = Columns(self.text, self.label, use, label_names, self.label_map)
+        data = self._read(columns, role)
+        return data.require_classes() if role == "train" else data
+
+    def _read(self, columns: Columns, role: Role) -> TextDataset:
+        kind = self.kind
+        if kind == "file":
+            if self.split is not None:
+                raise DataError(
+                    f"{self.source}: a file has no splits, got split {self.split!r}; leave it out"
+                )
+            return read_table(Path(self.source).expanduser(), columns, quotes=self.quotes)
+        if kind == "hub":
+            split = self.split or (role if role in SPLITS else "test")
+            return read_hub(
+                self.source.removeprefix(PREFIX), columns, split=split, configuration=self.configuration
+            )
+        return self._read_built_in(BUILT_IN[self.source], columns, role)
+
+    def _read_built_in(self, built_in: BuiltIn, columns: Columns, role: Role) -> TextDataset:
+        allowed = (*SPLITS, "all")
+        split = self.split or (role if role in SPLITS else "all")
+        if split not in allowed:
+            raise DataError(
+                f"{self.source}: expected a split {', '.join(allowed)}, got {split!r}{suggestion(split, allowed)}"
+            )
+        data = built_in.load(cast("Split | Literal['all']", split))
+        if columns.use == "ignored":
+            return replace(data, labels=None, label_names=())
+        renamed = tuple(columns.label_map.get(name, name) for name in data.label_names)
+        return _relabel(replace(data, label_names=renamed), columns.label_names)
+
+
+def _relabel(data: TextDataset, label_names: tuple[str, ...] | None) -> TextDataset:
+    """The same labels as indices into ``label_names``."""
+    if label_names is None or label_names == data.label_names:
+        return data
+    for name, count in data.counts().items():
+        if count and name not in label_names:
+            raise unknown_label(data.source, name, label_names)
+    places = {name: label_names.index(name) for name in data.label_names if name in label_names}
+    labels = tuple(places[data.label_names[label]] for label in data.labels or ())
+    return replace(data, labels=labels, label_names=label_names)

@@ -1,0 +1,169 @@
+"""A user's own data: CSV, TSV and JSON Lines files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from probattn.data.dataset import TextDataset
+from probattn.data.errors import DataError, shown, suggestion
+from probattn.data.rows import Columns, Row, build
+from probattn.data.text_files import read_text
+
+DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"))
+JSON_LINES = ("jsonl", "ndjson")
+SUFFIXES = (*(suffix for suffix, _ in DELIMITERS), *JSON_LINES)
+"""Endings of the files that can be read, without the dot."""
+
+OWN_LICENCE = "the file owner's"
+
+
+def is_table(source: str) -> bool:
+    """Whether a name is that of a file that can be read.
+
+    Example:
+        >>> is_table("reviews.CSV"), is_table("rotten_tomatoes")
+        (True, False)
+    """
+    return Path(source).suffix.removeprefix(".").lower() in SUFFIXES
+
+
+def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool = True) -> TextDataset:
+    r"""Reads texts and labels from a file.
+
+    A CSV (comma) or TSV (tab) file begins with a line that names its columns; a JSON Lines file holds one object a
+    line. The text is UTF-8. Blank lines are passed over.
+
+    Args:
+        path: the file; its ending (.csv, .tsv, .tab, .jsonl, .ndjson) says what it is.
+        columns: which columns to read; by default "text" and "label", both required.
+        quotes: whether a field of a CSV or TSV file may stand in double quotes; False takes quotes as plain
+            characters.
+
+    Returns:
+        The rows in the file's order.
+
+    Raises:
+        DataError: a missing, empty, malformed or non-UTF-8 file, a missing column, an empty text, an unknown label:
+            the message names file, line, what was expected, what came and what to do.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "reviews.csv"
+        ...     _ = path.write_text("text,label\nGreat fun,good\nDull,bad\n")
+        ...     data = read_table(path)
+        >>> data.texts, data.labels, data.label_names
+        (('Great fun', 'Dull'), (1, 0), ('bad', 'good'))
+    """
+    path = Path(path)
+    columns = columns or Columns()
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in SUFFIXES:
+        raise DataError(
+            f"{path}: expected a file that ends in {', '.join('.' + suffix for suffix in SUFFIXES)}, "
+            f"got {path.suffix or 'no ending'}"
+        )
+    text = read_text(path)
+    if kind in JSON_LINES:
+        return _read_json_lines(path, text, columns)
+    with _long_fields():
+        return _read_delimited(path, text, dict(DELIMITERS)[kind], columns, quotes)
+
+
+def _read_delimited(path: Path, text: str, delimiter: str, columns: Columns, quotes: bool) -> TextDataset:
+    records = _records(path, text, delimiter, quotes)
+    first = next(records, None)
+    if first is None:
+        raise DataError(f"{path}: expected a line that names the columns, got blank lines")
+    header_line, header = first
+    names = [name.strip() for name in header]
+    labelled = columns.find(names, f"{path} line {header_line}")
+    text_at = names.index(columns.text)
+    label_at = names.index(columns.label) if labelled else None
+
+    def rows() -> Iterator[Row]:
+        for line, record in records:
+            where = f"{path} line {line}"
+            if len(record) != len(names):
+                raise DataError(
+                    f"{where}: expected {len(names)} columns ({', '.join(map(shown, names[:12]))}), got {len(record)}; "
+                    "put a text that holds the separator, a quote or a line break in double quotes"
+                )
+            yield Row(where, record[text_at], None if label_at is None else record[label_at])
+
+    return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+
+
+def _records(path: Path, text: str, delimiter: str, quotes: bool) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each record that is not blank."""
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{path} line {line}: malformed record ({error}); double the quotes inside a quoted text, or set "
+                "'quotes: false' if quotes are plain characters in this file"
+            ) from None
+        if record is None:
+            return
+        if record:
+            yield line, record
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Lifts the csv module's limit of 131,072 characters a field, and puts it back."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _read_json_lines(path: Path, text: str, columns: Columns) -> TextDataset:
+    objects = _objects(path, text)
+    first = next(objects, None)
+    if first is None:
+        raise DataError(f"{path}: expected one JSON object a line, got blank lines")
+    labelled = columns.find(list(first[1]), f"{path} line {first[0]}")
+
+    def rows() -> Iterator[Row]:
+        for line, fields in (first, *objects):
+            where = f"{path} line {line}"
+            for name in (columns.text, columns.label)[: 1 + labelled]:
+                if name not in fields:
+                    raise DataError(f"{where}: expected a field {name!r}, got none{suggestion(name, fields)}")
+            yield Row(where, fields[columns.text], fields.get(columns.label))
+
+    return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+
+
+def _objects(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and fields of each line that is not blank."""
+    for line, content in enumerate(text.split("\n"), start=1):
+        if not content.strip():
+            continue
+        try:
+            fields = json.loads(content)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path} line {line}: malformed JSON at column {error.colno} ({error.msg}); "
+                'expected one object a line, like {"text": "...", "label": "..."}'
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} line {line}: JSON that cannot be read ({error})") from None
+        if not isinstance(fields, dict):
+            raise DataError(
+                f'{path} line {line}: expected a JSON object, like {{"text": "...", "label": "..."}}, '
+                f"got {shown(fields)}"
+            )
+        yield line, fields

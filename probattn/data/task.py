@@ -1,0 +1,146 @@
+"""All the data of a task: what is trained on, what is measured on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from probattn.data.dataset import TextDataset
+from probattn.data.errors import DataError, DataWarning
+from probattn.data.identity import SPLITS, Split, split_of
+from probattn.data.sources import ROLES, Role, Source
+
+
+@dataclass(frozen=True)
+class Task:
+    """The data sets of a classification task, by role; all labels index ``label_names``.
+
+    Args:
+        train: to fit the network on.
+        validation: to choose by while training.
+        test: to measure on, of the same kind.
+        shifted: the same task on other material.
+        out_of_domain: texts that are not the task at all; without labels.
+    """
+
+    train: TextDataset
+    validation: TextDataset
+    test: TextDataset
+    shifted: TextDataset | None = None
+    out_of_domain: TextDataset | None = None
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the network's outputs."""
+        return self.train.label_names
+
+    def roles(self) -> dict[Role, TextDataset]:
+        """The data sets that there are, by role."""
+        sets: dict[Role, TextDataset | None] = {
+            "train": self.train,
+            "validation": self.validation,
+            "test": self.test,
+            "shifted": self.shifted,
+            "out_of_domain": self.out_of_domain,
+        }
+        return {role: data for role, data in sets.items() if data is not None}
+
+    def shared_with_training(self) -> dict[Role, int]:
+        """How many texts of each other data set the training data hold too; those with none left out."""
+        others = ((role, data) for role, data in self.roles().items() if role != "train")
+        shared = {role: data.shared_with(self.train) for role, data in others}
+        return {role: count for role, count in shared.items() if count}
+
+
+def load_task(
+    sources: Mapping[Role, Source],
+    *,
+    limits: Mapping[Role, int] | None = None,
+    validation_fraction: float = 0.1,
+    test_fraction: float = 0.1,
+) -> Task:
+    """Reads the data of a task.
+
+    Where no "validation" or "test" source is given, a built-in training set that names no split brings its own;
+    else the share ``validation_fraction`` or ``test_fraction`` of the training data is set aside, by the hash of the
+    text, so that repeated texts stay together and the choice never changes.
+
+    Args:
+        sources: by role; "train" must be there.
+        limits: most texts to use, by role: a fixed choice that looks random.
+        validation_fraction: in (0, 1).
+        test_fraction: in (0, 1).
+
+    Returns:
+        The data.
+
+    Raises:
+        DataError: in one line, whatever is wrong with them.
+
+    Warns:
+        DataWarning: training data hold texts of another data set (in one line a data set).
+    """
+    limits = limits or {}
+    if "train" not in sources:
+        raise DataError(f"expected a source to train on, got {', '.join(sources) or 'none'}")
+    sources = _with_own_splits(sources)
+    train = sources["train"].load("train")
+    loaded: dict[Role, TextDataset] = {"train": train}
+    for role in ROLES[1:]:
+        if role in sources:
+            loaded[role] = sources[role].load(role, train.label_names)
+    loaded |= _set_aside(train, loaded, validation_fraction, test_fraction)
+    limited = {role: data.take(limits.get(role)) for role, data in loaded.items()}
+    task = Task(
+        train=limited["train"].require_classes(),
+        validation=limited["validation"],
+        test=limited["test"],
+        shifted=limited.get("shifted"),
+        out_of_domain=limited.get("out_of_domain"),
+    )
+    for role, count in task.shared_with_training().items():
+        data = task.roles()[role]
+        warnings.warn(
+            f"{data.source}: {count:,} of its {len(data):,} texts ({role.replace('_', ' ')}) are in the training data "
+            "too, so that measurements on it flatter",
+            DataWarning,
+            stacklevel=2,
+        )
+    return task
+
+
+def _with_own_splits(sources: Mapping[Role, Source]) -> dict[Role, Source]:
+    """Adds a built-in training set's own validation and test split where none is given."""
+    train = sources["train"]
+    completed = dict(sources)
+    if train.kind == "built-in" and train.split in (None, "train"):
+        for role in SPLITS[1:]:
+            completed.setdefault(role, Source(train.source, role, label_map=train.label_map))
+    return completed
+
+
+def _set_aside(
+    train: TextDataset, loaded: Mapping[Role, TextDataset], validation: float, test: float
+) -> dict[Role, TextDataset]:
+    """Cuts what is missing out of the training data; nothing where nothing is."""
+    shares = {
+        "validation": 0.0 if "validation" in loaded else validation,
+        "test": 0.0 if "test" in loaded else test,
+    }
+    if not any(shares.values()):
+        return {}
+    rows: dict[Split, list[int]] = {split: [] for split in SPLITS}
+    for row, text in enumerate(train.texts):
+        rows[split_of(text, shares["validation"], shares["test"])].append(row)
+    parts: dict[Role, TextDataset] = {}
+    for split in SPLITS:
+        if split != "train" and not shares[split]:
+            continue
+        if not rows[split]:
+            raise DataError(
+                f"{train.source}: {len(train)} texts are too few to set some aside for {split}; "
+                f"give a source for {split}, or more texts"
+            )
+        parts[split] = replace(train.rows(rows[split]), source=f"{train.source} ({split})")
+    return parts

@@ -1,0 +1,208 @@
+"""From texts to batches of tensors for a Hugging Face network."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from probattn.data.dataset import TextDataset
+from probattn.data.errors import DataError, DataWarning
+
+OnLong = Literal["truncate", "refuse"]
+
+FEATURES = ("input_ids", "attention_mask", "token_type_ids")
+"""What is kept of a tokenizer's output, where it makes it."""
+
+CHUNK = 1000
+"""Texts that are handed to a tokenizer at once."""
+
+_UNLIMITED = 10**6
+_PADDING_OFFSET = frozenset(
+    {"camembert", "data2vec-text", "ibert", "mpnet", "roberta", "roberta-prelayernorm"}
+    | {"xlm-roberta", "xlm-roberta-xl", "xmod"}
+)
+"""Model types that count positions from the padding token's number plus one."""
+
+
+def length_limit(tokenizer: Any, config: Any = None) -> int | None:
+    """Longest input of a network in tokens, special ones included; None where there is no limit.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        config: the network's configuration, whose number of positions counts too.
+
+    Returns:
+        The smaller of what the two say.
+
+    Example:
+        >>> from transformers import BertConfig, RobertaConfig
+        >>> class Tokenizer:
+        ...     model_max_length = 10**30
+        >>> length_limit(Tokenizer()), length_limit(Tokenizer(), BertConfig())
+        (None, 512)
+        >>> length_limit(Tokenizer(), RobertaConfig(max_position_embeddings=514))
+        512
+    """
+    limits = [tokenizer.model_max_length]
+    positions = getattr(config, "max_position_embeddings", None)
+    if isinstance(positions, int) and positions > 0:
+        offset = config.pad_token_id + 1 if config.model_type in _PADDING_OFFSET else 0
+        limits.append(positions - offset)
+    limit = min(limits)
+    return None if limit > _UNLIMITED else int(limit)
+
+
+class TokenizedTexts(Dataset[dict[str, Any]]):
+    """A data set's texts as token numbers, tokenized once, without padding.
+
+    A row is a dictionary of lists ``input_ids``, ``attention_mask`` and, where the tokenizer makes them,
+    ``token_type_ids``, and the class ``labels`` where there are labels. :class:`PadCollate` makes batches of rows.
+
+    Args:
+        data: the texts.
+        tokenizer: a Hugging Face tokenizer.
+        max_length: most tokens a text, special ones included; None for what the network takes.
+        config: the network's configuration, for its number of positions.
+        on_long: what becomes of longer texts: "truncate" keeps their beginning and warns once with their number;
+            "refuse" raises.
+
+    Raises:
+        DataError: a ``max_length`` below 3 or above what the network takes; texts too long and ``on_long="refuse"``.
+
+    Warns:
+        DataWarning: how many texts were truncated.
+    """
+
+    def __init__(
+        self,
+        data: TextDataset,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        config: Any = None,
+        on_long: OnLong = "truncate",
+    ) -> None:
+        self.data = data
+        self.max_length = _checked_length(max_length, length_limit(tokenizer, config))
+        self._rows: list[dict[str, list[int]]] = []
+        long: list[tuple[int, int]] = []
+        for start in range(0, len(data), CHUNK):
+            for encoded in _encode(tokenizer, data.texts[start : start + CHUNK]):
+                length = len(encoded["input_ids"])
+                if self.max_length is not None and length > self.max_length:
+                    long.append((length, len(self._rows)))
+                self._rows.append(encoded)
+        if long:
+            self._shorten(long, tokenizer, on_long)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        features: dict[str, Any] = dict(self._rows[row])
+        if self.data.labels is not None:
+            features["labels"] = self.data.labels[row]
+        return features
+
+    def lengths(self) -> list[int]:
+        """Number of tokens of each text."""
+        return [len(row["input_ids"]) for row in self._rows]
+
+    def _shorten(self, long: list[tuple[int, int]], tokenizer: Any, on_long: OnLong) -> None:
+        longest, at = max(long)
+        said = (
+            f"{self.data.source}: {len(long):,} of {len(self):,} texts are longer than {self.max_length} tokens "
+            f"(the longest, text {at + 1}, has {longest:,})"
+        )
+        if on_long == "refuse":
+            raise DataError(f"{said}; shorten them, raise max_length, or set on_long to 'truncate'")
+        texts = [self.data.texts[row] for _, row in long]
+        shortened = _encode(tokenizer, texts, self.max_length)
+        for (_, row), encoded in zip(long, shortened, strict=True):
+            self._rows[row] = encoded
+        warnings.warn(f"{said}: they are truncated", DataWarning, stacklevel=3)
+
+
+def _checked_length(max_length: int | None, limit: int | None) -> int | None:
+    if max_length is None:
+        return limit
+    if max_length < 3:
+        raise DataError(f"max_length: expected at least 3 tokens (two are special ones), got {max_length}")
+    if limit is not None and max_length > limit:
+        raise DataError(
+            f"max_length: expected at most {limit}, the longest input of this network, got {max_length}"
+        )
+    return max_length
+
+
+def _encode(
+    tokenizer: Any, texts: Sequence[str], max_length: int | None = None
+) -> list[dict[str, list[int]]]:
+    encoded = tokenizer(
+        list(texts), padding=False, truncation=max_length is not None, max_length=max_length, verbose=False
+    )
+    names = [name for name in FEATURES if name in encoded]
+    return [{name: encoded[name][row] for name in names} for row in range(len(texts))]
+
+
+class PadCollate:
+    """Makes a batch of rows: each as long as the longest, padded as the tokenizer pads.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer with a padding token.
+
+    Raises:
+        DataError: the tokenizer has no padding token.
+
+    Example:
+        >>> class Tokenizer:
+        ...     pad_token_id, pad_token_type_id, padding_side = 9, 0, "right"
+        >>> rows = [
+        ...     {"input_ids": [1, 2], "attention_mask": [1, 1], "labels": 0},
+        ...     {"input_ids": [3], "attention_mask": [1], "labels": 1},
+        ... ]
+        >>> PadCollate(Tokenizer())(rows)["input_ids"]
+        tensor([[1, 2],
+                [3, 9]])
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        if tokenizer.pad_token_id is None:
+            raise DataError(
+                "tokenizer: expected a padding token, got none; set one: tokenizer.pad_token = tokenizer.eos_token, "
+                "and the network's config.pad_token_id to its number"
+            )
+        self._fill = {
+            "input_ids": tokenizer.pad_token_id,
+            "attention_mask": 0,
+            "token_type_ids": tokenizer.pad_token_type_id,
+        }
+        self._left = tokenizer.padding_side == "left"
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Pads and stacks.
+
+        Args:
+            rows: rows of :class:`TokenizedTexts`, at least one.
+
+        Returns:
+            int64 tensors ``[B, T]``, and ``labels`` ``[B]`` where the rows have them.
+        """
+        length = max(len(row["input_ids"]) for row in rows)
+        batch = {
+            name: torch.tensor([self._pad(row[name], fill, length) for row in rows])
+            for name, fill in self._fill.items()
+            if name in rows[0]
+        }
+        if "labels" in rows[0]:
+            batch["labels"] = torch.tensor([row["labels"] for row in rows])
+        return batch
+
+    def _pad(self, values: list[int], fill: int, length: int) -> list[int]:
+        padding = [fill] * (length - len(values))
+        return padding + values if self._left else values + padding
