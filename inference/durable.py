@@ -24,6 +24,7 @@ class DigestingFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file: BinaryIO = path.open("xb")
         self._digest = hashlib.sha256()
         self.size = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -121,7 +122,7 @@ class NonFiniteThrough(nn.Module):
         module: gives :class:`probattn.inference.ELBOTerms`.
 
     Attributes:
-        complaint: first lines of the validation's last error that was passed over.
+        complaint: the beginning of the validation's last error that was passed over.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -137,7 +138,7 @@ class NonFiniteThrough(nn.Module):
             again = self._without_validation(batch)
             if again is None or bool(again.loss.isfinite()):
                 raise
-            self.complaint = " ".join(str(error).split("tensor(")[0].split())
+            self.complaint = textwrap.shorten(str(error), 200)
             return again
         return terms
 
