@@ -1,0 +1,117 @@
+"""metrics.json comes back as it went, or says what is wrong with it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probattn.inference.report.measurements import Curve
+from probattn.inference.report.results import Results
+from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+
+
+def test_round_trip_is_exact(results: Results, tmp_path: Path) -> None:
+    path = write_results(results, tmp_path / "metrics.json")
+    again = read_results(path)
+    assert again == results
+    assert again.model_dump_json() == results.model_dump_json()
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20), st.text(max_size=30))
+def test_any_finite_number_and_any_text_survive(
+    tmp_path_factory: pytest.TempPathFactory, results: Results, values: list[float], text: str
+) -> None:
+    curve = Curve(
+        model="deterministic", name="x", kind="train", steps=tuple(range(len(values))), values=tuple(values)
+    )
+    run = results.run.model_copy(update={"name": text})
+    small = Results(run=run, classes=results.classes, data=results.data, scores=(), curves=(curve,))
+    path = tmp_path_factory.mktemp("run") / "metrics.json"
+    again = read_results(write_results(small, path))
+    assert [value.hex() for value in again.curves[0].values] == [value.hex() for value in values]
+    assert again.run.name == text
+
+
+def test_the_file_is_plain_json(results: Results, tmp_path: Path) -> None:
+    content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    assert content["schema_version"] == 1
+    assert [item["accuracy"] for item in content["scores"]] == [item.accuracy for item in results.scores]
+
+
+def test_a_failed_write_leaves_the_old_file(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_results(results, tmp_path / "metrics.json")
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk is full"):
+        write_results(results.model_copy(update={"curves": ()}), path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def written(path: Path, content: bytes | str) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe{}", "expected UTF-8 text, got byte 0"),
+        ("", "line 1, column 1: expected JSON"),
+        ('{"schema_version": 1,\n "run": ', "line 2, column 9: expected JSON"),
+        ("[1, 2]", "this is no metrics.json"),
+        ("{}", "this is no metrics.json"),
+        ('{"schema_version": 2}', "expected schema version 1, got 2"),
+        ('{"schema_version": 1}', r"at run: Field required, got .* \(and 3 more\)"),
+    ],
+)
+def test_unreadable_files_say_why(content: bytes | str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "metrics.json", content)
+    with pytest.raises(ResultsFileError, match=message) as caught:
+        read_results(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("scores", 0, "accuracy"), 1.5, "scores.0.accuracy: .*, got '1.5'"),
+        (("scores", 0, "accuracy"), "half", "scores.0.accuracy"),
+        (("scores", 0, "colour"), 1, "scores.0.colour: Extra inputs"),
+        (("run", "steps"), -1, "run.steps"),
+        (("data", 0, "role"), "somewhere", "data.0.role"),
+        (("attention", 0, "maps", 0, "mean"), [[0.5]], "attention.0: .*one row per query"),
+    ],
+)
+def test_wrong_values_are_named_by_their_place(
+    results: Results, tmp_path: Path, place: tuple[str | int, ...], value: object, message: str
+) -> None:
+    content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    target = content
+    for step in place[:-1]:
+        target = target[step]
+    target[place[-1]] = value
+    with pytest.raises(ResultsFileError, match=message):
+        read_results(written(tmp_path / "wrong.json", json.dumps(content)))
+
+
+def test_every_truncation_is_noticed(results: Results, tmp_path: Path) -> None:
+    content = write_results(results, tmp_path / "metrics.json").read_bytes()
+    for length in range(0, len(content) - 2, len(content) // 40):
+        with pytest.raises(ResultsFileError):
+            read_results(written(tmp_path / "part.json", content[:length]))
+
+
+def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_results(tmp_path / "metrics.json")
