@@ -9,10 +9,11 @@ from probattn.metrics.functional.inputs import InputKind, kept_examples, mean_pr
 def brier_score(
     preds: Tensor, target: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Squared distance of each prediction from its label.
+    r"""Squared distance of each prediction from its label.
 
-    sum_c (p_c - 1[c = y])^2 of the mean over draws (Brier 1950): in [0, 2], for two classes twice the form that
-    looks at P(y = 1) alone.
+    .. math:: \sum_c (\bar p_c - 1[c = y])^2
+
+    for the mean over draws (Brier 1950): in [0, 2], for two classes twice the form that looks at P(y = 1) alone.
 
     Args:
         preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.

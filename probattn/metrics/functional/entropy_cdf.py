@@ -25,9 +25,9 @@ class EntropyCDFCurves(NamedTuple):
 
 
 def entropy_cdf(entropies: Tensor, grid: Tensor) -> Tensor:
-    """Empirical distribution function of entropies on a grid (Louizos & Welling 2017; An et al. 2020, section C.5).
+    r"""Empirical distribution function of entropies on a grid (Louizos & Welling 2017; An et al. 2020, section C.5).
 
-    F(g) = #(entropies at most g) / N.
+    .. math:: F(g) = \frac{1}{N} \sum_n 1[H_n \le g]
 
     Args:
         entropies: ``[N]``, in nats.

@@ -9,9 +9,11 @@ from probattn.metrics.functional.predictive_entropy import entropy
 def expected_entropy(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Aleatoric part of each prediction's uncertainty: the mean over draws of the entropy, in nats.
+    r"""Aleatoric part of each prediction's uncertainty: the mean over draws of the entropy, in nats.
 
-    (1/P) sum_p H[p(y | x, S_p)] (Depeweg et al. 2018, Eq. 1). With one draw it equals the predictive entropy.
+    .. math:: \frac{1}{P} \sum_p H[p(y \mid x, S_p)]
+
+    (Depeweg et al. 2018, Eq. 1.) With one draw it equals the predictive entropy.
 
     Args:
         preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.

@@ -8,10 +8,10 @@ from probattn.metrics.functional.inputs import InputKind, mean_probabilities
 def least_confidence(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """One minus the confidence: the probability that the prediction is wrong, as the network sees it.
+    r"""One minus the confidence: the probability that the prediction is wrong, as the network sees it.
 
-    1 - max_c p_c of the mean over draws, summed over the losing classes: where the confidence rounds to 1,
-    predictions can still be ranked.
+    :math:`1 - \max_c \bar p_c` for the mean over draws, summed over the losing classes: where the confidence rounds
+    to 1, predictions can still be ranked.
 
     Args:
         preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.

@@ -9,11 +9,13 @@ from probattn.metrics.functional.inputs import InputKind, draw_probabilities, re
 def mutual_information(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Epistemic part of each prediction's uncertainty: what the draws disagree about, in nats.
+    r"""Epistemic part of each prediction's uncertainty: what the draws disagree about, in nats.
 
-    I[y; S | x] = H[mean_p p_p] - mean_p H[p_p] = mean_p KL(p_p || mean) (Houlsby et al. 2011). Computed as the
-    latter, a mean of non-negative terms, since the difference of entropies loses all digits when draws agree.
-    One draw, or draws that are all alike, give 0.
+    .. math:: I[y; S \mid x] = H[\bar p] - \frac{1}{P} \sum_p H[p_p]
+        = \frac{1}{P} \sum_p \mathrm{KL}(p_p \,\|\, \bar p)
+
+    (Houlsby et al. 2011.) Computed as the last, a mean of non-negative terms, since the difference of entropies
+    loses all digits when draws agree. One draw, or draws that are all alike, give 0.
 
     Args:
         preds: draws ``[P, N, C]``; float16 and bfloat16 are computed in float32.

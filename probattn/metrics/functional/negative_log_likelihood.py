@@ -13,10 +13,12 @@ from probattn.metrics.functional.inputs import (
 def negative_log_likelihood(
     preds: Tensor, target: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Surprise of each example's label under the mean over draws, in nats.
+    r"""Surprise of each example's label under the mean over draws, in nats.
 
-    -log (1/P) sum_p p(y | x, S_p). It is at most the mean over draws of -log p(y | x, S_p) (Jensen). Logits are
-    handled in log space; a probability that is exactly 0 gives ``inf``, unclipped.
+    .. math:: -\log \frac{1}{P} \sum_p p(y \mid x, S_p)
+
+    It is at most the mean over draws of :math:`-\log p(y \mid x, S_p)` (Jensen). Logits are handled in log space; a
+    probability that is exactly 0 gives ``inf``, unclipped.
 
     Args:
         preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.

@@ -7,10 +7,11 @@ from probattn.metrics.functional.precision import accumulation_dtype, at_least_f
 
 
 def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
-    """Area under the ROC curve of detecting out-of-domain inputs by a score.
+    r"""Area under the ROC curve of detecting out-of-domain inputs by a score.
 
-    P(score_out > score_in) + P(score_out = score_in) / 2, the Mann-Whitney statistic, counted in integers; it does
-    not change when the score is transformed monotonically, nor with the two sets' sizes.
+    .. math:: P(s_\mathrm{out} > s_\mathrm{in}) + \tfrac{1}{2} P(s_\mathrm{out} = s_\mathrm{in})
+
+    The Mann-Whitney statistic, counted in integers; it does not change when the score is transformed monotonically.
 
     Args:
         in_domain: scores ``[N]`` of in-domain inputs, higher meaning more out of domain, such as the

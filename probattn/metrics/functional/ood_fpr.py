@@ -22,8 +22,8 @@ def ood_fpr(
     """False positive rate at the score threshold that finds at least ``tpr`` of the positives (FPR95).
 
     With ``positive="out_of_domain"`` it is the share of in-domain inputs flagged when 95% of the out-of-domain
-    inputs are (Hendrycks et al. 2019, section 4.1); with ``"in_domain"`` the share of out-of-domain inputs accepted
-    when 95% of the in-domain inputs are (Liang et al. 2018, section 3.3). Inputs at the threshold count as found.
+    inputs are (Hendrycks et al. 2019); with ``"in_domain"`` the share of out-of-domain inputs accepted
+    when 95% of the in-domain inputs are (Liang et al. 2018). Inputs at the threshold count as found.
 
     Args:
         in_domain: scores ``[N]``, higher meaning more out of domain.

@@ -15,10 +15,12 @@ def overconfidence_error(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    """Overconfidence error (OE): only confidence above accuracy counts, and more so the higher it is.
+    r"""Overconfidence error (OE): only confidence above accuracy counts, and more so the higher it is.
 
-    OE = sum_m |B_m|/n conf(B_m) max(conf(B_m) - acc(B_m), 0) (Thulasidasan et al. 2019, section 2.2), in the bins
-    of :func:`~probattn.metrics.functional.calibration_error`; never above the ECE.
+    .. math:: \mathrm{OE} = \sum_m \frac{|B_m|}{n} \mathrm{conf}(B_m)
+        \max\big(\mathrm{conf}(B_m) - \mathrm{acc}(B_m), 0\big)
+
+    in the bins of the calibration error (Thulasidasan et al. 2019, section 2.2); never above the ECE.
 
     Args:
         preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.

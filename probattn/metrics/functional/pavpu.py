@@ -28,10 +28,12 @@ def pavpu(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    """Share of predictions that are accurate and certain, or inaccurate and uncertain.
+    r"""Share of predictions that are accurate and certain, or inaccurate and uncertain.
 
-    PAvPU = (n_ac + n_iu) / n (Mukhoti & Gal 2018, Eq. 7). A prediction, the winning class of the mean over draws,
-    is certain if the criterion lies below the threshold:
+    .. math:: \mathrm{PAvPU} = \frac{n_\mathrm{ac} + n_\mathrm{iu}}{n}
+
+    (Mukhoti & Gal 2018). A prediction, the winning class of the mean over draws, is certain if the criterion lies
+    below the threshold:
 
     - ``"p_value"`` (default, threshold 0.05): Welch's t-test between the draws of the two classes with the highest
       mean (Fan et al. 2020). Draws that do not vary are certain, with p = 0; so with a single draw every prediction

@@ -9,9 +9,9 @@ from probattn.metrics.functional.inputs import InputKind, mean_probabilities
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of categorical distributions, in nats.
+    r"""Entropy of categorical distributions, in nats.
 
-    H(p) = -sum_c p_c log p_c, with 0 log 0 = 0, kept within its bounds 0 and log C against rounding.
+    :math:`H(p) = -\sum_c p_c \log p_c` with :math:`0 \log 0 = 0`, kept within its bounds 0 and log C against rounding.
 
     Args:
         probabilities: ``[..., C]``, summing to 1 over C.
@@ -30,10 +30,11 @@ def entropy(probabilities: Tensor) -> Tensor:
 def predictive_entropy(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Total uncertainty of each prediction: the entropy of the mean over draws, in nats.
+    r"""Total uncertainty of each prediction: the entropy of the mean over draws, in nats.
 
-    H[(1/P) sum_p p(y | x, S_p)]; the sum of :func:`~probattn.metrics.functional.expected_entropy` and
-    :func:`~probattn.metrics.functional.mutual_information` (Depeweg et al. 2018, Eq. 1).
+    .. math:: H\Big[\frac{1}{P} \sum_p p(y \mid x, S_p)\Big]
+
+    It is the sum of the expected entropy and the mutual information (Depeweg et al. 2018, Eq. 1).
 
     Args:
         preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.

@@ -22,9 +22,11 @@ class RiskCoverage(NamedTuple):
 
 
 def risk_coverage_curve(uncertainty: Tensor, loss: Tensor) -> RiskCoverage:
-    """Risk of the i most certain predictions, for every i (El-Yaniv & Wiener 2010; Geifman & El-Yaniv 2017).
+    r"""Risk of the i most certain predictions, for every i (El-Yaniv & Wiener 2010; Geifman & El-Yaniv 2017).
 
-    risk(i/N) = (1/i) sum of the losses of the i inputs with the lowest uncertainty. Within a tie the curve is the
+    .. math:: \mathrm{risk}(i/N) = \frac{1}{i} \sum_{j \le i} \mathrm{loss}_{(j)}
+
+    where :math:`(1), (2), \dots` order the inputs by rising uncertainty. Within a tie the curve is the
     expectation over random order, so it depends neither on the order of the data nor on the sort.
 
     Args:
@@ -50,9 +52,11 @@ def risk_coverage_curve(uncertainty: Tensor, loss: Tensor) -> RiskCoverage:
 
 
 def area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
-    """Area under the risk-coverage curve (AURC): the mean risk over coverages 1/N, ..., 1; lower is better.
+    r"""Area under the risk-coverage curve (AURC): the mean risk over coverages 1/N, ..., 1; lower is better.
 
-    AURC = (1/N) sum_i risk(i/N) (Geifman et al. 2019, section 2), ties as in :func:`risk_coverage_curve`.
+    .. math:: \mathrm{AURC} = \frac{1}{N} \sum_i \mathrm{risk}(i/N)
+
+    (Geifman et al. 2019), ties as in :func:`risk_coverage_curve`.
 
     Args:
         uncertainty: ``[N]``, higher meaning less certain.
@@ -73,10 +77,12 @@ def area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
 
 def excess_area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
-    """Excess AURC: how much worse the ranking is than the best one for the same losses; 0 is best.
+    r"""Excess AURC: how much worse the ranking is than the best one for the same losses; 0 is best.
 
-    E-AURC = AURC(uncertainty) - AURC(loss) (Geifman et al. 2019, section 3), the best area exact for the N at hand
-    instead of its limit r + (1 - r) log(1 - r). Not influenced by accuracy alone, as AURC is.
+    .. math:: \mathrm{EAURC} = \mathrm{AURC}(\mathrm{uncertainty}) - \mathrm{AURC}(\mathrm{loss})
+
+    (Geifman et al. 2019), the best area exact for the N at hand instead of its limit
+    :math:`r + (1 - r) \log(1 - r)` for an error rate r. Not influenced by accuracy alone, as AURC is.
 
     Args:
         uncertainty: ``[N]``, higher meaning less certain.

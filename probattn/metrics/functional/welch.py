@@ -9,12 +9,13 @@ from probattn.metrics.functional.precision import accumulation_dtype
 
 
 def welch_p_value(first: Tensor, second: Tensor) -> Tensor:
-    """Two-sided p-values of Welch's t-test for equal means of two samples of unequal variances.
+    r"""Two-sided p-values of Welch's t-test for equal means of two samples of unequal variances.
 
-    t = (m1 - m2) / sqrt(v1/P + v2/Q) with the degrees of freedom of Welch (1947) and Satterthwaite (1946), and
-    p = I_{df / (df + t^2)}(df / 2, 1/2). Equals ``scipy.stats.ttest_ind(first, second, equal_var=False)``, except
-    where both samples do not vary: scipy answers NaN or 0, here p is 0 (certain), be the means equal or not. One
-    draw does not vary.
+    .. math:: t = \frac{m_1 - m_2}{\sqrt{v_1/P + v_2/Q}}, \qquad p = I_{\nu / (\nu + t^2)}(\nu / 2, 1/2)
+
+    with the degrees of freedom :math:`\nu` of Welch (1947). Equals ``scipy.stats.ttest_ind`` with
+    ``equal_var=False``, except where both samples do not vary: scipy answers NaN or 0, here p is 0 (certain), be the
+    means equal or not. One draw does not vary.
 
     Args:
         first: sample ``[P, ...]``, P at least 1.

@@ -148,6 +148,18 @@ def test_device_without_float64(case: Any, data: Any, monkeypatch: pytest.Monkey
     assert_same(fed(metric, case, data.batches()).compute(), case.expected(data), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda(case: Any, data: Any) -> None:
+    metric = case.make().to("cuda")
+    for batch in data.batches():
+        metric.update(*(argument.to("cuda") for argument in case.arguments(batch)))
+    value = metric.compute()
+    assert all(part.device.type == "cuda" for part in parts(value))
+    moved = [part.cpu() for part in parts(value)]
+    assert_same(tuple(moved), tuple(parts(case.expected(data))), rtol=1e-5, atol=1e-5)
+
+
 def test_plot(case: Any, data: Any) -> None:
     import matplotlib.pyplot as plt
 
