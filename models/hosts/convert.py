@@ -15,8 +15,10 @@ from probattn.attention import AttentionSite, BayesianAttention, SiteSpec, Upwar
 from probattn.models.hosts.adapter import (
     ATTRIBUTE,
     IMPLEMENTATION,
+    WITNESS,
     HostedSite,
     PassState,
+    Witness,
     host_attention,
     refuse_checkpointing,
 )
@@ -118,9 +120,10 @@ def convert(
     refuse_unsupported(net)
     if conversion(net) is not None:
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
-    calls = select(find_calls(net), layers, attention)
+    found = find_calls(net)
+    calls = select(found, layers, attention)
     state = PassState()
-    hosted = _hosted_sites(method, calls, state)  # may refuse; nothing has changed yet
+    hosted = _hosted_sites(method, found, calls, state)  # may refuse; nothing has changed yet
     before = implementations(net)
     register(IMPLEMENTATION, host_attention)
     try:
@@ -133,10 +136,13 @@ def convert(
         reference = next(module.parameters(), None)
         device = net.device if reference is None else reference.device
         module.add_module(ATTRIBUTE, site.to(device).train(module.training))
-    hooks = [net.register_forward_pre_hook(refuse_checkpointing)]
+    for module, witness in _witnesses(found, calls, state).items():
+        setattr(net.get_submodule(module), WITNESS, witness)
+    hooks: list[RemovableHandle] = []
     for root in _pass_roots(net, calls):
         hooks += [
-            root.register_forward_pre_hook(state.clear),
+            root.register_forward_pre_hook(refuse_checkpointing),
+            root.register_forward_pre_hook(state.begin, with_kwargs=True),
             root.register_forward_hook(state.clear, always_call=True),
         ]
     setattr(net, RECORD, Conversion(method, layers, attention, calls, state, before, hooks))
@@ -164,6 +170,9 @@ def revert(net: Network) -> Network:
         module = net.get_submodule(call.module)
         if hasattr(module, ATTRIBUTE):
             delattr(module, ATTRIBUTE)
+    for module in net.modules():
+        if hasattr(module, WITNESS):
+            delattr(module, WITNESS)
     restore(record.before)
     delattr(net, RECORD)
     return net
@@ -221,11 +230,14 @@ def _one_method(methods: Sequence[object]) -> BayesianAttention:
 
 
 def _hosted_sites(
-    method: BayesianAttention, calls: AttentionCalls, state: PassState
+    method: BayesianAttention, found: AttentionCalls, calls: AttentionCalls, state: PassState
 ) -> dict[str, HostedSite]:
     """One hosted site per attention module, joined to one chain per stack, kind and shape."""
     hosted: dict[str, HostedSite] = {}
     chains: dict[tuple[object, ...], UpwardChain] = {}
+    causal = {
+        call.stack for call in found if call.causal
+    }  # their cross attention must not mix queries either
     for call in calls:
         key = (call.stack, call.kind, call.num_heads, call.shape)
         chain = chains.setdefault(key, UpwardChain())
@@ -233,18 +245,42 @@ def _hosted_sites(
             hosted[call.module].site.join(chain)
             hosted[call.module].names.append(call.name)
         else:
-            site = _site(method, call, chain)
-            hosted[call.module] = HostedSite(site, [call.name], call.kind, call.stack, state)
+            site = _site(method, call, chain, causal=call.stack in causal)
+            hosted[call.module] = HostedSite(
+                site, [call.name], call.kind, call.stack, state, windowed=call.windowed
+            )
     state.chains.extend(chains.values())
     return hosted
 
 
-def _site(method: BayesianAttention, call: AttentionCall, chain: UpwardChain) -> AttentionSite:
-    spec = SiteSpec(call.num_heads, call.head_dim, call.causal, call.max_positions, call.kind)
+def _site(
+    method: BayesianAttention, call: AttentionCall, chain: UpwardChain, *, causal: bool
+) -> AttentionSite:
+    spec = SiteSpec(
+        call.num_heads,
+        call.head_dim,
+        causal=causal,
+        max_positions=call.max_positions,
+        kind=call.kind,
+        windowed=call.windowed,
+    )
     try:
         return AttentionSite(method, spec, chain)
     except ValueError as error:
         raise ValueError(f"{call.name}: {error}") from error
+
+
+def _witnesses(found: AttentionCalls, calls: AttentionCalls, state: PassState) -> dict[str, Witness]:
+    """For every stack whose latent cross attention follows no latent self attention: its first self attention."""
+    witnesses: dict[str, Witness] = {}
+    settled: set[str] = set()
+    for call in found:
+        if call.kind == "self" and call.stack not in settled:
+            settled.add(call.stack)
+            latent = {other.kind for other in calls if other.stack == call.stack}
+            if "cross" in latent and call.module not in {other.module for other in calls}:
+                witnesses[call.module] = Witness(call.stack, state)
+    return witnesses
 
 
 def _pass_roots(net: PreTrainedModel, calls: AttentionCalls) -> list[nn.Module]:

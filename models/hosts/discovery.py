@@ -52,6 +52,11 @@ class AttentionCall:
     shape: tuple[int, int, int]
     max_positions: int | None
 
+    @property
+    def windowed(self) -> bool:
+        """Whether the host folds windows of one datum into the batch; its site sees them beside the heads."""
+        return self.shape[0] > 1
+
 
 class AttentionCalls(tuple[AttentionCall, ...]):
     """The calls of a network in their order; prints as a table."""
@@ -181,8 +186,15 @@ def switch(net: PreTrainedModel, name: str) -> None:
 
 
 def implementations(net: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Every configuration in the network with its attention implementation."""
-    configs = {id(config): config for module in net.modules() if (config := getattr(module, "config", None))}
+    """Every configuration in the network, nested ones included, with its attention implementation."""
+    waiting = [config for module in net.modules() if (config := getattr(module, "config", None)) is not None]
+    configs: dict[int, Any] = {}
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in configs:
+            configs[id(config)] = config
+            nested = (getattr(config, name, None) for name in getattr(config, "sub_configs", {}))
+            waiting += [each for each in nested if each is not None]
     return [(config, getattr(config, "_attn_implementation_internal", None)) for config in configs.values()]
 
 

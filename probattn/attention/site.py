@@ -34,6 +34,7 @@ class SiteSpec:
         causal: whether queries see only earlier keys.
         max_positions: longest query length, or None where there is no limit.
         kind: "self" or "cross" attention.
+        windowed: whether windows of a datum may stand beside its heads, ``[B, W * H, T, D]`` (Swin).
 
     Raises:
         ValueError: a size below 1.
@@ -44,6 +45,7 @@ class SiteSpec:
     causal: bool = False
     max_positions: int | None = None
     kind: Literal["self", "cross"] = "self"
+    windowed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "head_dim"):
@@ -130,10 +132,12 @@ class AttentionSite(nn.Module):
 
         Raises:
             RuntimeError: training without a driver, or under ``torch.nn.DataParallel``.
-            ValueError: a given S of the wrong shape, or a negative one.
+            ValueError: a wrong number of heads, a given S of the wrong shape, or a negative one.
         """
         self._refuse_unsupported(name)
         heads = query.shape[1]
+        if heads != self.spec.num_heads and (not self.spec.windowed or heads % self.spec.num_heads):
+            raise ValueError(f"site {name!r}: expected {self.spec.num_heads} query heads, got {heads}")
         scores = attention_scores(
             query, repeat_heads(key, heads), mask, scale=scale, bias=bias, softcap=softcap
         )

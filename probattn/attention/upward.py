@@ -14,6 +14,8 @@ from probattn.attention.bayesian import BayesianAttention
 class HeadMix(nn.Module):
     """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
 
+    Windows of one datum that stand beside its heads, ``[B, W * H, T, S]``, are mixed one by one.
+
     Args:
         num_heads: H; the map has an ``[H, H]`` weight and an ``[H]`` bias.
 
@@ -36,10 +38,11 @@ class HeadMix(nn.Module):
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
         """Mixes heads; ``row_weight`` is not needed because pairs never mix."""
-        batch, heads, queries, keys = state.shape
-        weight = self.weight.to(state.dtype).expand(batch, heads, heads)
+        heads = len(self.weight)
+        maps = state.reshape(-1, heads, state.shape[2] * state.shape[3])
+        weight = self.weight.to(state.dtype).expand(len(maps), heads, heads)
         bias = self.bias.to(state.dtype).view(1, heads, 1)
-        return torch.baddbmm(bias, weight, state.flatten(2)).view(batch, heads, queries, keys)
+        return torch.baddbmm(bias, weight, maps).view(state.shape)
 
 
 class PositionMix(nn.Module):
@@ -65,17 +68,29 @@ class PositionMix(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """Mixes queries after zeroing padded ones, ``row_weight`` ``[B, 1, T, 1]``."""
+        """Mixes queries.
+
+        Args:
+            state: ``[B, H, T, S]``.
+            row_weight: ``[B, 1, T, 1]``, 0 for padded queries: they are zeroed first and do not count as positions, so
+                that padding on either side moves nothing.
+
+        Returns:
+            ``[B, H, T, S]``; what stands at padded queries means nothing.
+        """
         length, longest = state.shape[2], self.weight.shape[0]
         if length > longest:
             raise ValueError(
                 f"upward='positions': expected at most {longest} queries, got {length}; "
                 "raise max_positions or use upward='heads'"
             )
-        if row_weight is not None:
-            state = state * row_weight
-        weight = self.weight[:length, :length].to(state.dtype)
-        return torch.matmul(weight, state) + self.bias[:length, None].to(state.dtype)
+        if row_weight is None:
+            weight = self.weight[:length, :length].to(state.dtype)
+            return torch.matmul(weight, state) + self.bias[:length, None].to(state.dtype)
+        place = row_weight[:, 0, :, 0].cumsum(dim=1).sub(1).clamp_min(0).long()  # [B, T]
+        weight = self.weight[place[:, :, None], place[:, None, :]].to(state.dtype)  # [B, T, T]
+        bias = self.bias[place][:, None, :, None].to(state.dtype)
+        return torch.matmul(weight[:, None], state * row_weight) + bias
 
 
 class UpwardMaps(nn.Module):
