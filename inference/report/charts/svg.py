@@ -66,10 +66,9 @@ class Axis:
 def drawing(width: float, height: float, title: str, description: str = "", css: str = "chart") -> ET.Element:
     """An empty ``<svg>`` that says to a screen reader what it shows."""
     box = f"0 0 {number(width)} {number(height)}"
-    root = ET.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": title})
+    spoken = printable(f"{title}. {description}" if description else title)
+    root = ET.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": spoken})
     root.set("style", f"--natural:{number(width)}px")
-    if description:
-        root.set("aria-label", f"{title}. {description}")
     return root
 
 
@@ -184,19 +183,26 @@ def spread_labels(positions: Sequence[float], gap: float, low: float, high: floa
         [6.0, 16.0, 50.0]
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    groups: list[tuple[float, int]] = []
+    groups: list[
+        tuple[float, int]
+    ] = []  # where the labels of a group would be, summed, and how many they are
+
+    def centre(total: float, size: int) -> float:
+        reach = gap * (size - 1) / 2
+        return max(low + reach, min(high - reach, total / size))
+
     for index in order:
         groups.append((float(positions[index]), 1))
-        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
+        while (
+            len(groups) > 1
+            and centre(*groups[-1]) - centre(*groups[-2]) < gap * (groups[-1][1] + groups[-2][1]) / 2
+        ):
             (right, many), (left, few) = groups.pop(), groups.pop()
-            groups.append(((right * many + left * few) / (many + few), many + few))
-    placed: list[float] = []
-    for centre, size in groups:
-        placed += [centre + gap * (rank - (size - 1) / 2) for rank in range(size)]
-    shift = max(0.0, low - placed[0]) if placed else 0.0
-    if placed and placed[-1] + shift > high:
-        shift = high - placed[-1]
+            groups.append((right + left, many + few))
+    placed = [
+        centre(total, size) + gap * (rank - (size - 1) / 2) for total, size in groups for rank in range(size)
+    ]
     result = [0.0] * len(positions)
     for index, place in zip(order, placed, strict=True):
-        result[index] = place + shift
+        result[index] = place
     return result

@@ -82,7 +82,9 @@ def test_pavpu_equals_welch_tests_by_scipy(model: str) -> None:
 
 
 def test_only_draws_have_pavpu_and_mutual_information() -> None:
-    scores = {score.model: score for score in evaluate([made("in_domain", 50, 2, seed=0)], resamples=1).scores}
+    scores = {
+        score.model: score for score in evaluate([made("in_domain", 50, 2, seed=0)], resamples=1).scores
+    }
     assert scores["bayesian_expectation"].pavpu is None
     assert scores["bayesian_expectation"].mutual_information is None
     assert scores["bayesian_expectation"].draws is None
@@ -103,7 +105,10 @@ def test_entropy_quantiles_and_mutual_information() -> None:
 
 @pytest.mark.parametrize("role", ["shifted", "out_of_domain"])
 def test_detection_by_entropy(role: str) -> None:
-    home, away = made("in_domain", 300, 3, seed=1), made(role, 200, 3, seed=2, labelled=role == "shifted", scale=0.7)
+    home, away = (
+        made("in_domain", 300, 3, seed=1),
+        made(role, 200, 3, seed=2, labelled=role == "shifted", scale=0.7),
+    )
     scores = evaluate([home, away], resamples=1).scores
     for score in (score for score in scores if score.data == away.data.key):
         native, foreign = (
@@ -158,46 +163,50 @@ def test_differences_are_those_of_the_scores_and_lie_in_their_intervals() -> Non
         made("shifted", 200, 2, seed=7, scale=0.9),
         made("out_of_domain", 150, 2, seed=8, labelled=False, scale=0.4),
     ]
-    scores, differences = evaluate(items, resamples=200)
+    scores, differences = evaluate(items, resamples=100)
     assert {item.data for item in differences} == {"test", "shift", "out"}
     for item in differences:
         ours = score_of(scores, item.model, item.data).measure(item.measure)
         base = score_of(scores, "deterministic", item.data).measure(item.measure)
         assert item.value == pytest.approx(ours - base, abs=1e-12)
         assert item.low <= item.high
-        assert item.resamples == 200
+        assert item.resamples == 100
     held = [item.low <= item.value <= item.high for item in differences]
     assert np.mean(held) > 0.85  # a percentile interval may miss a biased measure's own value
 
 
-@pytest.mark.parametrize("measure", ["nll", "brier"])
-def test_intervals_of_means_equal_scipys_paired_bootstrap(measure: str) -> None:
+def test_intervals_of_means_equal_scipys_paired_bootstrap() -> None:
     item = made("in_domain", 200, 2, seed=9)
     y = item.labels.numpy()
-    ours, base = (item.models[m].probabilities.numpy() for m in ("bayesian_mean", "deterministic"))
+    probabilities = [item.models[model].probabilities.numpy() for model in ("bayesian_mean", "deterministic")]
     losses = {
-        "nll": lambda p: -np.log(p[np.arange(200), y]),
-        "brier": lambda p: ((p - np.eye(2)[y]) ** 2).sum(1),
-    }[measure]
-    reference = stats.bootstrap(
-        (losses(ours), losses(base)),
-        lambda a, b, axis: (a - b).mean(axis=axis),
-        paired=True,
-        vectorized=True,
-        method="percentile",
-        n_resamples=4000,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    found = by_name(evaluate([item], resamples=2000).differences)["bayesian_mean", "test", measure]
-    width = reference.high - reference.low
-    assert found.low == pytest.approx(reference.low, abs=0.06 * width)
-    assert found.high == pytest.approx(reference.high, abs=0.06 * width)
+        "nll": [-np.log(p[np.arange(200), y]) for p in probabilities],
+        "brier": [((p - np.eye(2)[y]) ** 2).sum(1) for p in probabilities],
+    }
+    models = {model: item.models[model] for model in ("bayesian_mean", "deterministic")}
+    found = by_name(evaluate([PredictedData(item.data, item.labels, models)], resamples=800).differences)
+    for measure, pair in losses.items():
+        reference = stats.bootstrap(
+            pair,
+            lambda a, b, axis: (a - b).mean(axis=axis),
+            paired=True,
+            vectorized=True,
+            method="percentile",
+            n_resamples=4000,
+            rng=np.random.default_rng(0),
+        ).confidence_interval
+        interval = found["bayesian_mean", "test", measure]
+        width = reference.high - reference.low
+        assert interval.low == pytest.approx(reference.low, abs=0.1 * width)
+        assert interval.high == pytest.approx(reference.high, abs=0.1 * width)
 
 
-def test_pairing_narrows_the_interval() -> None:
-    """Two models that err on the same examples differ by less than their separate intervals suggest."""
+def test_models_that_err_on_the_same_examples_do_not_differ_in_accuracy() -> None:
+    """Unpaired resampling would find an interval of some points here."""
     item = made("in_domain", 400, 2, seed=10)
-    difference = by_name(evaluate([item], resamples=300).differences)["bayesian_expectation", "test", "accuracy"]
+    difference = by_name(evaluate([item], resamples=40).differences)[
+        "bayesian_expectation", "test", "accuracy"
+    ]
     assert (difference.low, difference.value, difference.high) == (0, 0, 0)  # tempering moves no winner
 
 
@@ -268,7 +277,9 @@ def test_input_that_does_not_fit_is_refused() -> None:
     for options in ({"resamples": 0}, {"level": 1.0}):
         with pytest.raises(ValueError, match="resamples >= 1 and 0 < level < 1"):
             evaluate([fine], **options)
-    away = PredictedData(data_set("shifted", 4), torch.zeros(4, dtype=torch.long), {"deterministic": Predictions(p)})
+    away = PredictedData(
+        data_set("shifted", 4), torch.zeros(4, dtype=torch.long), {"deterministic": Predictions(p)}
+    )
     with pytest.raises(ValueError, match="in_domain"):
         evaluate([away])
     with pytest.raises(ValueError, match="labels in 0 .. 1"):

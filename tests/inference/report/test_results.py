@@ -29,7 +29,9 @@ def test_a_number_is_a_finite_number(value: object) -> None:
 @pytest.mark.parametrize("value", [-0.001, 1.001])
 def test_a_share_lies_between_0_and_1(value: float) -> None:
     with pytest.raises(ValidationError, match="than or equal"):
-        Scores(model="deterministic", data="test", accuracy=value, entropy=Entropy(mean=0.1, quantiles=(0.1,)))
+        Scores(
+            model="deterministic", data="test", accuracy=value, entropy=Entropy(mean=0.1, quantiles=(0.1,))
+        )
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -20,7 +20,9 @@ def test_round_trip_is_exact(results: Results, tmp_path: Path) -> None:
     assert again.model_dump_json() == results.model_dump_json()
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20), st.text(max_size=30))
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20), st.text(max_size=30)
+)
 def test_any_finite_number_and_any_text_survive(
     tmp_path_factory: pytest.TempPathFactory, results: Results, values: list[float], text: str
 ) -> None:
