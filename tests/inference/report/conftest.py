@@ -104,7 +104,8 @@ def curves() -> tuple[Curve, ...]:
 def make_results() -> Results:
     """A full set of results."""
     items = [
-        predicted(data, seed, shift=shift) for seed, (data, shift) in enumerate(zip(SETS, (0, 0.35, 0.75)))
+        predicted(data, seed, shift=shift)
+        for seed, (data, shift) in enumerate(zip(SETS, (0, 0.35, 0.75), strict=True))
     ]
     scores, differences = evaluate(items, resamples=200)
     texts = [TEXTS[row % len(TEXTS)] for row in range(SETS[0].size)]

@@ -1,6 +1,7 @@
 """Drawings put marks where the numbers say, whatever the numbers are."""
 
 import base64
+import itertools
 import math
 import re
 import struct
@@ -134,7 +135,7 @@ def test_training_curves_of_any_size_stay_inside(values: tuple[float, ...]) -> N
 def test_labels_part_and_keep_their_order(positions: list[float]) -> None:
     placed = spread_labels(positions, 14, 0, 200)
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    for one, other in zip(order, order[1:], strict=False):
+    for one, other in itertools.pairwise(order):
         assert placed[other] - placed[one] >= 14 - 1e-6
     assert min(placed) >= -1e-6
     assert max(placed) <= 200 + 1e-6

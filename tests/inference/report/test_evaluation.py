@@ -282,5 +282,5 @@ def test_input_that_does_not_fit_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="in_domain"):
         evaluate([away])
-    with pytest.raises(ValueError, match="labels in 0 .. 1"):
+    with pytest.raises(ValueError, match=r"labels in 0 \.\. 1"):
         evaluate([PredictedData(data, torch.full((4,), 2), {"deterministic": Predictions(p)})])

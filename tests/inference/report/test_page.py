@@ -1,0 +1,419 @@
+"""The page stands alone, shows what metrics.json holds, and survives any text and any missing part."""
+
+import base64
+import json
+import os
+import re
+import struct
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
+from probattn.inference.report.maps import attention_example
+from probattn.inference.report.measurements import Curve, SiteHealth
+from probattn.inference.report.measures import TEXTS
+from probattn.inference.report.page import RAMPS, SECTIONS, duration, render_report, write_report
+from probattn.inference.report.record import MEASURES, MODELS
+from probattn.inference.report.results import DataSet, Results, RunDescription
+from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
+from probattn.inference.report.storage import read_results, write_results
+from probattn.inference.report.tables import site_labels
+
+VOID = {"meta", "link", "br", "input"}
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'"
+
+
+class Page(HTMLParser):
+    """What the tests look at: elements with their attributes, text and the nesting of tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.data: list[tuple[str, str]] = []
+        self.inside: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+        assert self.open == [], "unclosed elements"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.inside.setdefault(tag, []).append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self.open):
+            self.inside[tag][-1] += data
+        if "data" in self.open:
+            self.data.append((self.elements[-1][1]["value"], data))
+
+    def all(self, tag: str, css: str = "") -> list[dict[str, str | None]]:
+        return [
+            a
+            for name, a in self.elements
+            if name == tag and (not css or css in (a.get("class") or "").split())
+        ]
+
+    def sections(self) -> list[str]:
+        return [attributes["id"] for attributes in self.all("section")]
+
+
+@pytest.fixture(scope="module")
+def text(results: Results) -> str:
+    return render_report(results)
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_the_page_needs_nothing_but_itself(text: str, page: Page) -> None:
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action", "srcset", "poster", "data"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("#", "data:")), (tag, target)
+        assert not any(name.startswith("on") for name in attributes)
+    for forbidden in ("http:", "https:", "//cdn", "@import", "fetch(", "XMLHttpRequest", "sendBeacon"):
+        assert forbidden not in text
+    assert set(re.findall(r"url\((.)", text)) == {"#"}
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+
+
+def test_every_section_and_figure_is_there(page: Page) -> None:
+    assert page.sections() == [name for name, _ in SECTIONS]
+    links = [a["href"] for a in page.all("a")]
+    assert links == [f"#{name}" for name, _ in SECTIONS]
+    spoken = [a["aria-label"] for a in page.all("svg") if a.get("role") == "img"]
+    for start, count in {
+        "Reliability, ": 6,  # three models, two labelled sets
+        "Predictive entropy, ": 3,
+        "Risk against coverage, ": 2,
+        "PAvPU, ": 2,
+        "Loss during training": 1,
+        "KL from the prior during training": 1,
+        "Posterior mean of the attention weights": 3,
+        "Standard deviation over mean of the attention weights": 3,
+        "Probability of ": 12,
+        "spread ": 6,
+    }.items():
+        assert sum(label.startswith(start) for label in spoken) == count, start
+    assert len(page.all("svg", "glyph")) == 18  # a difference each: 7 + 9 + 2 measures
+    assert len(page.all("article", "card")) == 12
+    assert all(a.get("aria-label") for a in page.all("svg") if a.get("role") == "img")
+
+
+def test_the_numbers_are_those_of_metrics_json(page: Page, results: Results, tmp_path: Path) -> None:
+    content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    shown = [(float(value), words) for value, words in page.data]
+    values = {value for value, _ in shown}
+    for score in content["scores"]:
+        for measure in MEASURES:
+            assert score[measure] is None or score[measure] in values, (
+                score["model"],
+                score["data"],
+                measure,
+            )
+    for difference in content["differences"]:
+        assert {difference["value"], difference["low"], difference["high"]} <= values
+    for site in content["health"]:
+        assert {site["spread"], site["kl_nats"], site["kl_reduced"], site["concentration"]} <= values
+    for example in content["uncertain"] + content["mistakes"]:
+        assert {example["probability"], example["spread"], example["baseline_probability"]} <= values
+
+
+def test_the_words_are_the_numbers_rounded(page: Page) -> None:
+    assert len(page.data) > 150
+    for value, words in page.data:
+        number = words.replace("\N{MINUS SIGN}", "-").replace(",", "").rstrip("%")
+        half = 0.5001 * 10.0 ** -len(number.partition(".")[2])
+        assert any(abs(scale * float(value) - float(number)) <= half for scale in (1, 100)), (value, words)
+        assert number != "-0.0"
+
+
+def test_the_page_of_a_file_is_the_page_of_its_results(results: Results, text: str, tmp_path: Path) -> None:
+    again = read_results(write_results(results, tmp_path / "metrics.json"))
+    assert render_report(again) == text
+
+
+def payloads(page: Page) -> list[dict]:
+    return [json.loads(block) for block in page.inside["script"] if block.startswith("{")]
+
+
+def unpacked(words: str, scale: int) -> list[float]:
+    raw = base64.b64decode(words)
+    return [value / scale for value in struct.unpack(f"<{len(raw) // 2}H", raw)]
+
+
+def test_the_script_gets_the_maps_to_the_last_digit(page: Page, results: Results) -> None:
+    found = payloads(page)
+    assert len(found) == len(results.attention)
+    for payload, example in zip(found, results.attention, strict=True):
+        assert (tuple(payload["queries"]), tuple(payload["keys"])) == (example.queries, example.keys)
+        for entry, item in zip(payload["maps"], example.maps, strict=True):
+            assert entry["site"] == item.site
+            assert entry["head"] == ("average" if item.head is None else str(item.head))
+            assert unpacked(entry["mean16"], 10_000) == [value for row in item.mean for value in row]
+            assert unpacked(entry["ratio16"], 1_000) == [value for row in item.ratio for value in row]
+
+
+def test_the_first_map_stands_without_script(page: Page, results: Results) -> None:
+    assert len(page.all("image", "map-picture")) == 2 * len(results.attention)
+    shades = [a["style"] for a in page.all("span", "tok")]
+    assert len(shades) == sum(len(example.keys) for example in results.attention)
+    assert shades.count("--w:1.000") == len(results.attention)
+    assert "needs-script" in (page.all("div", "choices")[0]["class"] or "")
+
+
+def test_every_choice_leads_to_a_map(page: Page, results: Results) -> None:
+    radios = page.all("input")
+    for number, payload in enumerate(payloads(page)):
+        for name in ("site", "head"):
+            offered = {a["value"] for a in radios if a["name"] == f"{name}-{number}"}
+            assert offered == {entry[name] for entry in payload["maps"]}
+            assert sum("checked" in a for a in radios if a["name"] == f"{name}-{number}") == 1
+
+
+def test_the_style_sheet_names_the_colours_of_the_maps(text: str) -> None:
+    for colours in RAMPS.values():
+        assert ", ".join(f"#{colour}" for colour in colours) in text
+    for name in RAMPS:
+        assert f'id="ramp-{name}"' in text
+        assert f"url(#ramp-{name})" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def changed(results: Results, **parts: object) -> Results:
+    return Results(**{**dict(results), **parts})
+
+
+def test_hostile_text_stays_text(results: Results, draw_weights: Callable[..., torch.Tensor]) -> None:
+    example = results.uncertain[0].model_copy(
+        update={"text": HOSTILE, "label": HOSTILE, "predicted": HOSTILE, "baseline_predicted": HOSTILE}
+    )
+    shown = attention_example(
+        example, [HOSTILE, "b"], {HOSTILE: draw_weights(2), "s.1": draw_weights(2)}, heads=(1,)
+    )
+    fields = ("name", "method", "network", "data", "device", "created", "recipe")
+    run = results.run.model_copy(
+        update={**dict.fromkeys(fields, HOSTILE), "versions": {HOSTILE: HOSTILE}, "commands": (HOSTILE,)}
+    )
+    data = tuple(item.model_copy(update={"title": HOSTILE, "source": HOSTILE}) for item in results.data)
+    site = SiteHealth(site=HOSTILE, spread=0.1, kl_nats=1.0, reduction="mean")
+    curve = results.curves[0].model_copy(update={"name": HOSTILE})
+    text = render_report(
+        changed(
+            results,
+            run=run,
+            data=data,
+            classes=(HOSTILE, "b"),
+            attention=(shown,),
+            uncertain=(example,),
+            mistakes=(example,),
+            health=(site,),
+            curves=(curve,),
+        )
+    )
+    page = Page(text)
+    assert len(page.all("script")) == 2  # the maps' numbers and the page's own
+    assert not page.all("img")
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert payloads(page)[0]["queries"][0] == HOSTILE
+    assert HOSTILE in "".join(page.inside["blockquote"])
+    assert HOSTILE in "".join(page.inside["pre"])
+    assert text.count("&lt;script&gt;alert(1)") > 20
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60))
+def test_any_text_makes_a_page(results: Results, text: str) -> None:
+    example = results.uncertain[0].model_copy(update={"text": text, "predicted": text, "label": text})
+    weights = {"s": torch.full((2, 1, 1, 1), 1.0)}
+    shown = attention_example(example, [text], weights)
+    rendered = render_report(
+        changed(results, uncertain=(example,), mistakes=(), attention=(shown,), curves=())
+    )
+    page = Page(rendered)
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f]", rendered)
+    assert len(payloads(page)) == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "sections"),
+    [
+        ({"differences": ()}, {"found"}),
+        ({"scores": (), "differences": ()}, {"found", "compare", "calibration", "entropy", "selective"}),
+        ({"health": ()}, {"posterior"}),
+        ({"curves": ()}, {"training"}),
+        ({"attention": ()}, {"attention"}),
+        ({"uncertain": (), "mistakes": ()}, {"examples"}),
+        ({"uncertain": ()}, set()),
+        ({"mistakes": ()}, set()),
+    ],
+)
+def test_a_missing_part_leaves_its_section_out(
+    results: Results, missing: dict[str, tuple], sections: set[str]
+) -> None:
+    page = Page(render_report(changed(results, **missing)))
+    expected = [name for name, _ in SECTIONS if name not in sections]
+    assert page.sections() == expected
+    assert [a["href"] for a in page.all("a")] == [f"#{name}" for name in expected]
+
+
+@pytest.mark.parametrize("gone", ["imdb", "news", "both"])
+def test_a_missing_data_set_is_not_spoken_of(results: Results, gone: str) -> None:
+    keys = {"imdb", "news"} if gone == "both" else {gone}
+    kept = {
+        "data": tuple(item for item in results.data if item.key not in keys),
+        "scores": tuple(item for item in results.scores if item.data not in keys),
+        "differences": tuple(item for item in results.differences if item.data not in keys),
+    }
+    text = render_report(changed(results, **kept))
+    assert len(Page(text).all("table", "compare")) == 3 - len(keys)
+    assert ("IMDB" in text) == ("imdb" not in keys)
+    assert ("Newsgroup" in text) == ("news" not in keys)
+    assert ("never seen" in text) == (gone != "both")
+
+
+@pytest.mark.parametrize("only", MODELS)
+def test_one_model_alone(results: Results, only: str) -> None:
+    scores = tuple(score for score in results.scores if score.model == only)
+    text = render_report(changed(results, scores=scores, differences=()))
+    page = Page(text)
+    heads = page.inside["thead"][0]
+    assert ("Deterministic" in heads) == (only == "deterministic")
+    assert ("expected weights" in heads) == (only == "bayesian_expectation")
+    assert "Difference" not in heads
+    assert not page.all("svg", "glyph")
+
+
+def test_a_difference_that_covers_0_is_hollow_and_grey(text: str, page: Page, results: Results) -> None:
+    verdicts = [
+        TEXTS[item.measure].verdict(item.low, item.high)
+        for data in results.data
+        for measure in MEASURES
+        if (item := results.difference(measure, "bayesian_mean", data.key))
+    ]
+    marks = [a["class"].split()[1] for a in page.all("circle", "mark")]
+    assert marks == verdicts
+    assert {"unclear"} < set(verdicts)
+
+
+def many_classes() -> Results:
+    """Five classes, one site, one map of 200 tokens, no dropout, no second data set."""
+    generator = torch.Generator().manual_seed(3)
+    data = DataSet(key="t", title="Tickets", role="in_domain", size=60, labelled=True)
+    labels = torch.randint(5, (60,), generator=generator)
+    logits = 2 * torch.randn(11, 60, 5, generator=generator)
+    logits[:, torch.arange(60), labels] += 2
+    item = PredictedData(
+        data,
+        labels,
+        {
+            "deterministic": Predictions(logits[0].softmax(-1)),
+            "bayesian_mean": Predictions.from_draws(logits[1:].softmax(-1)),
+        },
+    )
+    scores, differences = evaluate([item], resamples=20)
+    names, texts = [f"class {n}" for n in range(5)], ["word " * 300] * 60
+    return Results(
+        run=RunDescription(
+            name="n",
+            method="m",
+            network="n",
+            data="d",
+            train_size=1,
+            steps=1,
+            seconds=1.0,
+            num_samples=10,
+            device="cpu",
+            seed=0,
+            created="now",
+        ),
+        classes=tuple(names),
+        data=(data,),
+        scores=scores,
+        differences=differences,
+        uncertain=tuple(describe(item, most_uncertain(item, 2), texts, names)),
+        mistakes=tuple(describe(item, confident_mistakes(item, 2), texts, names)),
+        health=(SiteHealth(site="net.attention", spread=0.2, kl_nats=5.0, reduction="sum"),),
+        curves=(Curve(model="bayesian_mean", name="loss", kind="train", steps=(5,), values=(0.3,)),),
+    )
+
+
+def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tensor]) -> None:
+    results = many_classes()
+    tokens = [f"token{index}" for index in range(200)]
+    weights = draw_weights(200, heads=2, num_draws=3)
+    shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
+    text = render_report(changed(results, attention=(shown,)))
+    page = Page(text)
+    assert page.sections() == [name for name, _ in SECTIONS]
+    assert len(page.all("span", "tok")) == 200
+    assert not page.all("input")  # one site, one head: nothing to choose
+    assert ">more" not in text
+    assert "word word" in page.inside["blockquote"][0]
+    assert len(text) < 1_000_000
+    assert "KL as trained" not in text
+
+
+def test_cross_attention_shows_the_keys(results: Results) -> None:
+    weights = {"decoder": torch.full((2, 1, 2, 3), 1 / 3)}
+    shown = attention_example(results.uncertain[0], ["q1", "q2"], weights, keys=["k1", "k2", "k3"])
+    page = Page(render_report(changed(results, attention=(shown,))))
+    assert [a["title"] for a in page.all("span", "tok")] == ["k1", "k2", "k3"]
+
+
+def test_writing_is_atomic(
+    results: Results, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_report(results, tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8") == text
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk is full"):
+        write_report(changed(results, curves=()), path)
+    assert path.read_text(encoding="utf-8") == text
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["net.block.0.x", "net.block.1.x"], ["block 0", "block 1"]),
+        (["enc.layer.0.self", "dec.layer.0.cross"], ["enc self", "dec cross"]),
+        (["a.b", "a.b.c"], ["a.b", "a.b.c"]),
+        (["only"], ["only"]),
+        ([], []),
+    ],
+)
+def test_sites_are_labelled_by_what_parts_them(names: list[str], labels: list[str]) -> None:
+    assert site_labels(names) == dict(zip(names, labels, strict=True))
+
+
+def test_times_are_written_as_people_say_them() -> None:
+    assert [duration(value) for value in (0.4, 89, 90, 5400, 7199)] == [
+        "0 seconds",
+        "89 seconds",
+        "1.5 minutes",
+        "1 h 30 min",
+        "2 h 0 min",
+    ]
