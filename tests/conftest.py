@@ -1,0 +1,37 @@
+"""Fixtures that the tests of hosts share, with or without inference."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _families() -> ModuleType:
+    name = "probattn_test_families"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / "families.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def families() -> ModuleType:
+    """``families.py``: tiny networks with random weights of every supported family, and what they are fed."""
+    return _families()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``family`` runs for each of them; the marker ``only`` keeps those with all given traits."""
+    if "family" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("only")
+    traits = marker.args if marker else ()
+    chosen = [each for each in _families().FAMILIES if all(getattr(each, trait) for trait in traits)]
+    metafunc.parametrize("family", chosen, ids=[each.name for each in chosen])

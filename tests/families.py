@@ -1,0 +1,389 @@
+"""Tiny networks with random weights of every supported family, what they are fed, and what their sites show."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyro
+import torch
+import transformers as hf
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from probattn import BayesianAttention
+from probattn.attention.posterior import SitePosterior
+from probattn.attention.site import INFER_KEY
+from probattn.distributions.carried_log import exp_carrying_log
+
+WORDS, LENGTH, TARGETS, EXTRA = 64, 6, 4, 3
+FULL = BayesianAttention(rho=1.5, sigma=0.5)
+POSITIONS = BayesianAttention(rho=1.5, sigma=0.5, upward="positions")
+SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+SMALL = {
+    "vocab_size": WORDS,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,  # so that attention matters
+}
+PICTURE = {name: SMALL[name] for name in list(SMALL)[1:5]} | {"image_size": 16, "patch_size": 8}
+PAIR = {
+    "vocab_size": WORDS,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "max_position_embeddings": 40,
+    "init_std": 0.3,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One supported family.
+
+    Attributes:
+        name: for the test's name.
+        build: makes the network, its output token by token where the family has one.
+        text: takes ``input_ids``.
+        pixels: takes ``pixel_values``.
+        pair: an encoder with a decoder.
+        causal: its (decoder's) self attention is.
+        plain: every mask hides padding alone, so that the upward maps may run along positions.
+        generates: has ``generate``.
+        classifier: makes the classification network, where there is one.
+        places: takes ``position_ids``.
+        layers: attention calls of a forward pass.
+    """
+
+    name: str
+    build: Callable[[], hf.PreTrainedModel]
+    text: bool = True
+    pixels: bool = False
+    pair: bool = False
+    causal: bool = False
+    plain: bool = False
+    generates: bool = False
+    classifier: Callable[[], hf.PreTrainedModel] | None = None
+    places: bool = True
+    layers: int = 2
+
+    @property
+    def padded(self) -> bool:
+        """Whether its rows may be padded."""
+        return self.text
+
+    def network(self) -> hf.PreTrainedModel:
+        """A copy of the family's network, in evaluation mode, with eager attention."""
+        return copy.deepcopy(_built(self.name, "build"))
+
+    def classification(self) -> hf.PreTrainedModel:
+        """A copy of the family's classification network."""
+        return copy.deepcopy(_built(self.name, "classifier"))
+
+    def inputs(self, rows: int = 2, seed: int = 0) -> dict[str, Tensor]:
+        """Rows without padding."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs = {}
+        if self.text:
+            inputs |= _words(rows, LENGTH, generator)
+        if self.pair:
+            inputs |= {"decoder_" + name: value for name, value in _words(rows, TARGETS, generator).items()}
+        if self.pixels:
+            size = 32 if self.name == "swin" else 16
+            inputs["pixel_values"] = torch.randn(rows, 3, size, size, generator=generator)
+        return inputs
+
+    def pad(self, inputs: dict[str, Tensor], side: str) -> dict[str, Tensor]:
+        """The same rows with padding on one side, whose words are no padding words: only the mask tells."""
+        padded = dict(inputs)
+        for prefix in ("", "decoder_"):
+            if prefix + "input_ids" in inputs:
+                padded |= {prefix + name: value for name, value in self._pad(inputs, prefix, side).items()}
+        if self.places and not self.pair:
+            padded["position_ids"] = (padded["attention_mask"].cumsum(1) - 1).clamp_min(0) + self._first_place
+        return padded
+
+    @property
+    def _first_place(self) -> int:
+        return 1 + SPECIAL["pad_token_id"] if self.name == "roberta" else 0
+
+    def _pad(self, inputs: dict[str, Tensor], prefix: str, side: str) -> dict[str, Tensor]:
+        words, mask = inputs[prefix + "input_ids"], inputs[prefix + "attention_mask"]
+        filler = torch.full((len(words), EXTRA), 7)
+        if self.name == "roberta":
+            filler = torch.zeros_like(filler)
+        parts = [(words, mask), (filler, torch.zeros_like(filler))]
+        parts = parts if side == "right" else parts[::-1]
+        return {
+            "input_ids": torch.cat([part[0] for part in parts], 1),
+            "attention_mask": torch.cat([part[1] for part in parts], 1),
+        }
+
+
+def _words(rows: int, length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    words = torch.randint(8, WORDS - 1, (rows, length), generator=generator)
+    words[:, -1] = WORDS - 1  # CLIP pools its end token
+    return {"input_ids": words, "attention_mask": torch.ones_like(words)}
+
+
+@cache
+def _built(name: str, maker: str) -> hf.PreTrainedModel:
+    family = next(each for each in FAMILIES if each.name == name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(len(name))
+        net = getattr(family, maker)()
+        for parameter in net.parameters():  # biases start at 0, norms at 1: a test would not see them
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    net.set_attn_implementation("eager")
+    return net.eval()
+
+
+def logits(output: Any) -> Tensor:
+    """What the tests compare."""
+    return output.logits if "logits" in output else output.logits_per_image
+
+
+def forward(net: hf.PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
+    """Its logits without gradients."""
+    with torch.no_grad():
+        return logits(net(**inputs))
+
+
+class Observer(Messenger):
+    """Gives every site its expectation, so that padding changes no draw, and keeps the posteriors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[str, SitePosterior] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        posterior = msg["infer"].get(INFER_KEY)
+        if isinstance(posterior, SitePosterior):
+            self.sites[msg["name"]] = posterior
+            msg["value"] = exp_carrying_log(posterior.distribution.log_mean)
+
+
+def observe(net: hf.PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, SitePosterior]]:
+    """Logits and the posterior of every site at the posterior expectation."""
+    with torch.no_grad(), Observer() as observer:
+        out = logits(net(**inputs))
+    return out, observer.sites
+
+
+def maps(posterior: SitePosterior) -> dict[str, Tensor]:
+    """What must not move: concentration, scale, prior and KL of every pair, ``[B, H, T, S]``."""
+    weibull, gamma = posterior.distribution, posterior.prior
+    shape = gamma.batch_shape
+    return {
+        "concentration": weibull.concentration.expand(shape),
+        "scale": weibull.log_scale.exp().expand(shape),
+        "prior": gamma.concentration.expand(shape),
+        "kl": kl_divergence(weibull, gamma).expand(shape),
+    }
+
+
+def program(net: hf.PreTrainedModel, num_data: int | None = None) -> Callable[..., Any]:
+    """A Pyro program with a likelihood on every logit."""
+
+    def model(inputs: dict[str, Tensor]) -> Tensor:
+        rows = len(next(iter(inputs.values())))
+        with pyro.plate("data", num_data or rows, subsample=torch.arange(rows)):
+            out = logits(net(**inputs))
+            law = pyro.distributions.Normal(out, 1.0).to_event(out.dim() - 1)
+            pyro.sample("y", law, obs=torch.ones_like(out))
+        return out
+
+    return model
+
+
+@contextmanager
+def counted(net: torch.nn.Module) -> Iterator[list[int]]:
+    """Counts the network's forward passes."""
+    calls: list[int] = []
+    handle = net.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def trace(model: Callable[..., Any], *args: Any) -> Any:
+    """Pyro's trace of a model."""
+    return poutine.trace(model).get_trace(*args)
+
+
+def small(**options: Any) -> dict[str, Any]:
+    return SMALL | SPECIAL | options
+
+
+def grouped(**options: Any) -> dict[str, Any]:
+    return small(num_attention_heads=4, num_key_value_heads=2, **options)
+
+
+def gpt2_options(**options: Any) -> dict[str, Any]:
+    base = {"vocab_size": WORDS, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}
+    return base | {"initializer_range": 0.3} | SPECIAL | options
+
+
+def distilbert() -> dict[str, Any]:
+    base = {"vocab_size": WORDS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
+    return base | {"max_position_embeddings": 40, "initializer_range": 0.3, "pad_token_id": 0}
+
+
+def opt() -> dict[str, Any]:
+    base = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    base |= {"ffn_dim": 16, "max_position_embeddings": 40, "word_embed_proj_dim": 16, "init_std": 0.3}
+    return base | SPECIAL
+
+
+def clip() -> hf.PreTrainedModel:
+    words = small(projection_dim=8, eos_token_id=WORDS - 1)
+    return hf.CLIPModel(hf.CLIPConfig(text_config=words, vision_config=PICTURE, projection_dim=8))
+
+
+def swin() -> hf.PreTrainedModel:
+    options = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4]}
+    return hf.SwinForImageClassification(
+        hf.SwinConfig(**options, window_size=4, initializer_range=0.3, drop_path_rate=0.0)
+    )
+
+
+def modernbert(cls: Any) -> hf.PreTrainedModel:
+    options = small(cls_token_id=1, sep_token_id=2, local_attention=4, global_attn_every_n_layers=2)
+    return cls(hf.ModernBertConfig(**options))
+
+
+def t5() -> dict[str, Any]:
+    base = {"vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2}
+    return base | {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def pair(cls: Any, config: Any) -> hf.PreTrainedModel:
+    """With position embeddings of 0, since these families place tokens by their index, padding included."""
+    start = {"decoder_start_token_id": 1, "forced_eos_token_id": None}
+    net = cls(config(**PAIR, **SPECIAL, **start))
+    for stack in (net.model.encoder, net.model.decoder):
+        stack.embed_positions.register_forward_hook(lambda _module, _inputs, output: output * 0)
+    return net
+
+
+FAMILIES = [
+    Family(
+        "bert",
+        lambda: hf.BertForMaskedLM(hf.BertConfig(**small())),
+        plain=True,
+        classifier=lambda: hf.BertForSequenceClassification(hf.BertConfig(**small())),
+    ),
+    Family(
+        "albert",
+        lambda: hf.AlbertForMaskedLM(hf.AlbertConfig(**small(embedding_size=8))),
+        plain=True,
+        classifier=lambda: hf.AlbertForSequenceClassification(hf.AlbertConfig(**small(embedding_size=8))),
+    ),
+    Family(
+        "roberta",
+        lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**small())),
+        plain=True,
+        classifier=lambda: hf.RobertaForSequenceClassification(hf.RobertaConfig(**small())),
+    ),
+    Family(
+        "electra",
+        lambda: hf.ElectraForMaskedLM(hf.ElectraConfig(**small(embedding_size=8))),
+        plain=True,
+        classifier=lambda: hf.ElectraForSequenceClassification(hf.ElectraConfig(**small(embedding_size=8))),
+    ),
+    Family(
+        "distilbert",
+        lambda: hf.DistilBertForMaskedLM(hf.DistilBertConfig(**distilbert())),
+        plain=True,
+        classifier=lambda: hf.DistilBertForSequenceClassification(hf.DistilBertConfig(**distilbert())),
+    ),
+    Family(
+        "vit",
+        lambda: hf.ViTForImageClassification(hf.ViTConfig(**PICTURE)),
+        text=False,
+        pixels=True,
+        plain=True,
+        places=False,
+        classifier=lambda: hf.ViTForImageClassification(hf.ViTConfig(**PICTURE)),
+    ),
+    Family("clip", clip, pixels=True, layers=4, causal=True),
+    Family("swin", swin, text=False, pixels=True, places=False, layers=4, classifier=swin),
+    Family(
+        "modernbert",
+        lambda: modernbert(hf.ModernBertForMaskedLM),
+        classifier=lambda: modernbert(hf.ModernBertForSequenceClassification),
+    ),
+    Family(
+        "gpt2",
+        lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**gpt2_options())),
+        causal=True,
+        generates=True,
+        classifier=lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(**gpt2_options())),
+    ),
+    Family("opt", lambda: hf.OPTForCausalLM(hf.OPTConfig(**opt())), causal=True, generates=True),
+    Family(
+        "llama",
+        lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**grouped())),
+        causal=True,
+        generates=True,
+        classifier=lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**grouped())),
+    ),
+    Family(
+        "gemma2",
+        lambda: hf.Gemma2ForCausalLM(
+            hf.Gemma2Config(
+                **grouped(head_dim=8, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=2.0)
+            )
+        ),
+        causal=True,
+        generates=True,
+    ),
+    Family(
+        "t5",
+        lambda: hf.T5ForConditionalGeneration(hf.T5Config(**t5())),
+        pair=True,
+        causal=True,
+        generates=True,
+        layers=6,
+    ),
+    Family(
+        "bart",
+        lambda: pair(hf.BartForConditionalGeneration, hf.BartConfig),
+        pair=True,
+        causal=True,
+        generates=True,
+        layers=6,
+    ),
+    Family(
+        "marian",
+        lambda: pair(hf.MarianMTModel, hf.MarianConfig),
+        pair=True,
+        causal=True,
+        generates=True,
+        layers=6,
+    ),
+]
+
+REFUSED: dict[str, Callable[[], hf.PreTrainedModel]] = {
+    "Deberta": lambda: hf.DebertaModel(hf.DebertaConfig(**small())),
+    "MPNet": lambda: hf.MPNetModel(hf.MPNetConfig(**small())),
+    "XLNet": lambda: hf.XLNetModel(
+        hf.XLNetConfig(vocab_size=WORDS, d_model=16, n_layer=2, n_head=2, d_inner=16)
+    ),
+    "Longformer": lambda: hf.LongformerModel(hf.LongformerConfig(**small(), attention_window=4)),
+    "GPTJ": lambda: hf.GPTJModel(hf.GPTJConfig(**gpt2_options(rotary_dim=4))),
+}
