@@ -108,20 +108,20 @@ class SchedulerOptions:
         name: "linear", "cosine", "constant", "constant_with_warmup", ... as transformers names them.
         warmup_steps: steps of linear warm-up, >= 0; None takes ``warmup_fraction``.
         warmup_fraction: warm-up as a fraction of the run, in [0, 1].
+        arguments: further arguments of the schedule (``min_lr`` of "cosine_with_min_lr", ...).
 
     Raises:
         ValueError: a number out of its range.
 
     Example:
-        >>> optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
-        >>> scheduler = SchedulerOptions("linear", warmup_steps=2).build(optimizer, 10)
-        >>> scheduler.get_last_lr()
-        [0.0]
+        >>> SchedulerOptions("cosine", warmup_fraction=0.2).warmup(50)
+        10
     """
 
     name: str = "linear"
     warmup_steps: int | None = None
     warmup_fraction: float = 0.1
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.warmup_steps is not None and self.warmup_steps < 0:
@@ -133,13 +133,24 @@ class SchedulerOptions:
                 f"SchedulerOptions.warmup_fraction: expected a number in [0, 1], got {self.warmup_fraction}"
             )
 
+    def warmup(self, total_steps: int) -> int:
+        """Steps of warm-up in a run of ``total_steps`` updates."""
+        return round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
+
     def build(self, optimizer: Optimizer, total_steps: int) -> LRScheduler:
-        """The scheduler of a run of ``total_steps`` updates."""
+        """The scheduler of a run of ``total_steps`` updates.
+
+        Raises:
+            ValueError: transformers has no scheduler of that name, or it needs further arguments.
+        """
         from transformers import get_scheduler
 
-        warmup = round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
         scheduler: LRScheduler = get_scheduler(
-            self.name, optimizer, num_warmup_steps=warmup, num_training_steps=total_steps
+            self.name,
+            optimizer,
+            num_warmup_steps=self.warmup(total_steps),
+            num_training_steps=total_steps,
+            scheduler_specific_kwargs=dict(self.arguments),
         )
         return scheduler
 

@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 class RecordWriter:
-    """Appends records to a ``.jsonl`` file, each complete on disk order once :meth:`append` returns.
+    """Appends records to a ``.jsonl`` file, each handed to the operating system once :meth:`append` returns.
 
     Numbers that are not finite become ``null``: JSON has no NaN.
 
@@ -36,7 +36,7 @@ class RecordWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self._file = path.open("ab", buffering=0)  # what could not be written is not tried again on closing
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that a killed process loses none.
@@ -44,10 +44,10 @@ class RecordWriter:
         Raises:
             OSError: the disk is full or gone; the message says where and what to do.
         """
-        line = json.dumps(_finite(record), allow_nan=False, ensure_ascii=False)
+        rest = (json.dumps(_finite(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
         try:
-            self._file.write(line + "\n")
-            self._file.flush()
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise explain_os_error(error, f"writing the records {self.path}") from error
 

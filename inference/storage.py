@@ -93,13 +93,14 @@ class RunStorage:
 
         Raises:
             CheckpointError: it could not be written, in every process.
+            OSError: the records could not.
         """
-        failure: CheckpointError | None = None
+        failure: CheckpointError | OSError | None = None
         if self._writer is not None:
             try:
                 self._writer.sync()
                 self.store.save(step, state, parts, protect)
-            except CheckpointError as error:
+            except (CheckpointError, OSError) as error:
                 failure = error
         if self._accelerator.num_processes > 1:
             message = broadcast_object_list([None if failure is None else str(failure)])[0]

@@ -95,7 +95,7 @@ class SVIDriver:
         ...             output, _ = self.attention(batch["x"], batch["x"], batch["x"])
         ...             pyro.sample("y", dist.Normal(output, 1.0).to_event(2), obs=batch["y"])
         >>> data = {"x": torch.randn(6, 5, 4), "y": torch.randn(6, 5, 4)}
-        >>> driver = SVIDriver(Regression(), batch_size=2, progress=False, cpu=True)
+        >>> driver = SVIDriver(Regression(), batch_size=2, scheduler=None, progress=False, cpu=True)
         >>> driver.fit(data, epochs=1).step
         3
     """

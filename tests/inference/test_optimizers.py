@@ -110,6 +110,10 @@ def test_linear_schedule_warms_up_and_falls_to_zero() -> None:
 
 def test_other_schedules_of_transformers_by_name() -> None:
     assert rates(SchedulerOptions("constant"), 3) == [1.0, 1.0, 1.0]
+    lowest = SchedulerOptions("cosine_with_min_lr", warmup_steps=0, arguments={"min_lr": 0.5})
+    assert rates(lowest, 10)[-1] == pytest.approx(0.5, abs=0.02)
+    with pytest.raises(ValueError, match="nonsense is not a valid SchedulerType"):
+        rates(SchedulerOptions("nonsense"), 3)
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
     torchs = CosineAnnealingLR(optimizer, 4)
     for rate in rates(SchedulerOptions("cosine", warmup_steps=0), 4):

@@ -79,5 +79,4 @@ def test_a_full_disk_is_named() -> None:
     writer = RecordWriter(full)
     with pytest.raises(OSError, match=r"writing the records /dev/full: the disk is full.*resume"):
         writer.append({"step": 1})
-    with pytest.raises(OSError, match="No space left"):
-        writer.close()  # Python tries once more to write what it holds
+    writer.close()  # does not try again
