@@ -1,0 +1,29 @@
+"""Recipes: all that a run depends on, written in YAML and checked strictly."""
+
+from probattn.recipes.attention import AttentionRecipe
+from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
+from probattn.recipes.errors import RecipeError
+from probattn.recipes.loading import load_recipe, read_recipe, recipe_names
+from probattn.recipes.network import NetworkRecipe
+from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
+from probattn.recipes.recipe import Recipe
+from probattn.recipes.reference import recipe_reference
+from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
+
+__all__ = [
+    "AttentionRecipe",
+    "DataRecipe",
+    "EarlyStoppingRecipe",
+    "LimitsRecipe",
+    "NetworkRecipe",
+    "PredictionRecipe",
+    "Recipe",
+    "RecipeError",
+    "ReportRecipe",
+    "SourceRecipe",
+    "TrainingRecipe",
+    "load_recipe",
+    "read_recipe",
+    "recipe_names",
+    "recipe_reference",
+]

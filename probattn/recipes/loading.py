@@ -1,0 +1,160 @@
+"""Reading recipes: from a file or by name, with single keys overridden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.abc import Traversable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from probattn.data import DataError
+from probattn.data.errors import shown, suggestion
+from probattn.data.text_files import read_text
+from probattn.recipes.describe import section
+from probattn.recipes.errors import RecipeError
+from probattn.recipes.problems import problems
+from probattn.recipes.recipe import Recipe
+from probattn.recipes.yaml_nodes import Places, parse, parse_value
+
+SUFFIXES = (".yaml", ".yml")
+ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("training", "steps"): "epochs"}
+"""Keys that an override drops, because it says the same in another way."""
+
+
+def recipe_names(folder: Traversable | None = None) -> tuple[str, ...]:
+    """Names of the recipes that come with the library.
+
+    Args:
+        folder: where recipes are kept; by default the library's own.
+
+    Returns:
+        The names, sorted.
+    """
+    entries = [Path(entry.name) for entry in (folder or _own_folder()).iterdir()]
+    return tuple(sorted(entry.stem for entry in entries if entry.suffix in SUFFIXES))
+
+
+def load_recipe(
+    path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
+) -> Recipe:
+    """Reads a recipe and checks all of it.
+
+    Paths in it that are relative are relative to the current folder and come out absolute.
+
+    Args:
+        path_or_name: a file that ends in .yaml or .yml, or the name of a recipe that comes with the library.
+        overrides: keys to replace, as ``training.learning_rate=1e-4``; the values are YAML. Giving one of
+            ``training.epochs`` and ``training.steps`` drops the other.
+        folder: where named recipes are kept; by default the library's own.
+
+    Returns:
+        The recipe, every key filled in.
+
+    Raises:
+        RecipeError: no such recipe, or what is wrong with it, in one line.
+
+    Example:
+        >>> load_recipe("sentiment_babn", ["training.steps=100"]).training.steps
+        100
+    """
+    where = str(path_or_name)
+    if where.endswith(SUFFIXES):
+        path = Path(where).expanduser()
+        try:
+            text = read_text(path)
+        except DataError as error:
+            raise RecipeError(where, [str(error).removeprefix(f"{path}").lstrip(": ")]) from None
+        return read_recipe(text, where, overrides, name=path.stem).resolved()
+    folder = folder or _own_folder()
+    names = recipe_names(folder)
+    if where not in names:
+        said = (
+            f"expected a file that ends in {' or '.join(SUFFIXES)}, or a recipe that comes with the library"
+        )
+        raise RecipeError(where, [f"{said} ({', '.join(names)}){suggestion(where, names)}"])
+    text = folder.joinpath(f"{where}.yaml").read_text(encoding="utf-8")
+    return read_recipe(text, where, overrides, name=where).resolved()
+
+
+def read_recipe(
+    text: str, where: str = "recipe", overrides: Sequence[str] = (), *, name: str | None = None
+) -> Recipe:
+    r"""Makes a recipe of YAML text.
+
+    Args:
+        text: the YAML.
+        where: what it is, for messages.
+        overrides: keys to replace, as ``training.learning_rate=1e-4``.
+        name: the run's name where the text gives none.
+
+    Returns:
+        The recipe, every key filled in; relative paths stay as they are.
+
+    Raises:
+        RecipeError: what is wrong with it, in one line.
+
+    Example:
+        >>> text = "data: {train: my.csv}\ntraining: {lerning_rate: 1}"
+        >>> try:
+        ...     read_recipe(text)
+        ... except RecipeError as error:
+        ...     print(error)
+        recipe: unknown key 'lerning_rate' in training (line 2); did you mean 'learning_rate'?
+    """
+    content, places = parse(text, where)
+    for override in overrides:
+        _override(content, places, override, where)
+    if name is not None:
+        content.setdefault("name", re.sub(r"[^\w .-]", "-", name).lstrip(" .-_") or "run")
+    content = _without_empty_sections(content)
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError(where, problems(error, Recipe, places)) from None
+
+
+def _without_empty_sections(content: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out sections of which only the name stands there."""
+    fields = Recipe.model_fields
+    return {
+        key: value
+        for key, value in content.items()
+        if not (value is None and key in fields and section(fields[key].annotation) is not None)
+    }
+
+
+def _own_folder() -> Traversable:
+    """The recipes lie among the files of ``probattn.models``; they are read as data, and it is not imported."""
+    return files("probattn").joinpath("models", "recipes")
+
+
+def _override(content: dict[str, Any], places: Places, override: str, where: str) -> None:
+    dotted, equals, text = override.partition("=")
+    names = tuple(name.strip() for name in dotted.split("."))
+    if not equals or not all(names):
+        raise RecipeError(where, [f"override {override!r}: expected key=value, such as training.seed=1"])
+    try:
+        value = parse_value(text)
+    except RecipeError as error:
+        raise RecipeError(where, [f"override {override!r}: {error.problems[0]}"]) from None
+    here = content
+    for depth, name in enumerate(names[:-1]):
+        inner = here.get(name)
+        if isinstance(inner, str) and names[0] == "data" and depth == 1:
+            inner = {"source": inner}
+        if inner is not None and not isinstance(inner, Mapping):
+            held = ".".join(names[: depth + 1])
+            raise RecipeError(
+                where, [f"override {override!r}: expected a section in {held}, got {shown(inner)}"]
+            )
+        here[name] = inner = dict(inner or {})
+        here = inner
+    here[names[-1]] = value
+    here.pop(ALTERNATIVES.get(names, ""), None)
+    for path in [path for path in places if path[: len(names)] == names]:
+        del places[path]
+    places[names] = f"override {override}"

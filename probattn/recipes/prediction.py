@@ -1,0 +1,55 @@
+"""Prediction and report of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from probattn.recipes.section import Section
+
+
+class PredictionRecipe(Section):
+    """How predictions are drawn."""
+
+    num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
+    chunk_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="Draws that go through the network at once, to bound memory; null for all.",
+    )
+    batch_size: int = Field(default=32, ge=1, description="Texts of a batch.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
+
+
+class ReportRecipe(Section):
+    """What the report shows."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too (same data, seed and number of "
+        "updates) and to compare.",
+    )
+    bins: int = Field(
+        default=10, ge=2, le=100, description="Bins of the reliability diagram and of the calibration errors."
+    )
+    thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default_factory=lambda: [0.001, 0.01, 0.05, 0.1, 0.2, 0.5],
+        min_length=1,
+        description="p-values of the PAvPU curve.",
+    )
+    resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    texts: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, description="Texts of one's own choice whose attention maps are shown."
+    )
+    uncertain: int = Field(
+        default=4, ge=0, le=50, description="Most uncertain test texts whose attention maps are shown."
+    )
+    mistakes: int = Field(default=8, ge=0, le=100, description="Most confident mistakes that are listed.")
+    map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
+        default="last", description="Layers whose attention maps are shown."
+    )
+    heads: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
+    )

@@ -1,0 +1,85 @@
+"""The page that describes every key of a recipe, made from the descriptions that the keys themselves carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from probattn.recipes.describe import allowed, section
+from probattn.recipes.recipe import Recipe
+from probattn.recipes.yaml_nodes import RecipeDumper
+
+HEAD = """# Recipe reference
+
+A recipe is a YAML file: `probattn train my.yaml`. Only `data.train` must be given; a section that is left out has its
+defaults. An unknown key, a value out of its range or a wrong type is an error that names the line. Numbers and words
+are read as YAML 1.2 has them (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
+command is run. [`load_recipe`][probattn.recipes.load_recipe] reads a recipe and overrides single keys:
+`load_recipe("my.yaml", ["training.learning_rate=1e-4"])`.
+"""
+
+
+def recipe_reference() -> str:
+    """The page of the documentation that describes every key.
+
+    Returns:
+        Markdown: a table a section, with what each key takes, its default and its meaning.
+
+    Example:
+        >>> recipe_reference().splitlines()[0]
+        '# Recipe reference'
+    """
+    parts = [HEAD, *_section("Keys at the top", Recipe, "")]
+    return "\n".join(parts)
+
+
+def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> list[str]:
+    lines = [f"{'#' * level} {title}", ""]
+    plain = {name: field for name, field in model.model_fields.items() if section(field.annotation) is None}
+    inner = {name: field for name, field in model.model_fields.items() if name not in plain}
+    if prefix:
+        lines += [_about(model), ""]
+    if plain:
+        lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
+        lines += [_row(name, field) for name, field in plain.items()]
+        lines.append("")
+    shared: dict[type[BaseModel], list[str]] = {}
+    for name, field in inner.items():
+        found = section(field.annotation)
+        assert found is not None
+        shared.setdefault(found, []).append(name)
+    for found, names in shared.items():
+        heading = ", ".join(f"`{prefix}{name}`" for name in names)
+        block = _section(heading, found, f"{prefix}{names[0]}.", min(level + bool(prefix), 4))
+        described = [f"- `{name}`: {inner[name].description}{_optional(inner[name])}" for name in names]
+        if len(names) > 1 or inner[names[0]].default is None:
+            block[1:1] = ["", *described]
+        lines += block
+    return lines
+
+
+def _optional(field: FieldInfo) -> str:
+    return " Must be given." if field.is_required() else ""
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    cells = (f"`{name}`", allowed(field), _default(field), field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "must be given"
+    text = yaml.dump(value, Dumper=RecipeDumper, default_flow_style=True, width=1000).removesuffix("...\n")
+    return f"`{text.strip()}`"
+
+
+def _about(model: type[BaseModel]) -> str:
+    paragraphs = (model.__doc__ or "").strip().split("\n\n")
+    kept = (" ".join(paragraph.split()) for paragraph in paragraphs if "Example:" not in paragraph)
+    return " ".join(kept).replace("``", "`")

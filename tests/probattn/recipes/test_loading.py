@@ -1,0 +1,166 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probattn import BayesianAttention
+from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
+
+
+def said(path: Path | str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my first.yaml"
+    path.write_text(
+        "data:\n  train: texts.csv\n  test: {source: test.tsv, text: review}\ntraining:\n  epochs: 2\n"
+    )
+    return path
+
+
+def test_the_recipes_that_come_with_the_library() -> None:
+    assert recipe_names() == NAMES
+    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_of_them_loads_and_round_trips(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.output == f"runs/{name}"
+    assert read_recipe(recipe.dump()) == recipe
+    assert recipe.data.train.source == "rotten_tomatoes"
+    assert recipe.data.shifted is not None and recipe.data.shifted.source == "imdb"
+    assert recipe.data.out_of_domain is not None and recipe.data.out_of_domain.source == "bbc_news"
+
+
+def test_what_they_are_named_after() -> None:
+    methods = {name: load_recipe(name).attention.build() for name in NAMES}
+    assert methods == {
+        "demo": BayesianAttention(),
+        "sentiment_babn": BayesianAttention(),
+        "sentiment_bam": BayesianAttention.bam(),
+        "sentiment_deterministic": None,
+        "sentiment_paper": BayesianAttention.paper(),
+    }
+    babn, deterministic = load_recipe("sentiment_babn"), load_recipe("sentiment_deterministic")
+    assert (babn.data, babn.network) == (deterministic.data, deterministic.network)
+    assert babn.training == deterministic.training
+    assert not deterministic.report.baseline
+
+
+def test_named_recipes_are_read_as_data() -> None:
+    code = (
+        "import sys; from probattn.recipes import load_recipe; load_recipe('demo')\n"
+        "print([name for name in sys.modules if name.startswith(('probattn.models', 'probattn.inference'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_file_gives_its_name_and_absolute_paths(file: Path) -> None:
+    recipe = load_recipe("my first.yaml")
+    assert (recipe.name, recipe.output) == ("my first", "runs/my first")
+    assert recipe.data.train.source == str(file.parent / "texts.csv")
+    assert recipe.data.test is not None
+    assert (recipe.data.test.source, recipe.data.test.text) == (str(file.parent / "test.tsv"), "review")
+    assert read_recipe(recipe.dump()) == recipe
+
+
+def test_a_file_with_an_odd_name(tmp_path: Path) -> None:
+    path = tmp_path / "_a+b.yml"
+    path.write_text("data: {train: imdb}\n")
+    assert load_recipe(path).name == "a-b"
+
+
+def test_overrides(file: Path) -> None:
+    overrides = [
+        "training.learning_rate=3e-5",
+        "training.early_stopping.patience=1",
+        "data.train.text=review",
+        "data.out_of_domain=bbc_news",
+        "attention.layers=[0, -1]",
+        "training.precision=no",
+        "name=other",
+        "report.texts=['a: b', c]",
+    ]
+    recipe = load_recipe(file, overrides)
+    assert recipe.training.learning_rate == 3e-5
+    assert recipe.training.early_stopping is not None and recipe.training.early_stopping.patience == 1
+    assert (recipe.data.train.source, recipe.data.train.text) == (str(file.parent / "texts.csv"), "review")
+    assert recipe.data.out_of_domain is not None
+    assert recipe.attention.layers == [0, -1]
+    assert recipe.training.precision == "no"
+    assert (recipe.name, recipe.output) == ("other", "runs/other")
+    assert recipe.report.texts == ["a: b", "c"]
+
+
+def test_an_override_of_the_length_drops_the_other_one(file: Path) -> None:
+    recipe = load_recipe(file, ["training.steps=7"])
+    assert (recipe.training.steps, recipe.training.epochs) == (7, None)
+    assert load_recipe("demo", ["training.epochs=1"]).training.epochs == 1
+
+
+def test_an_override_replaces_a_section_and_its_lines(file: Path) -> None:
+    assert said(file, "training={batch_size: 0}") == (
+        "training.batch_size (override training={batch_size: 0}): expected a whole number >= 1, got 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "override 'seed': expected key=value, such as training.seed=1"),
+        ("training.=1", "override 'training.=1': expected key=value, such as training.seed=1"),
+        (
+            "training.epochs.x=1",
+            "override 'training.epochs.x=1': expected a section in training.epochs, got 2",
+        ),
+        (
+            "training.seed=[1",
+            (
+                "override 'training.seed=[1': not valid YAML (line 1, column 10): while parsing a flow sequence, "
+                "expected ',' or ']', but got '<stream end>'"
+            ),
+        ),
+    ],
+)
+def test_what_is_no_override(file: Path, override: str, message: str) -> None:
+    assert said(file, override) == message
+
+
+def test_recipes_that_are_not_there(file: Path) -> None:
+    assert said("sentiment_babm") == (
+        "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (demo, sentiment_babn, "
+        "sentiment_bam, sentiment_deterministic, sentiment_paper); did you mean 'sentiment_bam'?"
+    )
+    assert said("my_first.yaml") == "no such file; did you mean 'my first.yaml'?"
+
+
+def test_files_that_are_no_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("")
+    assert said(path) == "expected text, got an empty file"
+    path.write_text("# nothing yet\n")
+    assert said(path) == "expected keys and values, got none"
+    path.write_bytes(b"data:\n  train: imdb\nname: caf\xe9\n")
+    assert said(path).startswith("line 3: expected UTF-8 text, got the byte 0xe9 (offset 29)")
+
+
+def test_sections_of_which_only_the_name_is_there() -> None:
+    recipe = read_recipe("data: {train: imdb}\ntraining:\n  # epochs: 2\nreport:\n")
+    assert recipe == read_recipe("data: {train: imdb}\n")

@@ -1,0 +1,191 @@
+"""Sections against what they configure."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import SchedulerType
+
+from probattn import BayesianAttention
+from probattn.attention import bayesian
+from probattn.data import BUILT_IN, ROLES, DataError, Source
+from probattn.recipes import (
+    AttentionRecipe,
+    DataRecipe,
+    LimitsRecipe,
+    NetworkRecipe,
+    Recipe,
+    RecipeError,
+    SourceRecipe,
+    TrainingRecipe,
+    read_recipe,
+)
+from probattn.recipes.section import Section
+
+OPTIONS = [field.name for field in fields(BayesianAttention)]
+
+
+def choices(section: type[Section], key: str) -> tuple[Any, ...]:
+    return get_args(section.model_fields[key].annotation)
+
+
+def test_every_option_of_the_attention_is_a_key_with_the_same_default() -> None:
+    own = {"method", "preset", "layers", "kind"}
+    assert set(AttentionRecipe.model_fields) == own | set(OPTIONS)
+    for field in fields(BayesianAttention):
+        assert AttentionRecipe.model_fields[field.name].default == field.default, field.name
+
+
+def test_choices_are_those_of_what_they_configure() -> None:
+    for key, kind in (
+        ("posterior", bayesian.PosteriorFamily),
+        ("upward", bayesian.UpwardAxis),
+        ("prior", bayesian.PriorKind),
+        ("scores", bayesian.ScoreScale),
+        ("noise", bayesian.NoiseKind),
+        ("kl_reduction", bayesian.KLReduction),
+    ):
+        assert choices(AttentionRecipe, key) == get_args(kind), key
+    assert set(choices(TrainingRecipe, "schedule")) <= {item.value for item in SchedulerType}
+    for name in choices(TrainingRecipe, "optimizer"):
+        assert issubclass(
+            getattr(torch.optim, TrainingRecipe(optimizer=name).optimizer_class), torch.optim.Optimizer
+        )
+
+
+@pytest.mark.parametrize(
+    ("written", "options"),
+    [
+        ({}, BayesianAttention()),
+        ({"method": "bam"}, BayesianAttention.bam()),
+        ({"method": "bam", "concentration": 5}, BayesianAttention.bam(5.0)),
+        ({"method": "bam", "posterior": "lognormal"}, BayesianAttention.bam(posterior="lognormal")),
+        ({"preset": "paper"}, BayesianAttention.paper()),
+        ({"preset": "paper", "sigma": 0.5}, BayesianAttention.paper(sigma=0.5)),
+        ({"method": "deterministic", "rho": 3.0}, None),
+    ],
+)
+def test_what_is_left_out_comes_from_preset_and_method(
+    written: dict[str, Any], options: BayesianAttention | None
+) -> None:
+    recipe = AttentionRecipe(**written)
+    assert recipe.build() == options
+    assert AttentionRecipe(**recipe.model_dump()) == recipe
+
+
+def test_the_baseline_differs_in_one_word() -> None:
+    recipe = read_recipe("data: {train: imdb}\nattention: {method: bam}\n")
+    expected = recipe.model_dump()
+    expected["attention"]["method"] = "deterministic"
+    assert recipe.baseline().model_dump() == expected
+    assert read_recipe(recipe.baseline().dump()) == recipe.baseline()
+
+
+def test_length_of_the_training() -> None:
+    assert (TrainingRecipe().epochs, TrainingRecipe().steps) == (3, None)
+    assert (TrainingRecipe(steps=9).epochs, TrainingRecipe(steps=9).steps) == (None, 9)
+
+
+def test_a_source_has_the_keys_of_a_source() -> None:
+    assert set(SourceRecipe.model_fields) == {field.name for field in fields(Source)}
+    for field in fields(Source):
+        if field.name not in ("source", "label_map"):
+            assert SourceRecipe.model_fields[field.name].default == field.default, field.name
+    written = {"source": "a.csv", "text": "review", "label_map": {"0": "bad"}, "quotes": False}
+    assert SourceRecipe(**written).build() == Source(**written)
+    for name in BUILT_IN:
+        assert f"`{name}`" in str(SourceRecipe.model_fields["source"].description)
+
+
+def test_every_role_of_the_data_has_a_source_and_a_limit() -> None:
+    assert tuple(LimitsRecipe.model_fields) == ROLES
+    assert tuple(DataRecipe.model_fields)[: len(ROLES)] == ROLES
+
+
+def test_data_are_read_as_the_recipe_says(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text("review,stars\n" + "".join(f"text {n},{n % 2}\n" for n in range(100)))
+    data = DataRecipe.model_validate(
+        {
+            "train": {"source": str(path), "text": "review", "label": "stars"},
+            "test_fraction": 0.2,
+            "limits": {"train": 20, "test": 3},
+        }
+    )
+    task = data.load()
+    assert (len(task.train), len(task.test)) == (20, 3)
+    assert 1 <= len(task.validation) <= 25
+    with pytest.raises(DataError, match="expected a column 'text'"):
+        DataRecipe.model_validate({"train": str(path)}).load()
+
+
+def test_the_network_that_comes_with_a_package() -> None:
+    folder = Path(NetworkRecipe().locate())
+    assert folder.name == "model"
+    assert (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()
+
+
+def test_networks_in_folders_and_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        NetworkRecipe(name="google/electra-small-discriminator").locate()
+        == "google/electra-small-discriminator"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net").mkdir()
+    with pytest.raises(
+        RecipeError, match=r"network.name: expected a folder with a config.json, got 'net' without"
+    ):
+        NetworkRecipe(name="net").locate()
+    (tmp_path / "net" / "config.json").write_text("{}")
+    assert NetworkRecipe(name="net").locate() == "net"
+    assert NetworkRecipe(name="net").resolved().name == str(tmp_path / "net")
+    assert NetworkRecipe().resolved() == NetworkRecipe()
+    with pytest.raises(RecipeError, match=r"got './nte', and there is no such folder"):
+        NetworkRecipe(name="./nte").locate()
+
+
+NUMBERS = st.floats(1e-12, 9, allow_nan=False) | st.integers(1, 9)
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=10)
+RECIPES = st.fixed_dictionaries(
+    {
+        "data": st.fixed_dictionaries(
+            {"train": st.sampled_from(sorted(BUILT_IN)) | WORDS.map(lambda word: f"{word}.csv")}
+        )
+    },
+    optional={
+        "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,8}", fullmatch=True),
+        "attention": st.fixed_dictionaries(
+            {"method": st.sampled_from(["babn", "bam", "deterministic"])},
+            optional={
+                "rho": NUMBERS,
+                "layers": st.sampled_from(["all", "last"])
+                | st.lists(st.integers(-3, 3), min_size=1, max_size=3),
+                "preset": st.sampled_from(["default", "paper"]),
+            },
+        ),
+        "training": st.fixed_dictionaries(
+            {},
+            optional={
+                "learning_rate": NUMBERS,
+                "site_learning_rate": st.none() | NUMBERS,
+                "precision": st.sampled_from(["no", "bf16"]),
+                "optimizer_arguments": st.dictionaries(st.just("eps"), NUMBERS),
+                "early_stopping": st.none() | st.fixed_dictionaries({"patience": st.integers(1, 9)}),
+            },
+        ),
+        "report": st.fixed_dictionaries({"texts": st.lists(WORDS, max_size=3)}),
+    },
+)
+
+
+@given(RECIPES)
+@settings(deadline=None)
+def test_a_recipe_that_is_written_out_reads_as_an_equal_one(content: dict[str, Any]) -> None:
+    recipe = Recipe.model_validate(content)
+    again = read_recipe(recipe.dump())
+    assert again == recipe
+    assert again.dump() == recipe.dump()
