@@ -228,5 +228,6 @@ def refuse_checkpointing(module: nn.Module, _: object) -> None:
     if any(getattr(part, "gradient_checkpointing", False) for part in module.modules()):
         raise RuntimeError(
             f"{type(module).__name__}: activation checkpointing recomputes attention during the backward pass, "
-            "outside Pyro's handlers, and is not supported; call gradient_checkpointing_disable() on the network"
+            "outside Pyro's handlers, and is not supported; call activation_checkpointing_disable(), in older versions "
+            "of transformers gradient_checkpointing_disable()"
         )

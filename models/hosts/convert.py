@@ -239,7 +239,7 @@ def _hosted_sites(
         call.stack for call in found if call.causal
     }  # their cross attention must not mix queries either
     for call in calls:
-        key = (call.stack, call.kind, call.num_heads, call.shape)
+        key = (call.stack, call.kind, call.num_heads, call.shape, call.window)
         chain = chains.setdefault(key, UpwardChain())
         if call.module in hosted:
             hosted[call.module].site.join(chain)
@@ -256,6 +256,11 @@ def _hosted_sites(
 def _site(
     method: BayesianAttention, call: AttentionCall, chain: UpwardChain, *, causal: bool
 ) -> AttentionSite:
+    if method.has_upward_path and method.upward == "positions" and not (causal or call.rows_alike):
+        raise ValueError(
+            f"{call.name}: upward='positions' mixes queries, but here queries see different keys (windows); "
+            "use upward='heads'"
+        )
     spec = SiteSpec(
         call.num_heads,
         call.head_dim,

@@ -38,6 +38,9 @@ class AttentionCall:
         head_dim: size of a key head.
         shape: rows per datum, queries and keys of the dry run; calls of different shapes share no upward chain.
         max_positions: longest query length of the network, if it has one.
+        window: how far a query sees, in families that limit it in some layers. With a cache their keys are fewer, so
+            calls of different windows share no upward chain.
+        rows_alike: whether all queries of a datum see the same keys.
     """
 
     name: str
@@ -51,6 +54,8 @@ class AttentionCall:
     head_dim: int
     shape: tuple[int, int, int]
     max_positions: int | None
+    window: int | None = None
+    rows_alike: bool = True
 
     @property
     def windowed(self) -> bool:
@@ -90,6 +95,7 @@ class _Recorded:
     query: torch.Size
     key: torch.Size
     valid: Tensor | None
+    window: int | None
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
@@ -116,7 +122,7 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         valid = None if attention_mask is None else valid_pairs(module, attention_mask)
-        records.append(_Recorded(module, query.shape, key.shape, valid))
+        records.append(_Recorded(module, query.shape, key.shape, valid, kwargs.get("sliding_window")))
         return eager_attention(module)(module, query, key, value, attention_mask, **kwargs)
 
     with implementation(net, RECORDER, record), quiet_evaluation(net):
@@ -226,6 +232,8 @@ def _describe(net: PreTrainedModel, records: list[_Recorded]) -> Iterator[Attent
             head_dim=head_dim,
             shape=(rows // 2, queries, keys),
             max_positions=_max_positions(net, record),
+            window=record.window,
+            rows_alike=record.window is None and _rows_alike(record.valid),
         )
 
 
@@ -235,6 +243,10 @@ def _is_causal(record: _Recorded) -> bool:
         return False
     above = torch.ones(queries, keys, dtype=torch.bool, device=record.valid.device).triu(1)
     return not bool((record.valid & above).any())
+
+
+def _rows_alike(valid: Tensor | None) -> bool:
+    return valid is None or bool((valid == valid[:, :, :1]).all())
 
 
 def _stack(name: str) -> str:

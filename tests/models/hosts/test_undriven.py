@@ -1,0 +1,263 @@
+"""A converted network without a driver: predictions, generation, and what is refused."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+from probattn import BayesianAttention
+from probattn.models import convert, inspect, revert
+
+
+def by_name(families, name):
+    return next(family for family in families.FAMILIES if family.name == name)
+
+
+def converted(families, name, method=None, **selection):
+    torch.manual_seed(0)
+    return convert(by_name(families, name).network(), method or BayesianAttention(), **selection)
+
+
+@pytest.fixture
+def bert(families):
+    return by_name(families, "bert")
+
+
+def test_output_attentions_are_the_normalised_expectation(families, family):
+    inputs = family.inputs()
+    eager = attentions(family.network(), inputs)
+    net = convert(family.network(), BayesianAttention())
+    ours = attentions(net, inputs)
+    assert len(ours) == len(eager) == family.layers
+    for mine, theirs in zip(ours, eager, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    revert(net)
+    torch.manual_seed(0)
+    convert(net, families.FULL)
+    _, sites = families.observe(net, inputs)
+    for mine in attentions(net, inputs):
+        torch.testing.assert_close(mine.sum(-1), torch.ones_like(mine[..., 0]))
+    posterior = next(iter(sites.values()))
+    mean = posterior.distribution.mean
+    if posterior.mask is not None:
+        mean = mean * posterior.mask.valid
+    first = attentions(net, inputs)[0].reshape(mean.shape)
+    torch.testing.assert_close(first, mean / mean.sum(-1, keepdim=True))
+
+
+def attentions(net, inputs):
+    with torch.no_grad():
+        out = net(**inputs, output_attentions=True)
+    kinds = ("encoder_attentions", "decoder_attentions", "cross_attentions")
+    if isinstance(net, hf.CLIPModel):
+        return [*out.vision_model_output.attentions, *out.text_model_output.attentions]
+    if out.get("encoder_attentions") is not None:
+        return [weights for kind in kinds for weights in out[kind]]
+    if isinstance(net, hf.SwinForImageClassification):
+        return captured(net, inputs)
+    return list(out.attentions)
+
+
+def captured(net, inputs):
+    """Swin reports one map a stage only; its attention modules return them all."""
+    seen = []
+    modules = [module for name, module in net.named_modules() if name.endswith(".attention")]
+    handles = [m.register_forward_hook(lambda _m, _i, out: seen.append(out[1])) for m in modules]
+    with torch.no_grad():
+        net(**inputs)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@pytest.mark.only("generates")
+@pytest.mark.parametrize("cache", ["dynamic", "static", None])
+def test_greedy_generation_is_unchanged(families, family, cache):
+    net = family.network()
+    inputs = {name: value for name, value in family.inputs().items() if not name.startswith("decoder")}
+    inputs = family.pad(inputs, "left")
+    inputs.pop("position_ids", None)
+    options = {"max_new_tokens": 7, "do_sample": False, "min_new_tokens": 7}
+    options |= {"use_cache": False} if cache is None else {"cache_implementation": cache}
+    if family.pair and cache == "static":
+        options["max_length"] = None
+    before = net.generate(**inputs, **options)
+    convert(net, BayesianAttention())
+    assert torch.equal(net.generate(**inputs, **options), before)
+    revert(net)
+    torch.manual_seed(0)
+    convert(net, families.FULL)
+    assert net.generate(**inputs, **options).shape == before.shape
+
+
+@pytest.mark.only("generates")
+def test_a_cache_gives_the_posterior_of_the_whole_sequence(families, family):
+    """The upward path stays within a query's row, so one token at a time sees the same maps."""
+    torch.manual_seed(0)
+    net, inputs = convert(family.network(), families.FULL), family.inputs()
+    if family.pair:
+        words, kept = inputs.pop("decoder_input_ids"), inputs | {"decoder_attention_mask": None}
+        feed = lambda part: kept | {"decoder_input_ids": part}  # noqa: E731 - short
+    else:
+        words = inputs["input_ids"]
+        feed = lambda part: {"input_ids": part}  # noqa: E731 - short
+    whole = families.forward(net, feed(words))
+    cache, steps = None, []
+    for place in range(words.shape[1]):
+        with torch.no_grad():
+            out = net(**feed(words[:, place : place + 1]), past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.only("classifier")
+def test_training_undriven_raises_and_names_the_fix(families, family):
+    net = convert(family.classification(), BayesianAttention()).train()
+    names = {"input_ids", "attention_mask", "pixel_values"}
+    inputs = {name: value for name, value in family.inputs().items() if name in names}
+    with pytest.raises(RuntimeError, match=r"site '.*': training without a driver .*SVIDriver"):
+        net(**inputs)
+    with torch.no_grad():
+        assert net(**inputs).logits.isfinite().all()
+    assert net.eval()(**inputs).logits.requires_grad
+
+
+def test_gradient_checkpointing_is_refused_by_name(families, bert):
+    net = converted(families, "bert").train()
+    if hasattr(net, "activation_checkpointing_enable"):
+        enable, disable = net.activation_checkpointing_enable, net.activation_checkpointing_disable
+    else:
+        enable, disable = net.gradient_checkpointing_enable, net.gradient_checkpointing_disable
+    enable()
+    for part in (net, net.bert):
+        with pytest.raises(
+            RuntimeError, match=r"activation checkpointing .*activation_checkpointing_disable"
+        ):
+            part(**bert.inputs())
+    net.eval()(**bert.inputs())
+    net.train()
+    disable()
+    with pytest.raises(RuntimeError, match="training without a driver"):
+        net(**bert.inputs())
+
+
+def test_data_parallel_is_refused_by_name(families, bert):
+    with pytest.raises(TypeError, match=r"DataParallel.*one\s+process per device"):
+        convert(nn.DataParallel(bert.network()), BayesianAttention())
+    net = converted(families, "bert")
+    for module in net.modules():
+        module._is_replica = True  # as torch.nn.parallel.replicate does
+    with pytest.raises(RuntimeError, match=r"DataParallel.*accelerate launch"):
+        net(**bert.inputs())
+
+
+def test_a_part_of_the_network_can_be_called(families, bert):
+    net, inputs = converted(families, "bert", families.FULL), bert.inputs()
+    hidden = []
+    net.cls.register_forward_pre_hook(lambda _module, args: hidden.append(args[0]))
+    families.forward(net, inputs)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(net.bert(**inputs).last_hidden_state, hidden[0])
+        embedded = net.bert.embeddings(inputs["input_ids"])
+        assert torch.equal(net.bert.encoder(embedded, None).last_hidden_state, hidden[0])
+        with pytest.raises(RuntimeError, match="ran before call 0"):
+            net.bert.encoder.layer[1](embedded, None)
+
+
+def test_a_stage_of_windows_needs_the_whole_network(families):
+    family = by_name(families, "swin")
+    net = converted(families, "swin")
+    with pytest.raises(RuntimeError, match=r"folds windows into the batch.*call the whole network"):
+        net.swin.encoder.layers[0](torch.randn(2, 256, 8), (16, 16))
+    families.forward(net, family.inputs(3))  # another batch size
+    assert net.swin.encoder.layers[0].blocks[0].attention.probattn.state.rows is None
+
+
+@pytest.mark.parametrize("name", ["albert", "t5", "bert", "swin"])
+def test_a_pass_after_one_that_failed_is_clean(families, name):
+    family = by_name(families, name)
+    net, inputs = converted(families, name, families.FULL), family.inputs()
+    expected, sites = families.observe(net, inputs)
+    modules = [net.get_submodule(call.module) for call in inspect(net)]
+
+    def fail(*_):
+        raise OSError("in the middle")
+
+    handle = modules[-1].register_forward_pre_hook(fail)
+    with pytest.raises(OSError, match="in the middle"):
+        families.forward(net, inputs)
+    handle.remove()
+    again, after = families.observe(net, inputs)
+    assert torch.equal(again, expected)
+    assert list(after) == list(sites)
+
+
+def test_inference_mode_leaves_no_trace(families, family):
+    net, inputs = convert(family.network(), families.FULL), family.inputs()
+    expected = families.forward(net, inputs)
+    with torch.inference_mode():
+        assert torch.equal(families.logits(net(**inputs)), expected)
+    families.logits(net(**inputs)).sum().backward()
+    assert torch.equal(families.forward(net, inputs), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision(families, family, dtype):
+    net, inputs = family.network().to(dtype), family.inputs()
+    inputs = {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+    padded = family.pad(inputs, "left") if family.padded else inputs
+    eager = families.forward(net, inputs)
+    torch.manual_seed(0)
+    convert(net, BayesianAttention())
+    assert families.forward(net, inputs).dtype == dtype
+    scale = eager.float().abs().max()
+    error = 2 * torch.finfo(dtype).eps * 8 * scale
+    assert (families.forward(net, inputs).float() - eager.float()).abs().max() < error
+    logits, sites = families.observe(net, padded)
+    assert logits.dtype == dtype
+    assert len(sites) == family.layers
+    for posterior in sites.values():
+        assert posterior.kl().dtype == torch.float32
+        assert posterior.kl().isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["albert", "swin", "t5"])
+def test_copies_and_pickles_are_converted_networks_of_their_own(families, name):
+    family = by_name(families, name)
+    net, inputs = converted(families, name, families.FULL), family.inputs()
+    expected = families.forward(net, inputs)
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(families.forward(copied, inputs), expected)
+        copied.get_submodule(inspect(copied)[0].module).probattn.site.upward.scale.bias.data += 1
+        assert not torch.equal(families.forward(copied, inputs), expected)
+        assert torch.equal(families.forward(net, inputs), expected)
+        plain = revert(copied)
+        assert not any("probattn" in key for key in plain.state_dict())
+        assert (families.forward(plain, inputs) - families.forward(family.network(), inputs)).abs().max() == 0
+    assert torch.equal(families.forward(net, inputs), expected)
+
+
+def test_a_state_dict_carries_the_sites(families, family):
+    torch.manual_seed(0)
+    first = convert(family.network(), families.FULL)
+    torch.manual_seed(1)
+    second = convert(family.network(), families.FULL)
+    inputs = family.inputs()
+    assert not torch.equal(families.forward(first, inputs), families.forward(second, inputs))
+    assert not second.load_state_dict(first.state_dict()).missing_keys
+    assert torch.equal(families.forward(first, inputs), families.forward(second, inputs))
+
+
+def test_albert_shares_parameters_between_its_calls(families):
+    net = converted(families, "albert", families.FULL)
+    calls = inspect(net)
+    assert [call.index for call in calls] == [0, 1]
+    assert len({call.module for call in calls}) == 1
+    assert calls[0].name.endswith("#0") and calls[1].name.endswith("#1")
+    sites = {id(module) for module in net.modules() if type(module).__name__ == "HostedSite"}
+    assert len(sites) == 1
