@@ -84,9 +84,9 @@ class TextDataset:
         """The texts as :func:`~probattn.data.identity.text_key` sees them."""
         return frozenset(text_key(text) for text in self.texts)
 
-    def shared_with(self, other: TextDataset) -> int:
-        """How many of these texts ``other`` holds too, disregarding case, spacing and punctuation."""
-        keys = other.keys()
+    def shared_with(self, other: TextDataset | frozenset[str]) -> int:
+        """How many of these texts ``other``, or a data set with such keys, holds too."""
+        keys = other if isinstance(other, frozenset) else other.keys()
         return sum(text_key(text) in keys for text in self.texts)
 
     def require_classes(self) -> TextDataset:

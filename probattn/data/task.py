@@ -48,8 +48,8 @@ class Task:
 
     def shared_with_training(self) -> dict[Role, int]:
         """How many texts of each other data set the training data hold too; those with none left out."""
-        others = ((role, data) for role, data in self.roles().items() if role != "train")
-        shared = {role: data.shared_with(self.train) for role, data in others}
+        keys = self.train.keys()
+        shared = {role: data.shared_with(keys) for role, data in self.roles().items() if role != "train"}
         return {role: count for role, count in shared.items() if count}
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.abc import Traversable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -19,6 +18,9 @@ from probattn.recipes.errors import RecipeError
 from probattn.recipes.problems import problems
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.yaml_nodes import Places, parse, parse_value
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 SUFFIXES = (".yaml", ".yml")
 ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("training", "steps"): "epochs"}

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from probattn.data.errors import nearest, shown
 from probattn.recipes.describe import allowed, section
-from probattn.recipes.yaml_nodes import Path, Places
+from probattn.recipes.yaml_nodes import KeyPath, Places
 
 ONLY_MISPLACED = 3
 """Sections named, at most, for a key that stands in the wrong one."""
@@ -27,7 +27,7 @@ def problems(error: ValidationError, model: type[BaseModel], places: Places) -> 
     Returns:
         The sentences, in the order of the model's keys.
     """
-    found: dict[tuple[Path, str], str] = {}
+    found: dict[tuple[KeyPath, str], str] = {}
     for details in error.errors(include_url=False):
         path, field = _field(model, details["loc"])
         kind = details["type"]
@@ -37,7 +37,7 @@ def problems(error: ValidationError, model: type[BaseModel], places: Places) -> 
 
 
 def _sentence(
-    details: ErrorDetails, path: Path, field: FieldInfo | None, model: type[BaseModel], places: Places
+    details: ErrorDetails, path: KeyPath, field: FieldInfo | None, model: type[BaseModel], places: Places
 ) -> str:
     kind = details["type"]
     if kind == "extra_forbidden":
@@ -69,7 +69,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else shown(value)
 
 
-def _unknown(path: Path, model: type[BaseModel], places: Places) -> str:
+def _unknown(path: KeyPath, model: type[BaseModel], places: Places) -> str:
     name = str(path[-1])
     said = f"unknown key {name!r}{_inside(path)}{_place(path, places)}"
     here = _at(model, path[:-1])
@@ -94,9 +94,9 @@ def _keys(model: type[BaseModel], before: str = "") -> list[str]:
     return found
 
 
-def _field(model: type[BaseModel], loc: tuple[str | int, ...]) -> tuple[Path, FieldInfo | None]:
+def _field(model: type[BaseModel], loc: tuple[str | int, ...]) -> tuple[KeyPath, FieldInfo | None]:
     """The key that an error is about: its path without what pydantic adds for the members of a union."""
-    path: Path = ()
+    path: KeyPath = ()
     here: type[BaseModel] | None = model
     field: FieldInfo | None = None
     for name in loc:
@@ -110,7 +110,7 @@ def _field(model: type[BaseModel], loc: tuple[str | int, ...]) -> tuple[Path, Fi
     return path, field
 
 
-def _at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+def _at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     here: type[BaseModel] | None = model
     for name in path:
         field = None if here is None else here.model_fields.get(str(name))
@@ -118,15 +118,15 @@ def _at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
     return here
 
 
-def _inside(path: Path) -> str:
+def _inside(path: KeyPath) -> str:
     return f" in {_dotted(path[:-1])}" if len(path) > 1 else ""
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: KeyPath) -> str:
     return ".".join(map(str, path)) or "recipe"
 
 
-def _place(path: Path, places: Places) -> str:
+def _place(path: KeyPath, places: Places) -> str:
     """The place of a key or, where it is not written, of the section around it."""
     while path and path not in places:
         path = path[:-1]

@@ -18,8 +18,10 @@ HEAD = """# Recipe reference
 A recipe is a YAML file: `probattn train my.yaml`. Only `data.train` must be given; a section that is left out has its
 defaults. An unknown key, a value out of its range or a wrong type is an error that names the line. Numbers and words
 are read as YAML 1.2 has them (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
-command is run. [`load_recipe`][probattn.recipes.load_recipe] reads a recipe and overrides single keys:
-`load_recipe("my.yaml", ["training.learning_rate=1e-4"])`.
+command is run.
+
+`probattn train my.yaml --set training.learning_rate=1e-4` replaces a single key, and so does
+[`load_recipe`][probattn.recipes.load_recipe]: `load_recipe("my.yaml", ["training.learning_rate=1e-4"])`.
 """
 
 

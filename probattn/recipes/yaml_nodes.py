@@ -14,8 +14,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from probattn.recipes.errors import RecipeError
 
-Path = tuple[str | int, ...]
-Places = dict[Path, str]
+KeyPath = tuple[str | int, ...]
+Places = dict[KeyPath, str]
 """Where each key stands, in words: "line 12"."""
 
 _FLOAT = re.compile(
@@ -114,7 +114,7 @@ def parse_value(text: str) -> Any:
     return content["value"]
 
 
-def _value(loader: RecipeLoader, node: Node, path: Path, places: Places, where: str) -> Any:
+def _value(loader: RecipeLoader, node: Node, path: KeyPath, places: Places, where: str) -> Any:
     if node.tag not in _TAGS:
         said = f"tags ({node.tag}) are not used in recipes"
         raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
@@ -128,7 +128,7 @@ def _value(loader: RecipeLoader, node: Node, path: Path, places: Places, where: 
 
 
 def _mapping(
-    loader: RecipeLoader, node: MappingNode, path: Path, places: Places, where: str
+    loader: RecipeLoader, node: MappingNode, path: KeyPath, places: Places, where: str
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in node.value:
