@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
@@ -213,6 +215,29 @@ def fill(store: CheckpointStore) -> int:
         except DiskFullError:
             return step - 1
     pytest.fail("the disk never filled")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+def test_killed_at_any_file_operation_a_save_leaves_complete_checkpoints_only(tmp_path: Path) -> None:
+    """The program verifies every folder with a checkpoint's name after each kill."""
+    program = Path(__file__).parent / "programs" / "crash.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout)
+    assert outcomes[-1]["status"] == 0
+    killed = [outcome for outcome in outcomes if outcome["status"] == -signal.SIGKILL]
+    assert len(killed) > 20
+    assert {tuple(outcome["steps"]) for outcome in killed} == {(1,), (1, 2), (2,)}
+    for outcome in outcomes:
+        assert outcome["left"] == [f"step-{step:06d}" for step in outcome["steps"]]
 
 
 def test_other_failures_to_write_name_the_checkpoint(tmp_path: Path) -> None:
