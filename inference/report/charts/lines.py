@@ -263,11 +263,12 @@ def _padded(low: float, high: float, *, cap: float | None = 1.0, least: float = 
 
 
 def number_word(value: float) -> str:
-    """A tick label.
+    """A tick label: as many digits as tell neighbouring ticks apart.
 
     Example:
-        >>> number_word(1500.0), number_word(0.05), number_word(2.5e-7), number_word(-3.0)
-        ('1,500', '0.05', '2.5e-07', '\N{MINUS SIGN}3')
+        >>> number_word(1500.0), number_word(0.05), number_word(12345.5), number_word(2.5e-7), number_word(-3.0)
+        ('1,500', '0.05', '12,345.5', '2.5e-07', '\N{MINUS SIGN}3')
     """
-    words = f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+    plain = value == 0 or 1e-4 <= abs(value) < 1e9
+    words = f"{value:,.6f}".rstrip("0").rstrip(".") if plain else f"{value:.4g}"
     return words.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else words

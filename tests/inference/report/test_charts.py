@@ -141,11 +141,12 @@ def test_labels_part_and_keep_their_order(positions: list[float]) -> None:
     assert max(placed) <= 200 + 1e-6
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 8))
-def test_ticks_are_round_and_inside(low: float, span: float, wanted: int) -> None:
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(2, 8))
+def test_ticks_are_round_inside_and_told_apart(low: float, span: float, wanted: int) -> None:
     marked = ticks(low, low + span, wanted)
     assert 1 <= len(marked) <= 2.5 * wanted + 1
     assert all(low - 1e-6 * span <= value <= low + span * (1 + 1e-6) for value, _ in marked)
+    assert len({label for _, label in marked}) == len(marked)
     assert f"{nice_step(span / wanted):e}"[0] in "125"
 
 
