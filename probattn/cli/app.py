@@ -1,0 +1,262 @@
+"""The command line: train, evaluate, predict, report, inspect, demo."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import probattn
+from probattn.attention.bayesian import BayesianAttention
+from probattn.cli.errors import CommandError, fails_in_one_line, one_line
+from probattn.cli.evaluating import (
+    BASELINE,
+    MODEL,
+    EvaluationOptions,
+    TrainedModel,
+    evaluate_run,
+    load_model,
+    now,
+    package_versions,
+    predict_texts,
+)
+from probattn.cli.networks import load_any
+from probattn.cli.tables import predictions_table, results_table
+from probattn.cli.training import RECIPE, prepare, train_run
+from probattn.inference.records import read_records
+from probattn.inference.report import Results, RunDescription, read_results, write_report, write_results
+from probattn.models import inspect as inspect_network
+from probattn.recipes import NetworkRecipe, Recipe, load_recipe
+
+RESULTS = "metrics.json"
+REPORT = "report.html"
+
+app = typer.Typer(
+    help="Attention weights as latent variables: train, evaluate, predict, report.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder of the run; the recipe's by default.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Attention weights as latent variables: train, evaluate, predict, report."""
+    if version:
+        typer.echo(f"probattn {probattn.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@fails_in_one_line
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe: a YAML file or the name of a built-in one.")],
+    output: OutputOption = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key: training.learning_rate=3e-5 (repeatable)."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Train a network, and its deterministic baseline beside it."""
+    loaded = load_recipe(recipe, set_ or [])
+    folder = output or Path(loaded.output)
+    results = train_run(prepare(loaded), folder, resume=resume, quiet=quiet)
+    for name, result in results.items():
+        typer.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
+    typer.echo(f"run: {folder}")
+
+
+@app.command()
+@fails_in_one_line
+def evaluate(
+    run: RunArgument,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Folder of a deterministic run to compare with.")
+    ] = None,
+) -> None:
+    """Measure a run on its test, shifted and out-of-domain data; writes metrics.json."""
+    results = _evaluate(run, baseline)
+    _console().print(results_table(results))
+    typer.echo(f"results: {run / RESULTS}")
+
+
+@app.command()
+@fails_in_one_line
+def predict(
+    run: RunArgument,
+    texts: Annotated[list[str], typer.Argument(help="Texts to classify.")],
+    num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Classify texts: label, probability and its spread over posterior draws."""
+    blank = [place for place, text in enumerate(texts, 1) if not text.strip()]
+    if blank:
+        raise CommandError(f"text {blank[0]}: expected some words, got none")
+    trained = load_model(run)
+    options = EvaluationOptions(
+        num_samples=num_samples, seed=seed, max_length=_recipe_of(run).data.max_length
+    )
+    found = predict_texts(trained, texts, options)
+    if as_json:
+        for example in found:
+            shown = {"text": example.text, "label": example.predicted, "probability": example.probability}
+            typer.echo(json.dumps(shown | {"spread": example.spread, "entropy": example.entropy}))
+    else:
+        _console().print(predictions_table(found))
+
+
+@app.command()
+@fails_in_one_line
+def report(
+    run: RunArgument,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Folder of a deterministic run to compare with.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Evaluate anew even if metrics.json is there.")
+    ] = False,
+) -> None:
+    """Write report.html, evaluating the run first if that has not been done."""
+    file = run / RESULTS
+    results = _evaluate(run, baseline) if again or baseline or not file.exists() else read_results(file)
+    typer.echo(f"report: {write_report(results, run / REPORT)}")
+
+
+@app.command()
+@fails_in_one_line
+def inspect(
+    model: Annotated[str, typer.Argument(help="A network: 'minilm', a folder, or a name on the hub.")],
+    layers: Annotated[str, typer.Option(help="'all', 'first', 'last', or numbers such as 0,1,-1.")] = "all",
+    attention: Annotated[str, typer.Option(help="'all', 'self' or 'cross'.")] = "all",
+) -> None:
+    """List the attention calls of a network that can be made latent."""
+    chosen = layers if layers in {"all", "first", "last"} else [_number(part) for part in layers.split(",")]
+    net = load_any(NetworkRecipe(name=model))
+    try:
+        calls = inspect_network(net, layers=chosen, attention=attention)  # type: ignore[arg-type]  # checked inside
+    except (TypeError, ValueError) as error:
+        raise CommandError(one_line(error)) from error
+    typer.echo(str(calls))
+
+
+@app.command()
+@fails_in_one_line
+def demo(
+    output: OutputOption = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of the demo's recipe.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Run the main job: a pretrained network on film reviews, deterministic against Bayesian, with a report."""
+    started = time.monotonic()
+    loaded = load_recipe("demo", set_ or [])
+    folder = output or _free_folder(Path(loaded.output))
+    prepared = prepare(loaded)
+    typer.echo(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}")
+    train_run(prepared, folder, quiet=quiet)
+    typer.echo("evaluating ...")
+    results = _evaluate(folder, None)
+    _console().print(results_table(results))
+    page = write_report(results, folder / REPORT)
+    typer.echo(f"report: {page.resolve()}  ({(time.monotonic() - started) / 60:.1f} minutes in all)")
+
+
+def _evaluate(run: Path, baseline_run: Path | None) -> Results:
+    recipe = _recipe_of(run)
+    trained = load_model(run)
+    baseline = _baseline(run, baseline_run) if trained.is_bayesian else None
+    data = {str(role): item for role, item in recipe.data.load().roles().items()}
+    options = EvaluationOptions.of(recipe)
+    results = evaluate_run(
+        trained, baseline, data, _description(run, recipe, trained, len(data["train"])), options
+    )
+    write_results(results, run / RESULTS)
+    return results
+
+
+def _recipe_of(run: Path) -> Recipe:
+    file = run / RECIPE
+    if not file.exists():
+        raise CommandError(f"{run}: expected a run folder with {RECIPE}, found none")
+    return load_recipe(str(file), [])
+
+
+def _baseline(run: Path, given: Path | None) -> TrainedModel | None:
+    folder = given or run / BASELINE
+    if given is None and not (folder / MODEL).is_dir():
+        return None
+    found = load_model(folder)
+    if found.is_bayesian:
+        raise CommandError(f"{folder}: expected a deterministic run as baseline, its attention is Bayesian")
+    return found
+
+
+def _description(run: Path, recipe: Recipe, trained: TrainedModel, train_size: int) -> RunDescription:
+    records = read_records(run / "metrics.jsonl")
+    last = records[-1] if records else {}
+    return RunDescription(
+        name=recipe.name,
+        method=_method_words(recipe),
+        network=recipe.network.name,
+        data=recipe.data.train.source,
+        train_size=train_size,
+        steps=int(last.get("step", 0)),
+        seconds=float(last.get("seconds", 0.0)),
+        num_samples=recipe.prediction.num_samples,
+        device=f"{trained.device.type}, {recipe.training.precision} autocast".replace(
+            "no autocast", "float32"
+        ),
+        seed=recipe.training.seed,
+        created=now(),
+        versions=package_versions(),
+        recipe=(run / RECIPE).read_text(encoding="utf-8"),
+        commands=(f"probattn train {run / RECIPE} --output NEW_FOLDER", "probattn report NEW_FOLDER"),
+    )
+
+
+def _method_words(recipe: Recipe) -> str:
+    method = recipe.attention.build()
+    if method is None:
+        return "deterministic attention"
+    defaults = BayesianAttention()
+    changed = [
+        f"{option.name} {getattr(method, option.name)}"
+        for option in fields(method)
+        if getattr(method, option.name) != getattr(defaults, option.name)
+    ]
+    return f"{recipe.attention.method.upper()}, " + (", ".join(changed) if changed else "default options")
+
+
+def _free_folder(folder: Path) -> Path:
+    """The folder, or its first numbered sibling that holds nothing."""
+    place, number = folder, 2
+    while place.exists() and any(place.iterdir()):
+        place, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return place
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise CommandError(f"--layers: expected 'all', 'first', 'last' or numbers, got {text!r}") from error
+
+
+def _console() -> Console:
+    return Console(width=max(Console().width, 110))

@@ -1,0 +1,71 @@
+"""One clear line and exit status 2 for what a user can put right."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+
+from probattn.data import DataError, DataWarning
+from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.meter import NonFiniteError
+from probattn.inference.report import ResultsFileError
+from probattn.models import StoredNetworkError
+from probattn.recipes import RecipeError
+
+EXIT_STATUS = 2
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class CommandError(ValueError):
+    """What a command was given does not fit; the message is the line a user sees."""
+
+
+EXPECTED = (
+    CommandError,
+    RecipeError,
+    DataError,
+    StoredNetworkError,
+    ResultsFileError,
+    CheckpointError,
+    NonFiniteError,
+    OSError,
+)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks; for the system's errors with the file they are about."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Turns the errors of :data:`EXPECTED` into a line on standard error and exit status 2.
+
+    Warnings about data become lines too. Anything else is a defect of ours and keeps its traceback.
+    """
+
+    @functools.wraps(command)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show  # type: ignore[assignment]  # the signature is that of one of its overloads
+            warnings.simplefilter("always", DataWarning)
+            try:
+                return command(*args, **kwargs)
+            except EXPECTED as error:
+                typer.echo(f"error: {one_line(error)}", err=True)
+                raise typer.Exit(EXIT_STATUS) from error
+
+    return guarded
+
+
+def _show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    if issubclass(category, DataWarning):
+        sys.stderr.write(f"warning: {message}\n")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))

@@ -1,0 +1,99 @@
+"""Loading pretrained networks and tokenizers for a command."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from probattn.cli.errors import CommandError, one_line
+from probattn.data import DataError
+from probattn.recipes import NetworkRecipe, RecipeError
+
+
+def load_classifier(network: NetworkRecipe, label_names: Sequence[str], *, seed: int) -> PreTrainedModel:
+    """A pretrained network with a classification head.
+
+    Args:
+        network: which one.
+        label_names: names of the classes.
+        seed: of the head's initial weights, where the network brings none.
+
+    Returns:
+        The network.
+
+    Raises:
+        CommandError: it cannot be loaded.
+    """
+    labels = dict(enumerate(label_names))
+    with torch.random.fork_rng(), quiet_loading():
+        torch.manual_seed(seed)
+        found: PreTrainedModel = _load(
+            AutoModelForSequenceClassification,
+            network,
+            num_labels=len(labels),
+            id2label=labels,
+            label2id={label: index for index, label in labels.items()},
+            **network.config,
+        )
+        return found
+
+
+def load_any(network: NetworkRecipe) -> PreTrainedModel:
+    """A network with the head it was saved with, for looking at.
+
+    Raises:
+        CommandError: it cannot be loaded.
+    """
+    with quiet_loading():
+        config = _load(AutoConfig, network)
+        cls = getattr(transformers, (config.architectures or [""])[0], AutoModel)
+        found: PreTrainedModel = _load(cls, network)
+        return found
+
+
+def load_tokenizer(network: NetworkRecipe) -> Any:
+    """The network's tokenizer.
+
+    Raises:
+        CommandError: it cannot be loaded.
+    """
+    return _load(AutoTokenizer, network)
+
+
+def _load(cls: Any, network: NetworkRecipe, **options: Any) -> Any:
+    if network.revision is not None:
+        options["revision"] = network.revision
+    try:
+        return cls.from_pretrained(network.locate(), **options)
+    except (OSError, ValueError) as error:
+        if isinstance(error, (RecipeError, DataError)):
+            raise
+        raise CommandError(f"network {network.name!r}: cannot be loaded ({one_line(error)})") from error
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keeps transformers from reporting newly initialised heads: that is what is wanted here."""
+    before = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,210 @@
+"""From a recipe to a finished run folder."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from probattn.cli.errors import CommandError, one_line
+from probattn.cli.evaluating import BASELINE, MODEL
+from probattn.cli.networks import load_classifier, load_tokenizer
+from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
+from probattn.inference import AttentionGuide, SVIDriver
+from probattn.inference.early_stopping import EarlyStopping
+from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.result import FitResult
+from probattn.inference.schedules import KLSchedule
+from probattn.models import Classifier, convert, save
+from probattn.recipes import Recipe, TrainingRecipe
+
+RECIPE = "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that can be refused, made before the first file is written.
+
+    Attributes:
+        recipe: what was asked for.
+        task: the data.
+        tokenizer: the network's.
+        train: tokenized training data.
+        validation: tokenized validation data.
+    """
+
+    recipe: Recipe
+    task: Task
+    tokenizer: Any
+    train: TokenizedTexts
+    validation: TokenizedTexts
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Loads data and tokenizer.
+
+    Raises:
+        DataError: the data are not what the recipe says.
+        CommandError: the network cannot be loaded.
+    """
+    task = recipe.data.load()
+    tokenizer = load_tokenizer(recipe.network)
+    network = load_classifier(recipe.network, task.label_names, seed=recipe.training.seed)
+
+    def tokenized(data: TextDataset) -> TokenizedTexts:
+        options = recipe.data
+        return TokenizedTexts(
+            data, tokenizer, max_length=options.max_length, config=network.config, on_long=options.on_long
+        )
+
+    return Prepared(recipe, task, tokenizer, tokenized(task.train), tokenized(task.validation))
+
+
+def build_model(prepared: Prepared, *, bayesian: bool) -> Classifier:
+    """The recipe's network as a Pyro program, its attention latent or not; same seed, same initial weights.
+
+    Raises:
+        CommandError: the network's attention cannot be made latent as asked.
+    """
+    recipe = prepared.recipe
+    seed = recipe.training.seed
+    net = load_classifier(recipe.network, prepared.task.label_names, seed=seed)
+    method = recipe.attention.build()
+    if bayesian and method is not None:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                convert(net, method, layers=recipe.attention.layers, attention=recipe.attention.kind)
+            except (TypeError, ValueError) as error:
+                raise CommandError(f"network {recipe.network.name!r}: {one_line(error)}") from error
+    return Classifier(net, num_data=len(prepared.train))
+
+
+def train_run(
+    prepared: Prepared, folder: Path, *, resume: bool = False, quiet: bool = False
+) -> dict[str, FitResult]:
+    """Trains what the recipe asks for: its network and, beside a Bayesian one, the deterministic baseline.
+
+    Args:
+        prepared: recipe and data.
+        folder: the run's folder, new unless resumed.
+        resume: continue a run that was interrupted.
+        quiet: no progress bars.
+
+    Returns:
+        Results by model: "model" and, if trained, "baseline".
+
+    Raises:
+        CommandError: the folder holds a run already, or none to resume.
+    """
+    recipe = prepared.recipe
+    _check_folder(recipe, folder, resume)
+    bayesian = recipe.attention.build() is not None
+    results: dict[str, FitResult] = {}
+    parts = [(BASELINE, folder / BASELINE, False)] if bayesian and recipe.report.baseline else []
+    parts.append((MODEL, folder, bayesian))
+    models = {name: build_model(prepared, bayesian=latent) for name, _, latent in parts}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
+    for name, place, _ in parts:
+        results[name] = _fit(prepared, models[name], place, resume=resume, quiet=quiet)
+    return results
+
+
+def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, quiet: bool) -> FitResult:
+    recipe = prepared.recipe
+    training = recipe.training
+    driver = SVIDriver(
+        model,
+        guide=AttentionGuide(model),
+        **_schedules(training),
+        batch_size=training.batch_size,
+        collate=PadCollate(prepared.tokenizer),
+        precision=training.precision,
+        cpu=training.device == "cpu",
+        accumulation=training.accumulation,
+        max_grad_norm=training.gradient_clip,
+        seed=training.seed,
+        log_every=training.log_every,
+        eval_every=training.eval_every,
+        checkpoint_every=training.checkpoint_every,
+        keep_last=training.keep,
+        early_stopping=_stopping(training),
+        validation_metrics=accuracy,
+        folder=folder,
+        fingerprint={"data": data_digest(prepared.task), "network": recipe.network.name},
+        progress=not quiet,
+    )
+    result = driver.fit(
+        prepared.train,
+        prepared.validation,
+        steps=training.steps,
+        epochs=training.epochs,
+        resume="auto" if resume else False,
+    )
+    target = folder / MODEL
+    if target.exists():
+        shutil.rmtree(target)
+    save(cast(PreTrainedModel, model.net), target)
+    prepared.tokenizer.save_pretrained(target)
+    return result
+
+
+def _schedules(training: TrainingRecipe) -> dict[str, Any]:
+    return {
+        "optimizer": OptimizerOptions(
+            training.optimizer_class,
+            training.learning_rate,
+            training.site_learning_rate,
+            training.weight_decay,
+            arguments=training.optimizer_arguments,
+        ),
+        "scheduler": SchedulerOptions(training.schedule, warmup_fraction=training.warmup),
+        "kl_schedule": KLSchedule(
+            training.kl_schedule,
+            final=training.kl_weight,
+            warmup_steps=training.kl_warmup_steps,
+            warmup_fraction=training.kl_warmup,
+        ),
+    }
+
+
+def _stopping(training: TrainingRecipe) -> EarlyStopping | None:
+    rule = training.early_stopping
+    return None if rule is None else EarlyStopping(rule.metric, rule.patience, rule.mode, rule.min_delta)
+
+
+def accuracy(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Accuracy of a batch at whatever the network answers now, per row."""
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    return {"accuracy": (model(inputs).argmax(dim=-1) == batch["labels"]).float()}
+
+
+def data_digest(task: Task) -> str:
+    """A fingerprint of the data, so that a run is not resumed on others."""
+    digest = hashlib.sha256()
+    for role, data in task.roles().items():
+        digest.update(role.encode())
+        for text in data.texts:
+            digest.update(text.encode() + b"\0")
+        digest.update(repr(data.labels).encode())
+    return digest.hexdigest()[:16]
+
+
+def _check_folder(recipe: Recipe, folder: Path, resume: bool) -> None:
+    known = folder / RECIPE
+    if resume:
+        if not known.exists():
+            raise CommandError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
+        if known.read_text(encoding="utf-8") != recipe.resolved().dump():
+            raise CommandError(f"{folder}: its recipe differs from the one given; resume with {known}")
+    elif folder.exists() and any(folder.iterdir()):
+        raise CommandError(
+            f"{folder}: expected a new folder, it holds files; use another --output, or --resume"
+        )
