@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
@@ -20,6 +20,8 @@ from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.convert import conversion, convert
 
 FILE = "probattn.json"
+WEIGHTS = "probattn.safetensors"
+"""The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
 FORMAT = 1
 
 
@@ -30,7 +32,7 @@ class StoredNetworkError(ValueError):
 def save(net: PreTrainedModel, folder: Path | str) -> Path:
     """Saves a network, converted or not, in Hugging Face's format with ``probattn.json`` beside it.
 
-    The folder appears whole or not at all.
+    The sites' weights stand in a file of their own, ``probattn.safetensors``. The folder appears whole or not at all.
 
     Args:
         net: the network.
@@ -52,9 +54,14 @@ def save(net: PreTrainedModel, folder: Path | str) -> Path:
     if record is not None:
         layers = record.layers if isinstance(record.layers, str) else list(record.layers)
         described |= {"method": asdict(record.method), "layers": layers, "attention": record.attention}
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    weights: dict[str, Tensor] = net.state_dict()
+    draft = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+    draft.mkdir()
     try:
-        net.save_pretrained(draft)
+        net.save_pretrained(draft, state_dict={k: v for k, v in weights.items() if not _is_site(k)})
+        if record is not None:
+            sites = {k: v.detach().cpu().contiguous() for k, v in weights.items() if _is_site(k)}
+            save_file(sites, draft / WEIGHTS)
         (draft / FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         if target.exists():
             target.rmdir()
@@ -80,33 +87,53 @@ def load(folder: Path | str, **options: Any) -> PreTrainedModel:
     """
     source = Path(folder)
     described = _description(source)
-    cls = getattr(transformers, described["class"], None)
-    if cls is None:
-        raise StoredNetworkError(
-            f"{source / FILE}: transformers {transformers.__version__} has no {described['class']}"
-        )
     try:
-        weights = _site_weights(source)
-        net: PreTrainedModel = cls.from_pretrained(
-            source, config=AutoConfig.from_pretrained(source), **options
-        )
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise StoredNetworkError(
-            f"{source}: cannot be read ({str(error).splitlines()[0]}); save it again"
-        ) from error
-    if described["method"] is None:
-        return net.eval()
-    method = BayesianAttention(**described["method"])
-    convert(net, method, layers=described["layers"], attention=described["attention"])
-    expected = {name for name in net.state_dict() if _is_site(name)}
-    if expected != weights.keys():
-        differing = sorted(expected ^ weights.keys())
-        raise StoredNetworkError(
-            f"{source}: the weights of {len(differing)} site parameters do not fit {FILE}, {differing[0]} first"
-        )
-    with torch.no_grad():
-        net.load_state_dict(weights, strict=False)
+        net = _host(source, described["class"], options)
+        if described["method"] is None:
+            return net.eval()
+        weights = load_file(source / WEIGHTS)
+        method = BayesianAttention(**described["method"])
+        convert(net, method, layers=described["layers"], attention=described["attention"])
+        _fill_sites(net, weights, source)
+    except StoredNetworkError:
+        raise
+    except (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoredNetworkError(f"{source}: cannot be read ({reason}); save it again") from error
     return net.eval()
+
+
+def _host(source: Path, name: str, options: dict[str, Any]) -> PreTrainedModel:
+    """The network before its conversion, with every weight from the folder."""
+    cls = getattr(transformers, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
+        raise StoredNetworkError(
+            f"{source / FILE}: transformers {transformers.__version__} has no network class {name!r}"
+        )
+    config = AutoConfig.from_pretrained(source)
+    if cls.config_class is not None and not isinstance(config, cls.config_class):
+        raise StoredNetworkError(
+            f"{source}: {FILE} names a {name}, config.json describes a {config.model_type}; they do not fit together"
+        )
+    net, report = cls.from_pretrained(source, config=config, output_loading_info=True, **options)
+    for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        if report[problem]:
+            keys = sorted(map(str, report[problem]))
+            raise StoredNetworkError(
+                f"{source}: weights do not fit config.json: {len(keys)} {problem.replace('_', ' ')}, {keys[0]} first"
+            )
+    return net
+
+
+def _fill_sites(net: PreTrainedModel, weights: dict[str, Tensor], source: Path) -> None:
+    expected = {name: tensor.shape for name, tensor in net.state_dict().items() if _is_site(name)}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    differing = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
+    if differing:
+        raise StoredNetworkError(
+            f"{source}: {len(differing)} site parameters in {WEIGHTS} do not fit {FILE}, {differing[0]} first"
+        )
+    net.load_state_dict(weights, strict=False)
 
 
 def _description(source: Path) -> dict[str, Any]:
@@ -114,6 +141,8 @@ def _description(source: Path) -> dict[str, Any]:
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
         found = described["format"], described["class"], described["method"]
+        if found[2] is not None:
+            found += described["layers"], described["attention"]
     except FileNotFoundError as error:
         raise StoredNetworkError(
             f"{file}: not found; expected a folder written by probattn.models.save"
@@ -125,14 +154,6 @@ def _description(source: Path) -> dict[str, Any]:
             f"{file}: expected format {FORMAT}, got {found[0]!r}; another version wrote it"
         )
     return dict(described)
-
-
-def _site_weights(source: Path) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = {}
-    for file in sorted(source.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as opened:
-            weights |= {name: opened.get_tensor(name) for name in opened.keys() if _is_site(name)}  # noqa: SIM118 - no mapping
-    return weights
 
 
 def _is_site(name: str) -> bool:

@@ -1,0 +1,153 @@
+"""Saving and loading: whole or not at all, and never silently something else."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+from probattn import BayesianAttention
+from probattn.models import StoredNetworkError, convert, inspect, load, save
+
+
+@pytest.fixture
+def bert(families):
+    return next(family for family in families.FAMILIES if family.name == "bert")
+
+
+@pytest.fixture
+def folder(families, bert, tmp_path):
+    torch.manual_seed(0)
+    return save(convert(bert.network(), families.FULL), tmp_path / "net")
+
+
+def test_a_network_comes_back_as_it_was(families, family, tmp_path):
+    torch.manual_seed(0)
+    net, inputs = convert(family.network(), families.FULL, layers=[0]), family.inputs()
+    folder = save(net, tmp_path / "deeper" / "net")
+    loaded = load(folder)
+    assert type(loaded) is type(net) and not loaded.training
+    assert [call.name for call in inspect(loaded)] == [call.name for call in inspect(net)]
+    if family.name in {"bart", "marian"}:  # their hooks, which the test's own networks carry, are not saved
+        assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in net.state_dict().items())
+    else:
+        assert torch.equal(families.forward(loaded, inputs), families.forward(net, inputs))
+
+
+def test_the_folder_is_a_plain_network_for_transformers(families, bert, folder, caplog):
+    plain = AutoModelForMaskedLM.from_pretrained(folder)
+    plain.set_attn_implementation("eager")
+    assert torch.equal(
+        families.forward(plain, bert.inputs()), families.forward(bert.network(), bert.inputs())
+    )
+    assert "UNEXPECTED" not in caplog.text
+
+
+def test_an_unconverted_network_comes_back_too(families, bert, tmp_path):
+    loaded = load(save(bert.network(), tmp_path / "net"))
+    loaded.set_attn_implementation("eager")
+    assert torch.equal(
+        families.forward(loaded, bert.inputs()), families.forward(bert.network(), bert.inputs())
+    )
+
+
+def test_low_precision_comes_back(families, bert, tmp_path):
+    torch.manual_seed(0)
+    net = convert(bert.network().to(torch.bfloat16), families.FULL)
+    loaded = load(save(net, tmp_path / "net"))
+    assert {key: value.dtype for key, value in loaded.state_dict().items()} == {
+        key: value.dtype for key, value in net.state_dict().items()
+    }
+    assert torch.equal(families.forward(loaded, bert.inputs()), families.forward(net, bert.inputs()))
+    assert load(tmp_path / "net", dtype=torch.float32).dtype == torch.float32
+
+
+def test_nothing_is_written_over_or_left_half(families, bert, folder, monkeypatch):
+    net = convert(bert.network(), BayesianAttention())
+    with pytest.raises(FileExistsError, match="holds files"):
+        save(net, folder)
+    target = folder.parent / "second"
+    target.mkdir()  # an empty folder may be filled
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("probattn.models.hosts.store.save_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            save(net, target)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["net", "second"]
+    assert list(target.iterdir()) == []
+    load(save(net, target))
+    plain = folder.parent / "plain"
+    plain.mkdir()
+    assert target.stat().st_mode == plain.stat().st_mode
+
+
+def rewrite(folder, **changes):
+    file = folder / "probattn.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+DAMAGE = {
+    "cut json": (lambda f: (f / "probattn.json").write_text('{"format": 1,'), "corrupt"),
+    "no object": (lambda f: (f / "probattn.json").write_text("[]"), "corrupt"),
+    "not text": (lambda f: (f / "probattn.json").write_bytes(b"\xff\xfe\x00"), "corrupt"),
+    "no json": (lambda f: (f / "probattn.json").unlink(), "not found; expected a folder written by"),
+    "later format": (lambda f: rewrite(f, format=7), "expected format 1, got 7"),
+    "unknown class": (
+        lambda f: rewrite(f, **{"class": "BertForNothing"}),
+        "no network class 'BertForNothing'",
+    ),
+    "no network": (lambda f: rewrite(f, **{"class": "Trainer"}), "no network class 'Trainer'"),
+    "other family": (lambda f: rewrite(f, **{"class": "GPT2LMHeadModel"}), "describes a bert"),
+    "unknown option": (lambda f: rewrite(f, method={"sigmoid": 1}), "sigmoid"),
+    "option out of range": (lambda f: rewrite(f, method={"rho": -1}), "rho"),
+    "other options": (lambda f: rewrite(f, method={"sigma": 0.0}), r"do not fit probattn\.json"),
+    "other layers": (lambda f: rewrite(f, layers=[0]), r"do not fit probattn\.json"),
+    "layer too many": (lambda f: rewrite(f, layers=[9]), "layers: expected numbers"),
+    "other width": (lambda f: rewrite(f, method={"sigma": 0.5, "prior_hidden": 3}), "do not fit"),
+    "no sites": (lambda f: (f / "probattn.safetensors").unlink(), "cannot be read"),
+    "cut sites": (lambda f: cut(f / "probattn.safetensors"), "cannot be read"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "cannot be read"),
+    "cut weights": (lambda f: cut(f / "model.safetensors"), "cannot be read"),
+    "no config": (lambda f: (f / "config.json").unlink(), "cannot be read"),
+    "cut config": (lambda f: cut(f / "config.json"), "cannot be read"),
+}
+
+
+def cut(file):
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_folder_is_one_clear_line(folder, name):
+    damage, message = DAMAGE[name]
+    damage(folder)
+    with pytest.raises(StoredNetworkError, match=message) as caught:
+        load(folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_or_foreign_weights_are_not_replaced_by_random_ones(families, bert, folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    kept = {key: value for key, value in weights.items() if "layer.1.output.dense.weight" not in key}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(StoredNetworkError, match=r"1 missing keys, .*dense\.weight first"):
+        load(folder)
+    save_file(
+        weights | {"other.weight": torch.ones(2)}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
+    with pytest.raises(StoredNetworkError, match=r"1 unexpected keys, other\.weight"):
+        load(folder)
+
+
+def test_a_folder_of_transformers_alone_is_refused(bert, tmp_path):
+    BertForMaskedLM.save_pretrained(bert.network(), tmp_path / "plain")
+    for folder in (tmp_path / "plain", tmp_path / "nowhere"):
+        with pytest.raises(StoredNetworkError, match=r"probattn\.models\.save"):
+            load(folder)
