@@ -88,6 +88,17 @@ def check_padding(families, family, side, method):
     assert_unmoved(families, old, new)
 
 
+@pytest.mark.only("padded")
+def test_no_mask_is_a_mask_of_ones(families, family):
+    torch.manual_seed(0)
+    net, inputs = convert(family.network(), families.FULL), family.inputs()
+    old_logits, old = families.observe(net, inputs)
+    without = {name: value for name, value in inputs.items() if "mask" not in name}
+    new_logits, new = families.observe(net, without)
+    assert (new_logits - old_logits).abs().max() < 1e-6
+    assert_unmoved(families, old, new)
+
+
 @pytest.mark.only("causal")
 def test_the_future_is_unseen(families, family):
     torch.manual_seed(0)

@@ -1,0 +1,90 @@
+"""What the dry run sees of a network."""
+
+import pytest
+import torch
+import transformers as hf
+
+from probattn.models.hosts.discovery import find_calls
+from probattn.models.hosts.dry_run import DECODER_LENGTH, ENCODER_LENGTH, dry_inputs, quiet_evaluation
+from probattn.models.hosts.eager import eager_attention
+
+
+@pytest.fixture
+def by_name(families):
+    return {family.name: family for family in families.FAMILIES}
+
+
+def test_every_family_can_be_fed(families, family):
+    net = family.network()
+    inputs = dry_inputs(net)
+    assert {"input_ids"} <= inputs.keys() if family.text else "pixel_values" in inputs
+    assert all(len(value) == 2 for value in inputs.values())
+    if family.text:
+        assert inputs["input_ids"].shape[1] == ENCODER_LENGTH
+        assert inputs["attention_mask"][1, -1] == 0
+    if family.pair:
+        assert inputs["decoder_input_ids"].shape[1] == DECODER_LENGTH != ENCODER_LENGTH
+    assert families.forward(net, inputs).isfinite().all()
+
+
+def test_kinds_stacks_and_causality_of_an_encoder_with_a_decoder(by_name):
+    calls = find_calls(by_name["bart"].network())
+    seen = [(call.stack, call.kind, call.causal) for call in calls]
+    encoder, decoder = "model.encoder.layers", "model.decoder.layers"
+    pair = [(decoder, "self", True), (decoder, "cross", False)]
+    assert seen == [(encoder, "self", False)] * 2 + pair * 2
+    assert {call.max_positions for call in calls} == {40}
+
+
+def test_images_have_the_length_of_their_patches(by_name):
+    assert {call.max_positions for call in find_calls(by_name["vit"].network())} == {5}
+    calls = find_calls(by_name["clip"].network())
+    assert [(call.causal, call.max_positions) for call in calls] == [(False, 5)] * 2 + [(True, 40)] * 2
+
+
+def test_a_head_of_another_task_changes_nothing(families, by_name):
+    for name in ("bert", "gpt2", "llama"):
+        tokens, rows = by_name[name].network(), by_name[name].classification()
+        assert [call.shape for call in find_calls(tokens)] == [call.shape for call in find_calls(rows)]
+
+
+def test_networks_of_neither_words_nor_pixels_are_refused():
+    options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    options |= {"conv_dim": (8,), "conv_stride": (2,), "conv_kernel": (2,), "num_feat_extract_layers": 1}
+    options |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    net = hf.Wav2Vec2Model(hf.Wav2Vec2Config(**options))
+    with pytest.raises(ValueError, match=r"Wav2Vec2Model: expected a network of token ids or pixels"):
+        find_calls(net)
+
+
+def test_modes_and_generators_survive(by_name):
+    net = by_name["bert"].network().train()
+    net.bert.encoder.layer[0].eval()
+    modes, state = [module.training for module in net.modules()], torch.get_rng_state()
+    with quiet_evaluation(net):
+        assert not any(module.training for module in net.modules())
+        torch.rand(3)
+    assert modes == [module.training for module in net.modules()]
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_failing_dry_run_leaves_the_network_as_it_was(by_name, monkeypatch):
+    net = by_name["bert"].network()
+
+    def fail(*_, **__):
+        raise OSError("inside")
+
+    monkeypatch.setattr(net.bert.encoder.layer[1].attention.self, "forward", fail)
+    with pytest.raises(OSError, match="inside"):
+        find_calls(net.train())
+    assert all(module.training for module in net.modules())
+    assert net.config._attn_implementation == "eager"
+
+
+def test_eager_attention_is_the_familys_own(by_name):
+    for name in ("t5", "gemma2"):
+        net = by_name[name].network()
+        module = net.get_submodule(find_calls(net)[0].module)
+        assert eager_attention(module).__module__ == type(module).__module__
+    with pytest.raises(RuntimeError, match="defines no eager_attention_forward"):
+        eager_attention(torch.nn.Linear(2, 2))
