@@ -5,23 +5,39 @@ if __name__ != "probattn.inference":
         f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.inference`"
     )
 
-from probattn.inference.elbo import AttentionELBO, ELBOTerms
+from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.early_stopping import EarlyStopping
+from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.guide import AttentionGuide
+from probattn.inference.meter import NonFiniteError
+from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.predictive import (
     Posterior,
     PosteriorExpectation,
     posterior_expectation,
     posterior_predict,
 )
+from probattn.inference.records import read_records
+from probattn.inference.result import FitResult
+from probattn.inference.schedules import KLSchedule
 from probattn.inference.svi import SVIDriver
 
 __all__ = [
     "AttentionELBO",
+    "AttentionELBOModule",
     "AttentionGuide",
+    "CheckpointError",
     "ELBOTerms",
+    "EarlyStopping",
+    "FitResult",
+    "KLSchedule",
+    "NonFiniteError",
+    "OptimizerOptions",
     "Posterior",
     "PosteriorExpectation",
     "SVIDriver",
+    "SchedulerOptions",
     "posterior_expectation",
     "posterior_predict",
+    "read_records",
 ]

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.table import Table
 
 from probattn.inference.report import MODEL_TITLES, TEXTS, Example, Measure, ModelKey, Results
 
+HEADINGS: dict[ModelKey, str] = {"deterministic": "deterministic", "bayesian_mean": "Bayesian"}
 SHOWN: tuple[Measure, ...] = ("accuracy", "nll", "ece", "overconfidence", "pavpu", "aurc", "auroc", "fpr95")
 
 
 def results_table(results: Results, model: ModelKey = "bayesian_mean") -> Table:
     """Deterministic against Bayesian, measure by measure, with the difference and its 95% interval."""
-    table = Table(title=results.run.name, title_justify="left")
-    table.add_column("data")
-    table.add_column("measure")
-    for key in ("deterministic", model):
-        table.add_column(MODEL_TITLES[key], justify="right")
-    table.add_column("difference [95% interval]", justify="right")
+    compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("data", no_wrap=True)
+    table.add_column("measure", no_wrap=True)
+    for key in compared:
+        table.add_column(HEADINGS.get(key, MODEL_TITLES[key]), justify="right", no_wrap=True)
+    if len(compared) > 1:
+        table.add_column("difference [interval]", justify="right", no_wrap=True)
     for data in results.data:
+        title = f"{data.title} ({data.size:,})"
         for measure in SHOWN:
-            cells = [_cell(results, key, data.key, measure) for key in ("deterministic", model)]
+            cells = [_cell(results, key, data.key, measure) for key in compared]
             if not any(cells):
                 continue
-            found = results.difference(measure, model, data.key)
-            gap = "" if found is None else f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
-            table.add_row(data.title, TEXTS[measure].title, *cells, gap)
+            if len(compared) > 1:
+                cells.append(_gap(results, measure, model, data.key))
+            table.add_row(title, TEXTS[measure].title, *cells)
+            title = ""
+        table.add_section()
     return table
+
+
+def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> str:
+    found = results.difference(measure, model, data)
+    return "" if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
 def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str:
     score = results.score(model, data)
     value = None if score is None else score.measure(measure)
-    return "" if value is None else f"{value:.4f}"
+    return "" if value is None else f"{value:.3f}"
 
 
 def predictions_table(examples: list[Example]) -> Table:

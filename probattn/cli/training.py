@@ -47,7 +47,7 @@ class Prepared:
 
 
 def prepare(recipe: Recipe) -> Prepared:
-    """Loads data and tokenizer.
+    """Loads data and tokenizer, and tokenizes all of it, so that no text is refused after training.
 
     Raises:
         DataError: the data are not what the recipe says.
@@ -63,7 +63,8 @@ def prepare(recipe: Recipe) -> Prepared:
             data, tokenizer, max_length=options.max_length, config=network.config, on_long=options.on_long
         )
 
-    return Prepared(recipe, task, tokenizer, tokenized(task.train), tokenized(task.validation))
+    roles = {role: tokenized(data) for role, data in task.roles().items()}
+    return Prepared(recipe, task, tokenizer, roles["train"], roles["validation"])
 
 
 def build_model(prepared: Prepared, *, bayesian: bool) -> Classifier:
