@@ -136,8 +136,8 @@ def convert(
         reference = next(module.parameters(), None)
         device = net.device if reference is None else reference.device
         module.add_module(ATTRIBUTE, site.to(device).train(module.training))
-    for module, witness in _witnesses(found, calls, state).items():
-        setattr(net.get_submodule(module), WITNESS, witness)
+    for name, witness in _witnesses(found, calls, state).items():
+        setattr(net.get_submodule(name), WITNESS, witness)
     hooks: list[RemovableHandle] = []
     for root in _pass_roots(net, calls):
         hooks += [

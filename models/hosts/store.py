@@ -115,7 +115,9 @@ def _host(source: Path, name: str, options: dict[str, Any]) -> PreTrainedModel:
         raise StoredNetworkError(
             f"{source}: {FILE} names a {name}, config.json describes a {config.model_type}; they do not fit together"
         )
-    net, report = cls.from_pretrained(source, config=config, output_loading_info=True, **options)
+    loaded: Any = cls.from_pretrained(source, config=config, output_loading_info=True, **options)
+    net: PreTrainedModel = loaded[0]
+    report: dict[str, Any] = loaded[1]
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if report[problem]:
             keys = sorted(map(str, report[problem]))
@@ -140,9 +142,9 @@ def _description(source: Path) -> dict[str, Any]:
     file = source / FILE
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
-        found = described["format"], described["class"], described["method"]
+        found = [described[name] for name in ("format", "class", "method")]
         if found[2] is not None:
-            found += described["layers"], described["attention"]
+            found += [described[name] for name in ("layers", "attention")]
     except FileNotFoundError as error:
         raise StoredNetworkError(
             f"{file}: not found; expected a folder written by probattn.models.save"
