@@ -12,7 +12,7 @@ def test_windows_beside_the_heads_are_mixed_one_by_one():
     torch.manual_seed(0)
     mix, state = HeadMix(2), torch.randn(3, 8, 4, 4)  # four windows of two heads
     expected = torch.einsum("gh,bwhts->bwgts", mix.weight, state.view(3, 4, 2, 4, 4)) + mix.bias.view(2, 1, 1)
-    torch.testing.assert_close(mix(state), expected.view(3, 8, 4, 4))
+    torch.testing.assert_close(mix(state), expected.reshape(3, 8, 4, 4))
 
 
 def test_positions_are_counted_over_real_queries():
