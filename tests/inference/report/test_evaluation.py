@@ -201,6 +201,26 @@ def test_intervals_of_means_equal_scipys_paired_bootstrap() -> None:
         assert interval.high == pytest.approx(reference.high, abs=0.1 * width)
 
 
+def test_detection_resamples_both_sides() -> None:
+    """Few in-domain examples make the interval wide, few foreign ones too."""
+    sizes = {"in_domain": 25, "out_of_domain": 400}
+    items = [made(role, size, 2, seed=13, labelled=False, scale=0.8) for role, size in sizes.items()]
+    models = ("bayesian_mean", "deterministic")
+    native, foreign = (
+        {model: stats.entropy(item.models[model].probabilities.numpy(), axis=1) for model in models}
+        for item in items
+    )
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(600):
+        inside, outside = (rng.integers(size, size=size) for size in sizes.values())
+        truth = np.r_[np.zeros(25), np.ones(400)]
+        areas = [roc_auc_score(truth, np.r_[native[m][inside], foreign[m][outside]]) for m in models]
+        drawn.append(areas[0] - areas[1])
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    found = by_name(evaluate(items, resamples=600).differences)["bayesian_mean", "out", "auroc"]
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.2 * (high - low))
+
+
 def test_models_that_err_on_the_same_examples_do_not_differ_in_accuracy() -> None:
     """Unpaired resampling would find an interval of some points here."""
     item = made("in_domain", 400, 2, seed=10)

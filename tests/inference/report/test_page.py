@@ -302,16 +302,19 @@ def test_one_model_alone(results: Results, only: str) -> None:
     assert not page.all("svg", "glyph")
 
 
-def test_a_difference_that_covers_0_is_hollow_and_grey(text: str, page: Page, results: Results) -> None:
-    verdicts = [
-        TEXTS[item.measure].verdict(item.low, item.high)
+def test_better_lies_right_of_the_line_and_worse_left(text: str, page: Page, results: Results) -> None:
+    shown = [
+        (TEXTS[item.measure].verdict(item.low, item.high), TEXTS[item.measure].better, item.value)
         for data in results.data
         for measure in MEASURES
         if (item := results.difference(measure, "bayesian_mean", data.key))
     ]
-    marks = [a["class"].split()[1] for a in page.all("circle", "mark")]
-    assert marks == verdicts
-    assert {"unclear"} < set(verdicts)
+    marks, lines = page.all("circle", "mark"), page.all("line", "zero")
+    assert [mark["class"].split()[1] for mark in marks] == [verdict for verdict, _, _ in shown]
+    assert {"better", "unclear"} <= {verdict for verdict, _, _ in shown}
+    for mark, line, (_, better, value) in zip(marks, lines, shown, strict=True):
+        gain = value if better == "higher" else -value
+        assert (float(mark["cx"]) - float(line["x1"])) * gain > 0 or abs(gain) < 0.002
 
 
 def many_classes() -> Results:
