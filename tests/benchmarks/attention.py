@@ -1,0 +1,328 @@
+"""Times attention, deterministic against Bayesian: `make bench`.
+
+The variants take turns within every round, so that a machine whose speed drifts treats them alike, and each time is
+divided by that of eager attention in the same round. A training step is forward, backward and `zero_grad`, in training
+mode with the network's usual dropout and without an optimiser. Peak memory is that of a process of its own for each
+variant: the growth of its resident set (CPU) or of torch's allocations (CUDA) over three steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyro
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
+
+from probattn import AttentionMask, BayesianAttention
+from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn.models import Classifier, convert
+
+Step = Callable[[], Any]
+DRAWS = 20
+QUIET = 0.5
+"""Load average above which a measurement is not to be trusted."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the network and of a batch; every third sequence is padded, by up to half of the length."""
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    vocabulary: int
+    batch: int
+    length: int
+
+
+SHAPES = {"minilm": Shape(6, 384, 12, 1536, 30522, 16, 128), "tiny": Shape(2, 16, 2, 32, 50, 3, 8)}
+VARIANTS: dict[str, BayesianAttention | None] = {
+    "eager": None,
+    "sdpa": None,
+    "BAM": BayesianAttention.bam(),
+    "BAM, log-normal": BayesianAttention.bam(posterior="lognormal"),
+    "BABN": BayesianAttention(),
+    "BABN, sigma 1e-6": BayesianAttention(sigma=1e-6),
+}
+KINDS = {
+    "train": "training step",
+    "expectation": "posterior expectation",
+    "draws": f"{DRAWS} draws to one eager pass",
+    "site-train": "training step of the site alone",
+    "site-expectation": "expectation of the site alone",
+}
+BARS = {("train", "BABN"): 1.6, ("expectation", "BABN"): 1.15, ("draws", "BABN"): 25.0}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One variant's seconds by round, their ratio to eager's of the same round, and its peak memory."""
+
+    kind: str
+    variant: str
+    seconds: list[float]
+    ratios: list[float]
+    peak_mib: float | None
+
+    def record(self) -> dict[str, Any]:
+        """What the file holds: medians, spread and the bar."""
+        bar, median = BARS.get((self.kind, self.variant)), statistics.median(self.ratios)
+        low, _, high = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        return {
+            "kind": self.kind,
+            "variant": self.variant,
+            "seconds": statistics.median(self.seconds),
+            "ratio": {
+                "median": median,
+                "quartiles": [low, high],
+                "range": [min(self.ratios), max(self.ratios)],
+            },
+            "peak_mib": self.peak_mib,
+            "bar": bar,
+            "passed": None if bar is None else median <= bar,
+        }
+
+
+def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> Step:
+    """What is timed, as a function without arguments."""
+    torch.manual_seed(0)
+    if kind.startswith("site"):
+        return _site_step(variant, shape, device, training=kind == "site-train")
+    method = VARIANTS[variant]
+    with device:
+        net = _network(shape, "sdpa" if variant == "sdpa" else "eager")
+    if method is not None:
+        convert(net, method)
+    inputs, labels = _batch(shape, device)
+    if kind == "train":
+        return _train_step(net.train(), inputs, labels, deterministic=method is None)
+    model = Classifier(net.eval())
+    if kind == "draws":
+        return lambda: posterior_predict(model, inputs, DRAWS)
+
+    def expectation() -> None:
+        with torch.no_grad():
+            model(inputs)
+
+    return expectation
+
+
+def _train_step(
+    net: PreTrainedModel, inputs: dict[str, Tensor], labels: Tensor, *, deterministic: bool
+) -> Step:
+    model = Classifier(net)
+    module = AttentionELBO()(model, AttentionGuide(model))
+
+    def loss() -> Tensor:
+        if deterministic:
+            return F.cross_entropy(model(inputs), labels)
+        return module({**inputs, "labels": labels}).loss
+
+    def step() -> None:
+        loss().backward()
+        net.zero_grad()
+
+    return step
+
+
+def _network(shape: Shape, attention: str) -> PreTrainedModel:
+    config = BertConfig(
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.intermediate,
+        vocab_size=shape.vocabulary,
+    )
+    net: PreTrainedModel = AutoModelForSequenceClassification.from_config(
+        config, attn_implementation=attention
+    )
+    return net
+
+
+def _valid(shape: Shape, device: torch.device) -> Tensor:
+    """Bool ``[B, T]``: lengths from half of T, every third sequence, to T."""
+    rows = torch.arange(shape.batch)
+    missing = torch.where(rows % 3 == 0, shape.length * (rows + 1) // (2 * shape.batch), 0)
+    return (torch.arange(shape.length) < shape.length - missing[:, None]).to(device)
+
+
+def _batch(shape: Shape, device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
+    tokens = torch.randint(1, shape.vocabulary, (shape.batch, shape.length)).to(device)
+    labels = torch.arange(shape.batch, device=device) % 2
+    return {"input_ids": tokens, "attention_mask": _valid(shape, device).long()}, labels
+
+
+def _site_step(variant: str, shape: Shape, device: torch.device, *, training: bool) -> Step:
+    """One attention call from queries, keys and values on; its output is summed to train it."""
+    method, valid = VARIANTS[variant], _valid(shape, device)
+    size = (3, shape.batch, shape.heads, shape.length, shape.hidden // shape.heads)
+    tensors = torch.randn(size, device=device).requires_grad_(training).unbind()
+    mask = AttentionMask(valid[:, None, None, :].expand(-1, -1, shape.length, -1), valid)
+    site = None if method is None else method.build(shape.heads, size[-1]).to(device).train(training)
+
+    def attend() -> Tensor:
+        if site is not None:
+            return site("attention", *tensors, mask)[0]
+        query, key, value = tensors
+        if variant == "sdpa":
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask.additive)
+        scores = query @ key.transpose(-1, -2) * size[-1] ** -0.5 + mask.additive
+        return torch.softmax(scores, dim=-1) @ value
+
+    def model() -> None:
+        with pyro.plate("data", shape.batch):
+            pyro.factor("output", attend().sum(dim=(1, 2, 3)))
+
+    module = AttentionELBO()(model, AttentionGuide(model))
+
+    def step() -> None:
+        with torch.set_grad_enabled(training):
+            if not training:
+                attend()
+            elif site is None:
+                attend().sum().backward()
+            else:
+                module().loss.backward()
+                site.zero_grad()
+
+    return step
+
+
+def timed(step: Step, device: torch.device) -> float:
+    """Seconds of one call."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def time_kind(kind: str, shape: Shape, rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Seconds of every variant by round; one round before them warms up."""
+    steps = {name: build_step(kind, name, shape, device) for name in _variants(kind)}
+    if kind == "draws":  # what the draws are compared with
+        steps = {"eager": build_step("expectation", "eager", shape, device)} | steps
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in track(range(rounds + 1), description=KINDS[kind], transient=True):
+        for name, step in steps.items():
+            taken = timed(step, device)
+            if number:
+                seconds[name].append(taken)
+    return seconds
+
+
+def _variants(kind: str) -> list[str]:
+    return [name for name, method in VARIANTS.items() if method is not None or kind != "draws"]
+
+
+def peak_memory(kind: str, variant: str, shape: str, device: str) -> float:
+    """MiB that three steps take beyond the network and its batch, in a fresh process."""
+    command = [sys.executable, __file__, "--memory-of", kind, variant, "--shape", shape, "--device", device]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def own_peak_memory(kind: str, variant: str, shape: Shape, device: torch.device) -> float:
+    """The same, of this process."""
+    step = build_step(kind, variant, shape, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    else:
+        before = _resident()
+    for _ in range(3):
+        step()
+    after = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident()
+    return (after - before) / 2**20
+
+
+def _resident() -> int:
+    """Largest resident set so far, in bytes; macOS counts in bytes, Linux in KiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the figures depend on, without saying whose machine it was."""
+    return {
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def print_tables(results: list[dict[str, Any]], console: Console) -> None:
+    """A table for each kind: ratios with their quartiles and range, and the bars."""
+    for kind in dict.fromkeys(result["kind"] for result in results):
+        table = Table(
+            "variant", "seconds", "ratio", "quartiles", "range", "peak MiB", "bar", title=KINDS[kind]
+        )
+        for result in (result for result in results if result["kind"] == kind):
+            ratio, bar = result["ratio"], result["bar"]
+            verdict = "" if bar is None else f"{'pass' if result['passed'] else 'FAIL'} (<= {bar})"
+            spread = [f"{low:.2f}..{high:.2f}" for low, high in (ratio["quartiles"], ratio["range"])]
+            peak = "" if result["peak_mib"] is None else f"{result['peak_mib']:.0f}"
+            figures = f"{result['seconds']:.4f}", f"{ratio['median']:.2f}"
+            table.add_row(result["variant"], *figures, *spread, peak, verdict)
+        console.print(table)
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds; ten or more for figures.")] = 12,
+    quick: Annotated[bool, typer.Option(help="Two rounds and no memory: does it run?")] = False,
+    shape: Annotated[str, typer.Option(help="minilm or tiny.")] = "minilm",
+    kinds: Annotated[str, typer.Option(help="Kinds to measure, parted by commas.")] = ",".join(KINDS),
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/attention.json"),
+    memory_of: Annotated[tuple[str, str] | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Times attention, deterministic against Bayesian, and writes and prints the ratios."""
+    sizes, place = SHAPES[shape], torch.device(device)
+    if memory_of is not None:
+        print(own_peak_memory(*memory_of, sizes, place))
+        return
+    console = Console()
+    about = machine(place)
+    if about["load_before"] > QUIET:
+        console.print(
+            f"The machine is busy (load {about['load_before']:.1f}): these figures are not to be kept."
+        )
+    results: list[dict[str, Any]] = []
+    count = 2 if quick else rounds
+    for kind in kinds.split(","):
+        seconds = time_kind(kind, sizes, count, place)
+        for name in _variants(kind):
+            ratios = [own / eager for own, eager in zip(seconds[name], seconds["eager"], strict=True)]
+            peak = None if quick else peak_memory(kind, name, shape, device)
+            results.append(Measurement(kind, name, seconds[name], ratios, peak).record())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": about, "shape": asdict(sizes), "rounds": count, "results": results}
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print_tables(results, console)
+    console.print(f"Written to {output}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,52 @@
+"""The benchmark runs and its file says what was measured; its figures are not judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).with_name("attention.py")
+BAYESIAN = ["BAM", "BAM, log-normal", "BABN", "BABN, sigma 1e-6"]
+VARIANTS = ["eager", "sdpa", *BAYESIAN]
+
+
+def run(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(PROGRAM), *arguments]
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
+    printed = run(tmp_path, "--quick", "--shape", "tiny", "--output", "made/figures.json")
+    content = json.loads((tmp_path / "made" / "figures.json").read_text())
+    assert content["rounds"] == 2 and content["shape"]["layers"] == 2
+    measured: dict[str, list[str]] = {}
+    for result in content["results"]:
+        measured.setdefault(result["kind"], []).append(result["variant"])
+        low, high = result["ratio"]["range"]
+        lower, upper = result["ratio"]["quartiles"]
+        assert 0 < low <= lower <= result["ratio"]["median"] <= upper <= high
+        assert result["passed"] == (
+            None if result["bar"] is None else result["ratio"]["median"] <= result["bar"]
+        )
+        if result["variant"] == "eager":
+            assert low == high == 1
+    kinds = ["train", "expectation", "site-train", "site-expectation"]
+    assert measured == dict.fromkeys(kinds, VARIANTS) | {"draws": BAYESIAN}
+    bars = {
+        (result["kind"], result["variant"]): result["bar"] for result in content["results"] if result["bar"]
+    }
+    assert bars == {("train", "BABN"): 1.6, ("expectation", "BABN"): 1.15, ("draws", "BABN"): 25}
+    assert all(name in printed for name in VARIANTS)
+
+
+@pytest.mark.slow
+def test_peak_memory_is_that_of_the_steps() -> None:
+    peak = float(run(ROOT, "--memory-of", "site-train", "BABN", "--shape", "minilm").splitlines()[-1])
+    assert 72 < peak < 500  # six maps at least; a process that has done nothing but import torch has more
