@@ -47,11 +47,14 @@ from probattn.models.hosts.convert import conversion, select
 from probattn.recipes import Recipe, ReportRecipe
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
-TITLES = {"test": "In domain", "shifted": "Shifted domain", "out_of_domain": "Out of domain"}
 PACKAGES = ("probattn", "torch", "pyro-ppl", "transformers", "accelerate", "torchmetrics")
 MODEL = "model"
 BASELINE = "baseline"
 RECORDS = "metrics.jsonl"
+
+
+def _plain_report() -> ReportRecipe:
+    return ReportRecipe()
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class EvaluationOptions:
     seed: int = 0
     batch_size: int = 32
     max_length: int | None = None
-    report: ReportRecipe = field(default_factory=lambda: ReportRecipe())
+    report: ReportRecipe = field(default_factory=_plain_report)
     health_batches: int = 4
 
     @classmethod
@@ -220,7 +223,7 @@ def _predict(
     labels = None if data.labels is None else torch.tensor(data.labels)
     described = DataSet(
         key=key,
-        title=TITLES[key],
+        title=_title(data.source),
         role=REPORT_ROLES[key],
         size=len(data),
         labelled=labels is not None,
@@ -310,6 +313,12 @@ def package_versions() -> dict[str, str]:
 def now() -> str:
     """Date and time in UTC, ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _title(source: str) -> str:
+    """A data set's name for people: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"."""
+    name = Path(source).name.replace("_", " ")
+    return name[:1].upper() + name[1:]
 
 
 def _records(trained: TrainedModel) -> list[dict[str, Any]]:

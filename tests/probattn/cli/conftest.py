@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
 
 import pytest
@@ -80,15 +79,9 @@ report: {{resamples: 100, uncertain: 1, mistakes: 2, texts: [the film was good]}
     return file
 
 
-def invoke(*arguments, cwd=None):
+def invoke(*arguments):
     """Runs a command in this process."""
-    before = os.getcwd()
-    try:
-        if cwd is not None:
-            os.chdir(cwd)
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-    finally:
-        os.chdir(before)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="session")

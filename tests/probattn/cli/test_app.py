@@ -11,8 +11,18 @@ from probattn.inference.report import read_results
 
 
 def test_train_leaves_a_whole_run(run):
-    assert {item.name for item in run.iterdir()} >= {"recipe.yaml", "metrics.jsonl", "checkpoints", "model", "baseline"}
-    assert {item.name for item in (run / "model").iterdir()} >= {"model.safetensors", "probattn.json", "tokenizer.json"}
+    assert {item.name for item in run.iterdir()} >= {
+        "recipe.yaml",
+        "metrics.jsonl",
+        "checkpoints",
+        "model",
+        "baseline",
+    }
+    assert {item.name for item in (run / "model").iterdir()} >= {
+        "model.safetensors",
+        "probattn.json",
+        "tokenizer.json",
+    }
     records = read_records(run / "metrics.jsonl")
     trained = [record for record in records if record["kind"] == "train"]
     assert [record["step"] for record in trained] == [2, 4, 6]
@@ -37,7 +47,11 @@ def test_evaluate_and_report(run, command):
     result = command("report", run)
     assert result.exit_code == 0, result.output
     results = read_results(run / "metrics.json")
-    assert {score.model for score in results.scores} == {"deterministic", "bayesian_mean", "bayesian_expectation"}
+    assert {score.model for score in results.scores} == {
+        "deterministic",
+        "bayesian_mean",
+        "bayesian_expectation",
+    }
     assert [item.key for item in results.data] == ["test", "shifted", "out_of_domain"]
     assert len(results.health) == 2 and all(site.spread > 0.05 for site in results.health)
     assert len(results.attention) == 2 and len(results.mistakes) <= 2
@@ -53,7 +67,11 @@ def test_predict(run, command):
     assert shown.exit_code == 0 and "probability" in shown.output
     lines = command("predict", run, "the film was good", "--json").output.strip().splitlines()
     found = json.loads(lines[-1])
-    assert found["label"] in {"positive", "negative"} and 0.5 <= found["probability"] <= 1 and found["spread"] >= 0
+    assert (
+        found["label"] in {"positive", "negative"}
+        and 0.5 <= found["probability"] <= 1
+        and found["spread"] >= 0
+    )
     assert lines == command("predict", run, "the film was good", "--json").output.strip().splitlines()
 
 
@@ -65,7 +83,9 @@ def test_resumed_run_ends_where_the_whole_one_did(run, recipe, command, tmp_path
         shutil.rmtree(folder / "model")
     result = command("train", recipe, "--output", copy, "--resume", "--quiet")
     assert result.exit_code == 0, result.output
-    losses = [[record.get("loss") for record in read_records(folder / "metrics.jsonl")] for folder in (run, copy)]
+    losses = [
+        [record.get("loss") for record in read_records(folder / "metrics.jsonl")] for folder in (run, copy)
+    ]
     assert losses[0] == losses[1]
 
 

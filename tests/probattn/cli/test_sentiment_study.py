@@ -1,0 +1,36 @@
+"""The study over seeds on a tiny network."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+STUDY = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "sentiment_study.py"))
+
+
+def test_interval_is_students():
+    values = [0.2, 0.5, 0.9]
+    found = STUDY["interval"](values)
+    low, high = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert STUDY["interval"]([1.0]).low is None
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+def test_study_is_resumable_and_paired(recipe, tmp_path):
+    options = {"recipe": str(recipe), "variants": "deterministic,bam", "set_": ["training.steps=2"]}
+    STUDY["main"](tmp_path, seeds=2, **options)
+    summary = json.loads((tmp_path / "study.json").read_text(encoding="utf-8"))
+    row = summary["bam"]["measures"]["test.accuracy"]
+    assert row["difference"]["seeds"] == 2
+    plain = summary["deterministic"]["measures"]["test.accuracy"]["value"]["mean"]
+    assert math.isclose(row["difference"]["mean"], row["value"]["mean"] - plain, abs_tol=1e-9)
+    assert len(summary["bam"]["health"]) == 2
+    stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")}
+    STUDY["main"](tmp_path, seeds=2, **options)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")} == stamps
