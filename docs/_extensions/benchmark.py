@@ -28,11 +28,12 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
 def tables(content: dict[str, Any]) -> str:
     """The file of `tests/benchmarks/attention.py` as Markdown."""
     shape, machine = content["shape"], content["machine"]
-    parts = [
+    setting = (
         f"{shape['layers']} layers of {shape['hidden']}, {shape['heads']} heads, batches of {shape['batch']} x "
         f"{shape['length']}; {content['rounds']} rounds on {machine['cores']} cores, {machine['device']}, torch "
         f"{machine['torch']}, load {machine['load_before']:.2f} before."
-    ]
+    )
+    parts = [setting]
     for kind, title in TITLES.items():
         rows = [_row(result) for result in content["results"] if result["kind"] == kind]
         if rows:
