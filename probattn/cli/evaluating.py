@@ -48,6 +48,9 @@ from probattn.recipes import Recipe, ReportRecipe
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
 PACKAGES = ("probattn", "torch", "pyro-ppl", "transformers", "accelerate", "torchmetrics")
+HEALTH_CHUNK = 2
+"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
+
 MODEL = "model"
 BASELINE = "baseline"
 RECORDS = "metrics.jsonl"
@@ -244,6 +247,7 @@ def _details(
         islice(iter(batches), options.health_batches),
         options.num_samples,
         seed=options.seed,
+        chunk_size=options.chunk_size or HEALTH_CHUNK,
         device=trained.device,
     )
     with_sites = [item["sites"] for item in _records(trained) if item.get("sites")]
