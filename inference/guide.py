@@ -32,6 +32,7 @@ class AttentionGuide(GuideMessenger):
         model: the Pyro model.
         kl_weight: w, >= 0; set anew at any step (annealing).
         noise: source of the draws; torch's global generators by default.
+        draws_only: leave out what only an objective needs; for prediction.
 
     Raises:
         ValueError: a negative weight.
@@ -45,11 +46,17 @@ class AttentionGuide(GuideMessenger):
     """
 
     def __init__(
-        self, model: Callable[..., Any], *, kl_weight: float = 1.0, noise: Noise | None = None
+        self,
+        model: Callable[..., Any],
+        *,
+        kl_weight: float = 1.0,
+        noise: Noise | None = None,
+        draws_only: bool = False,
     ) -> None:
         super().__init__(model)
         self.kl_weight = kl_weight
         self.noise: Noise = GlobalNoise() if noise is None else noise
+        self.draws_only = draws_only
 
     @property
     def kl_weight(self) -> float:
@@ -77,7 +84,7 @@ class AttentionGuide(GuideMessenger):
     def _answer(self, msg: Message, infer: dict[str, Any], posterior: SitePosterior) -> None:
         prior = cast(TorchDistributionMixin, msg["fn"])
         if msg["value"] is None:
-            msg["value"] = posterior.draw(self.noise)
+            msg["value"] = posterior.draw(self.noise, with_kl=not self.draws_only)
         event = posterior.event()
         if event.batch_shape != prior.batch_shape:
             raise ValueError(

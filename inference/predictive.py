@@ -130,7 +130,7 @@ def posterior_predict(
     chunk = chunk_size or max(1, ROWS_PER_PASS // rows)
     seeds = [_seed(seed, draw) for draw in range(num_samples)]
     device = next(iter(inputs.values())).device
-    guide = AttentionGuide(model)
+    guide = AttentionGuide(model, draws_only=True)
     logits: list[Tensor] = []
     collector = _Collector(attention, streaming)
     with _evaluating(model):

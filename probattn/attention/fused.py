@@ -51,7 +51,7 @@ def draw_weibull(
     log_mean: Tensor,
     mixed: Tensor | None,
     uniform: Tensor,
-    alpha: Tensor,
+    alpha: Tensor | None,
     weight: Tensor | None,
     options: WeibullOptions,
 ) -> WeibullDraw:
@@ -69,7 +69,7 @@ def draw_weibull(
         log_mean: :math:`\mu = \log E[S]`, ``[B, H, T, S]``, float32 or float64.
         mixed: z, same shape; None leaves ``k = exp(mu) + floor``.
         uniform: u in (0, 1), same shape; overwritten.
-        alpha: the prior's concentration, broadcastable to the shape.
+        alpha: the prior's concentration, broadcastable to the shape; None leaves the KL out (0).
         weight: 0/1 factors of the pairs, broadcastable; None for 1.
         options: rho, floor and rate.
 
@@ -92,13 +92,15 @@ class _WeibullDraw(torch.autograd.Function):
         log_mean: Tensor,
         mixed: Tensor | None,
         uniform: Tensor,
-        alpha: Tensor,
+        alpha: Tensor | None,
         weight: Tensor | None,
         options: WeibullOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         log_value, concentration = torch.empty_like(log_mean), torch.empty_like(log_mean)
-        kl = log_mean.new_empty(log_mean.shape[0])
-        slope = log_mean.new_empty(log_mean.shape[0], *_four(alpha).shape[1:])  # of kl by alpha
+        kl = log_mean.new_zeros(log_mean.shape[0])
+        slope = (
+            None if alpha is None else log_mean.new_empty(len(kl), *_four(alpha).shape[1:])
+        )  # of kl by alpha
         for piece in _pieces(log_mean):
             mean = finite_exp(log_mean[piece])
             k = torch.add(mean, options.floor, out=concentration[piece])
@@ -109,6 +111,8 @@ class _WeibullDraw(torch.autograd.Function):
             scale = torch.sub(log_mean[piece], buffer, out=buffer)
             noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
             torch.addcmul(scale, noise, inverse, out=log_value[piece])
+            if alpha is None or slope is None:
+                continue
             surprise = inverse.mul_(EULER_MASCHERONI).sub_(scale)  # -E[log S]
             terms = torch.log(k, out=buffer).add_(mean, alpha=options.rate)
             if weight is not None:
@@ -135,6 +139,8 @@ class _WeibullDraw(torch.autograd.Function):
         grad_mean = torch.empty_like(log_mean)
         grad_mixed = None if mixed is None else torch.empty_like(log_mean)
         grad_alpha: Tensor | None = None
+        if alpha is None:
+            grad_kl = None
         if ctx.needs_input_grad[3] and grad_kl is not None:
             by_datum = slope * grad_kl.view(-1, 1, 1, 1)
             grad_alpha = by_datum.sum_to_size(_four(alpha).shape).view(alpha.shape)

@@ -98,18 +98,19 @@ class SitePosterior:
         """q(S) as Pyro sees it: forbidden pairs and padded queries masked, batch shape ``[B]``."""
         return as_event(self.distribution, self.mask)
 
-    def draw(self, noise: Noise) -> Tensor:
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws S with its logarithm carried along.
 
         Args:
             noise: where the random numbers come from.
+            with_kl: whether the KL will be asked for, so that it is computed in the same sweep.
 
         Returns:
             S > 0, ``[B, H, T, S]``, differentiable in the posterior's parameters.
         """
-        return exp_carrying_log(self.log_draw(noise))
+        return exp_carrying_log(self.log_draw(noise, with_kl=with_kl))
 
-    def log_draw(self, noise: Noise) -> Tensor:
+    def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
         like = self.inputs.scores
         if self.method.posterior == "lognormal":
@@ -120,7 +121,7 @@ class SitePosterior:
             low, high = TRUNCATION
             uniform.mul_(high - low).add_(low)
         if self.method.concentration == "learned" and self.inputs.scale is None:
-            return self._fused_log_draw(uniform)
+            return self._fused_log_draw(uniform, with_kl)
         weibull = cast(Weibull, self.distribution)
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
@@ -134,14 +135,15 @@ class SitePosterior:
             elementwise = elementwise * self.mask.pair_weight.to(elementwise.dtype)
         return elementwise.sum(dim=(1, 2, 3))
 
-    def _fused_log_draw(self, uniform: Tensor) -> Tensor:
+    def _fused_log_draw(self, uniform: Tensor, with_kl: bool) -> Tensor:
         """Draw, KL and concentration in one sweep; they replace what the distributions would compute."""
         phi, mixed, method = self.inputs.scores, self.inputs.concentration, self.method
         log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
         weight = None if self.mask is None else self.mask.pair_weight.to(phi.dtype)
         options = WeibullOptions(method.rho, method.floor, method.rate)
-        drawn = draw_weibull(phi, mixed, uniform, log_alpha.exp(), weight, options)
-        self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
+        drawn = draw_weibull(phi, mixed, uniform, log_alpha.exp() if with_kl else None, weight, options)
+        if with_kl:
+            self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
         self.distribution = Weibull(log_mean=phi, concentration=drawn.concentration, validate_args=False)
         return drawn.log_value
 
