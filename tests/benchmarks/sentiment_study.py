@@ -60,14 +60,14 @@ def interval(values: Iterable[float]) -> Interval:
     """Mean and 95% t-interval.
 
     Example:
-        >>> interval([0.1, 0.1]).low
-        0.1
+        >>> interval([0.5, 0.5]).low
+        0.5
     """
     found = list(values)
     mean = statistics.fmean(found)
     if len(found) < 2:
         return Interval(mean, None, None, len(found))
-    half = stats.t.ppf(0.975, len(found) - 1) * statistics.stdev(found) / len(found) ** 0.5
+    half = float(stats.t.ppf(0.975, len(found) - 1)) * statistics.stdev(found) / len(found) ** 0.5
     return Interval(mean, mean - half, mean + half, len(found))
 
 
