@@ -18,7 +18,10 @@ def test_the_logarithm_is_kept_exactly_and_lost_by_arithmetic():
 
 def test_a_tiny_gamma_keeps_its_order_through_pyro_sample():
     prior = Gamma(log_concentration=torch.full((1000,), -6.0))
-    for draw in (prior.rsample(), pyro.sample("s", prior.mask(torch.ones(1000, dtype=torch.bool)).to_event(1))):
+    for draw in (
+        prior.rsample(),
+        pyro.sample("s", prior.mask(torch.ones(1000, dtype=torch.bool)).to_event(1)),
+    ):
         assert carries_log(draw)
         # Most draws underflow float32 (log S is about -400 on average), their logarithms do not.
         assert (draw == draw.min()).float().mean() > 0.3
