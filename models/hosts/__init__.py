@@ -1,7 +1,7 @@
-"""Hugging Face networks as hosts of attention sites: discovery, conversion, saving."""
+"""Hugging Face networks as hosts of attention sites: finding calls, converting, saving."""
 
+from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.convert import convert, inspect, revert
-from probattn.models.hosts.discovery import AttentionCall, AttentionCalls
 from probattn.models.hosts.store import StoredNetworkError, load, save
 
 __all__ = [

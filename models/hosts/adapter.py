@@ -1,17 +1,19 @@
-"""The attention function that converted networks call, and what it remembers within a forward pass."""
+"""The attention function that converted networks call."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from probattn.attention import AttentionMask, AttentionSite, UpwardChain
+from probattn.attention import AttentionMask, AttentionSite
+from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import eager_attention
-from probattn.models.hosts.masks import carries_bias, own_keys, valid_pairs
+from probattn.models.hosts.interface import register
+from probattn.models.hosts.masks import HostMask, read_mask
+from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.windows import beside_heads, count_windows, in_batch
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function is registered with transformers."""
@@ -19,144 +21,105 @@ IMPLEMENTATION = "probattn"
 ATTRIBUTE = "probattn"
 """Name of the submodule that a converted attention module holds."""
 
-WITNESS = "_probattn_witness"
-"""Name of the attribute of a self attention that stays deterministic but shows a cross attention its real queries."""
-
-
-@dataclass(eq=False)
-class PassState:
-    """What the sites of one network share during a forward pass; cleared before and after each.
-
-    Attributes:
-        chains: the network's upward chains.
-        calls: how often each attention module was called in this pass.
-        masks: translated masks beside the tensors they come from: a family hands the same one to every layer.
-        queries: the real queries that a stack's last self attention saw, for the cross attention that follows.
-        rows: the batch size of the module that is running, for calls on several windows of one datum.
-    """
-
-    chains: list[UpwardChain] = field(default_factory=list)
-    calls: Counter[str] = field(default_factory=Counter)
-    masks: list[tuple[Tensor, str, AttentionMask]] = field(default_factory=list)
-    queries: dict[str, Tensor] = field(default_factory=dict)
-    rows: int | None = None
-
-    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Starts a pass; serves as a module's forward pre-hook with keywords."""
-        self.clear()
-        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim())
-        first = next(tensors, None)
-        self.rows = None if first is None else len(first)
-
-    def clear(self, *_: object) -> None:
-        """Forgets the pass; serves as a module's forward hook as it is."""
-        self.calls.clear()
-        self.masks.clear()
-        self.queries.clear()
-        self.rows = None
-        for chain in self.chains:
-            chain.clear()
+Attended = tuple[Tensor, Tensor | None]
 
 
 class HostedSite(nn.Module):
     """A site with its place in the host; the submodule that conversion adds to an attention module.
 
     Args:
-        site: the latent attention.
-        names: site names of the module's calls in a forward pass, in order.
-        kind: "self" or "cross".
-        stack: the list of layers it belongs to.
-        state: the network's.
-        windowed: whether the host folds windows of a datum into the batch, ``[B * W, H, T, D]``. The site then sees
-            the windows beside the heads, ``[B, W * H, T, D]``, so that its batch is the data's.
+        site: the latent attention; None where the whole module stays deterministic.
+        calls: all calls of the module in a forward pass, in order.
+        selected: those of them that are latent, by index; the site's own numbering follows this order.
+        state: what the module's stack shares in a forward pass.
     """
 
     def __init__(
         self,
-        site: AttentionSite,
-        names: list[str],
-        kind: Literal["self", "cross"],
-        stack: str,
-        state: PassState,
-        windowed: bool = False,
+        site: AttentionSite | None,
+        calls: tuple[AttentionCall, ...],
+        selected: tuple[int, ...],
+        state: StackPass,
     ) -> None:
         super().__init__()
         self.site = site
-        self.names = names
-        self.kind = kind
-        self.stack = stack
+        self.calls = calls
+        self.selected = selected
         self.state = state
-        self.windowed = windowed
 
     def extra_repr(self) -> str:
-        """Name and kind, for ``print(network)``."""
-        return f"{', '.join(self.names)}, {self.kind}"
+        """The calls' names, for ``print(network)``."""
+        if not self.selected:
+            return "deterministic"
+        return ", ".join(self.calls[index].name for index in self.selected)
 
-    def next_call(self) -> int:
-        """Which of the module's calls in this forward pass comes now."""
-        call = self.state.calls[self.names[0]] % len(self.names)
-        self.state.calls[self.names[0]] += 1
-        return call
-
-    def windows(self, rows: int) -> int:
-        """How many windows of a datum stand in a call of ``rows`` rows.
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        options: Mapping[str, Any],
+    ) -> Attended:
+        """Attends as the host asks; arguments and results are those of :func:`host_attention`.
 
         Raises:
-            RuntimeError: the attention module runs outside the network that was converted.
+            RuntimeError: the module is called more often in a forward pass than when the network was converted.
         """
-        if not self.windowed:
-            return 1
-        data = self.state.rows
-        if not data or rows % data:
+        index = self.state.count(self.calls[0].module)
+        if index >= len(self.calls):
             raise RuntimeError(
-                f"site {self.names[0]!r}: its host folds windows into the batch, whose size is not known in this "
-                "pass; call the whole network"
+                f"{self.calls[0].module}: expected {len(self.calls)} calls in a forward pass, as when the network was "
+                "converted, got another; revert and convert the network again"
             )
-        return rows // data
+        call = self.calls[index]
+        # A windowed family makes a mask for every layer: keeping them for the pass would only hold memory.
+        read = read_mask(module, mask) if call.windowed else self.state.read(module, mask)
+        # Read also where attention stays deterministic: a cross attention learns from it which queries are real.
+        validity = self._validity(call, read, query, key)
+        if self.site is None or index not in self.selected:
+            return eager_attention(module)(module, query, key, value, mask, **options)
+        bias, position = read.bias, options.get("position_bias")
+        if position is not None:
+            bias = position if bias is None else bias + position
+        return self._latent(call, query, key, value, validity, bias, options)
 
-    def mask(self, module: nn.Module, additive: Tensor, queries: int, keys: int, batch: int) -> AttentionMask:
-        """The host's mask, translated once per forward pass and kind."""
-        for tensor, kind, mask in self.state.masks:
-            if tensor is additive and kind == self.kind:
-                return mask
-        valid = valid_pairs(module, additive[..., :keys]).expand(batch, -1, -1, -1)
-        real = self._queries(module, valid, queries)
-        mask = AttentionMask(beside_heads(valid, self.windows(batch)), real)
-        self.state.masks.append((additive, self.kind, mask))
-        return mask
-
-    def _queries(self, module: nn.Module, valid: Tensor, queries: int) -> Tensor | None:
-        if carries_bias(module):
+    def _validity(
+        self, call: AttentionCall, read: HostMask, query: Tensor, key: Tensor
+    ) -> AttentionMask | None:
+        if not call.windowed:
+            return self.state.mask(read.valid, query, key.shape[2], cross=call.kind == "cross")
+        if read.valid is None:
             return None
-        if self.kind == "self":
-            own = own_keys(valid, queries)
-            self.state.queries[self.stack] = own
-            return own
-        known = self.state.queries.get(self.stack)
-        return known if known is not None and known.shape == (len(valid), queries) else None
+        return AttentionMask(beside_heads(read.valid, self._windows(call, query)))
 
+    def _windows(self, call: AttentionCall, query: Tensor) -> int:
+        return count_windows(len(query), self.state.rows, call.name) if call.windowed else 1
 
-@dataclass(eq=False)
-class Witness:
-    """A deterministic self attention in a stack whose cross attention is latent: it sees which queries are real."""
-
-    stack: str
-    state: PassState
-
-    def see(self, module: nn.Module, query: Tensor, key: Tensor, additive: Tensor | None) -> None:
-        """Notes the real queries of the stack."""
-        if additive is not None:
-            valid = valid_pairs(module, additive[..., : key.shape[2]]).expand(len(query), -1, -1, -1)
-            self.state.queries[self.stack] = own_keys(valid, query.shape[2])
-
-
-def beside_heads(tensor: Tensor, windows: int) -> Tensor:
-    """``[B * W, H, ...]`` as ``[B, W * H, ...]``; one row for all stays one row."""
-    if windows == 1:
-        return tensor
-    if len(tensor) == 1:
-        return tensor.repeat(1, windows, *[1] * (tensor.dim() - 2))
-    return tensor.reshape(len(tensor) // windows, windows * tensor.shape[1], *tensor.shape[2:])
+    def _latent(
+        self,
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: AttentionMask | None,
+        bias: Tensor | None,
+        options: Mapping[str, Any],
+    ) -> Attended:
+        assert self.site is not None
+        rows, windows = len(query), self._windows(call, query)
+        output, weights = self.site(
+            call.name,
+            *(beside_heads(tensor, windows) for tensor in (query, key, value)),
+            mask,
+            scale=options.get("scaling"),
+            bias=None if bias is None else beside_heads(bias, windows),
+            softcap=options.get("softcap"),
+            call=self.selected.index(call.index),
+        )
+        output, weights = in_batch(output, rows), in_batch(weights, rows)
+        return output.transpose(1, 2).contiguous(), weights
 
 
 def host_attention(
@@ -165,69 +128,30 @@ def host_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
+    **options: Any,
+) -> Attended:
     """Attention of a converted network, with the signature of transformers' attention functions.
 
-    Modules without a site attend as their family's eager function does. Dropout is not applied to stochastic weights.
+    Modules without a site attend as their family's eager function does. The host's attention dropout is not applied
+    to stochastic weights.
 
     Args:
         module: the host's attention module.
         query: ``[B, H, T, D]``.
-        key: ``[B, G, S, D]``.
+        key: ``[B, G, S, D]``, G dividing H.
         value: ``[B, G, S, E]``.
-        attention_mask: additive ``[B, 1 or H, T, S]``, or None.
-        scaling: factor of the scores.
-        dropout: the host's attention dropout.
-        **kwargs: what families add: ``position_bias``, ``softcap``.
+        attention_mask: additive, ``[B | 1, 1 | H, T, S]``, or None.
+        **options: ``scaling``, ``dropout`` and what families add: ``position_bias``, ``softcap``.
 
     Returns:
         Output ``[B, T, H, E]``, contiguous, and weights ``[B, H, T, S]``.
     """
-    hosted: HostedSite | None = getattr(module, ATTRIBUTE, None)
+    hosted = getattr(module, ATTRIBUTE, None)
     if hosted is None:
-        witness: Witness | None = getattr(module, WITNESS, None)
-        if witness is not None:
-            witness.see(module, query, key, attention_mask)
-        return eager_attention(module)(
-            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
-        )
-    call = hosted.next_call()
-    rows, heads = query.shape[:2]
-    windows = hosted.windows(rows)
-    bias, mask = kwargs.get("position_bias"), None
-    if attention_mask is not None:
-        mask = hosted.mask(module, attention_mask, query.shape[2], key.shape[2], rows)
-        if carries_bias(module):
-            own = attention_mask.masked_fill(~valid_pairs(module, attention_mask), 0.0)
-            bias = own if bias is None else own + bias
-    output, weights = hosted.site(
-        hosted.names[call],
-        *(beside_heads(tensor, windows) for tensor in (query, key, value)),
-        mask,
-        scale=scaling,
-        bias=None if bias is None else beside_heads(bias, windows),
-        softcap=kwargs.get("softcap"),
-        call=call,
-    )
-    if windows > 1:
-        output, weights = (each.reshape(rows, heads, *each.shape[2:]) for each in (output, weights))
-    return output.transpose(1, 2).contiguous(), weights
+        return eager_attention(module)(module, query, key, value, attention_mask, **options)
+    attended: Attended = hosted.attend(module, query, key, value, attention_mask, options)
+    return attended
 
 
-def refuse_checkpointing(module: nn.Module, _: object) -> None:
-    """Forward pre-hook: activation checkpointing would run a site twice.
-
-    Raises:
-        RuntimeError: the module is being trained with activation checkpointing.
-    """
-    if not (module.training and torch.is_grad_enabled()):
-        return
-    if any(getattr(part, "gradient_checkpointing", False) for part in module.modules()):
-        raise RuntimeError(
-            f"{type(module).__name__}: activation checkpointing recomputes attention during the backward pass, "
-            "outside Pyro's handlers, and is not supported; call activation_checkpointing_disable(), in older versions "
-            "of transformers gradient_checkpointing_disable()"
-        )
+# On import, so that an unpickled network finds its attention function.
+register(IMPLEMENTATION, host_attention)

@@ -5,36 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from probattn.attention import AttentionSite, BayesianAttention, SiteSpec, UpwardChain
-from probattn.models.hosts.adapter import (
-    ATTRIBUTE,
-    IMPLEMENTATION,
-    WITNESS,
-    HostedSite,
-    PassState,
-    Witness,
-    host_attention,
-    refuse_checkpointing,
-)
-from probattn.models.hosts.discovery import (
-    AttentionCall,
-    AttentionCalls,
-    find_calls,
-    implementations,
-    refuse_unsupported,
-    register,
-    restore,
-    switch,
-)
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
+from probattn.models.hosts.calls import AttentionCall, AttentionCalls
+from probattn.models.hosts.discovery import find_calls, refuse_unsupported
+from probattn.models.hosts.interface import Implementations, implementations, restore, switch
+from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.selection import Kind, Layers, select
 
-Layers = Literal["all", "first", "last"] | Sequence[int]
-Kind = Literal["all", "self", "cross"]
+__all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
+
 Network = TypeVar("Network", bound=PreTrainedModel)
 RECORD = "_probattn_conversion"
 
@@ -48,7 +35,6 @@ class Conversion:
         layers: the layers asked for.
         attention: the kinds asked for.
         calls: the calls made latent.
-        state: what the sites share in a forward pass.
         before: configurations with their former attention implementation.
         hooks: handles of the hooks added.
     """
@@ -57,8 +43,7 @@ class Conversion:
     layers: Layers
     attention: Kind
     calls: AttentionCalls
-    state: PassState
-    before: list[tuple[Any, str | None]]
+    before: Implementations
     hooks: list[RemovableHandle]
 
 
@@ -74,15 +59,15 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
         The calls in order; print them for a table.
 
     Raises:
-        TypeError: the network's attention cannot be replaced.
+        TypeError: the network's attention cannot be made latent.
         ValueError: the selection is empty or a layer does not exist.
 
     Example:
         >>> from transformers import BertConfig, BertModel
         >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
         >>> print(inspect(BertModel(config), layers="last"))
-        site                            kind  heads  key heads  head size  causal
-        encoder.layer.1.attention.self  self  2      2          4          no
+        site                            kind  mask  heads  head size
+        encoder.layer.1.attention.self  self  full  2      4
     """
     record = conversion(net)
     return select(find_calls(net) if record is None else record.calls, layers, attention)
@@ -94,58 +79,54 @@ def convert(
     """Makes the attention of a pretrained network latent, in place; its weights stay.
 
     Every chosen attention module gets a submodule ``probattn`` that holds its site's parameters, so that state dicts,
-    ``.to()`` and copies carry them along. Until it is trained, a network converted with sigma 0 answers as before.
+    ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with sigma 0 answers as
+    before, up to rounding; the host's attention dropout is not applied to latent weights. New parameters are float32
+    (float64 in a float64 network), also beside half-precision weights: they are few, and sites compute in float32.
 
     Args:
         net: a Hugging Face network.
         methods: attention methods, one so far: :class:`probattn.BayesianAttention`.
-        layers: which layers of each stack, as in :func:`inspect`.
+        layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end). A
+            layer shared by several calls (ALBERT) counts once per call.
         attention: "all", "self" or "cross".
 
     Returns:
         The network.
 
     Raises:
-        TypeError: the network's attention cannot be replaced, or a method is none.
+        TypeError: the network's attention cannot be made latent, or a method is none.
         ValueError: the network is converted already, the selection is empty, or the options do not suit it.
 
     Example:
         >>> from transformers import BertConfig, BertModel
-        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
-        >>> net = convert(BertModel(config), BayesianAttention())
-        >>> sum("probattn" in name for name, _ in net.named_parameters()) > 0
-        True
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> net = convert(BertModel(config), BayesianAttention.bam())
+        >>> [name for name in net.state_dict() if "probattn" in name][0]
+        'encoder.layer.0.attention.self.probattn.site.prior.hidden.weight'
     """
     method = _one_method(methods)
     refuse_unsupported(net)
     if conversion(net) is not None:
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
-    found = find_calls(net)
-    calls = select(found, layers, attention)
-    state = PassState()
-    hosted = _hosted_sites(method, found, calls, state)  # may refuse; nothing has changed yet
+    calls = find_calls(net)
+    selected = select(calls, layers, attention)
+    _refuse_positions(method, selected)
+    stacks = {call.stack: StackPass() for call in selected}
+    hosted = _hosted_sites(method, calls, selected, stacks)
     before = implementations(net)
-    register(IMPLEMENTATION, host_attention)
     try:
         switch(net, IMPLEMENTATION)
     except BaseException:
         restore(before)
         raise
     for name, site in hosted.items():
-        module = net.get_submodule(name)
-        reference = next(module.parameters(), None)
-        device = net.device if reference is None else reference.device
-        module.add_module(ATTRIBUTE, site.to(device).train(module.training))
-    for name, witness in _witnesses(found, calls, state).items():
-        setattr(net.get_submodule(name), WITNESS, witness)
+        _attach(net, net.get_submodule(name), site)
     hooks: list[RemovableHandle] = []
-    for root in _pass_roots(net, calls):
-        hooks += [
-            root.register_forward_pre_hook(refuse_checkpointing),
-            root.register_forward_pre_hook(state.begin, with_kwargs=True),
-            root.register_forward_hook(state.clear, always_call=True),
-        ]
-    setattr(net, RECORD, Conversion(method, layers, attention, calls, state, before, hooks))
+    for stack, owner in {call.stack: call.owner for call in selected}.items():
+        module, state = net.get_submodule(owner), stacks[stack]
+        hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
+        hooks.append(module.register_forward_hook(state.end, always_call=True))
+    setattr(net, RECORD, Conversion(method, layers, attention, selected, before, hooks))
     return net
 
 
@@ -160,19 +141,22 @@ def revert(net: Network) -> Network:
 
     Raises:
         ValueError: it is not converted.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> net = revert(convert(BertModel(config), BayesianAttention()))
+        >>> any("probattn" in name for name in net.state_dict())
+        False
     """
     record = conversion(net)
     if record is None:
         raise ValueError(f"{type(net).__name__} is not converted")
     for hook in record.hooks:
         hook.remove()
-    for call in record.calls:
-        module = net.get_submodule(call.module)
-        if hasattr(module, ATTRIBUTE):
+    for module in list(net.modules()):
+        if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
-    for module in net.modules():
-        if hasattr(module, WITNESS):
-            delattr(module, WITNESS)
     restore(record.before)
     delattr(net, RECORD)
     return net
@@ -180,43 +164,8 @@ def revert(net: Network) -> Network:
 
 def conversion(net: nn.Module) -> Conversion | None:
     """The record of a network's conversion, or None."""
-    found: Conversion | None = getattr(net, RECORD, None)
-    return found
-
-
-def select(calls: AttentionCalls, layers: Layers, attention: Kind) -> AttentionCalls:
-    """The calls of the chosen layers and kinds.
-
-    Raises:
-        ValueError: an unknown word, a layer that does not exist, or nothing chosen.
-    """
-    if attention not in {"all", "self", "cross"}:
-        raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for call in calls:
-        if attention in {"all", call.kind} and call.module not in groups[call.stack, call.kind]:
-            groups[call.stack, call.kind].append(call.module)
-    chosen = {module for modules in groups.values() for module in _pick(modules, layers)}
-    selected = AttentionCalls(
-        call for call in calls if call.module in chosen and attention in {"all", call.kind}
-    )
-    if not selected:
-        raise ValueError(
-            f"no attention call with layers={layers!r} and attention={attention!r} in this network"
-        )
-    return selected
-
-
-def _pick(modules: list[str], layers: Layers) -> list[str]:
-    if isinstance(layers, str):
-        slices = {"all": slice(None), "first": slice(0, 1), "last": slice(-1, None)}
-        if layers not in slices:
-            raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
-        return modules[slices[layers]]
-    for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -len(modules) <= layer < len(modules):
-            raise ValueError(f"layers: expected numbers from 0 to {len(modules) - 1}, got {layer!r}")
-    return [modules[layer] for layer in layers]
+    record: Conversion | None = vars(net).get(RECORD)
+    return record
 
 
 def _one_method(methods: Sequence[object]) -> BayesianAttention:
@@ -229,66 +178,65 @@ def _one_method(methods: Sequence[object]) -> BayesianAttention:
     return methods[0]
 
 
-def _hosted_sites(
-    method: BayesianAttention, found: AttentionCalls, calls: AttentionCalls, state: PassState
-) -> dict[str, HostedSite]:
-    """One hosted site per attention module, joined to one chain per stack, kind and shape."""
-    hosted: dict[str, HostedSite] = {}
-    chains: dict[tuple[object, ...], UpwardChain] = {}
-    causal = {
-        call.stack for call in found if call.causal
-    }  # their cross attention must not mix queries either
-    for call in calls:
-        key = (call.stack, call.kind, call.num_heads, call.shape, call.window)
-        chain = chains.setdefault(key, UpwardChain())
-        if call.module in hosted:
-            hosted[call.module].site.join(chain)
-            hosted[call.module].names.append(call.name)
+def _refuse_positions(method: BayesianAttention, selected: AttentionCalls) -> None:
+    """Refuses ``upward="positions"`` where mixing queries would be wrong or has no bound.
+
+    Raises:
+        ValueError: see above.
+    """
+    if not (method.has_upward_path and method.upward == "positions"):
+        return
+    for call in selected:
+        if call.decoder:
+            reason = "and those of a decoder would see the future"
+        elif not call.rows_alike:
+            reason = "but here queries see different keys (windows)"
+        elif method.max_positions is None and call.max_positions is None:
+            reason = "but the network has no longest length; set BayesianAttention(max_positions=...)"
         else:
-            site = _site(method, call, chain, causal=call.stack in causal)
-            hosted[call.module] = HostedSite(
-                site, [call.name], call.kind, call.stack, state, windowed=call.windowed
-            )
-    state.chains.extend(chains.values())
-    return hosted
+            continue
+        raise ValueError(f"{call.name}: upward='positions' mixes queries, {reason}; use upward='heads'")
 
 
-def _site(
-    method: BayesianAttention, call: AttentionCall, chain: UpwardChain, *, causal: bool
-) -> AttentionSite:
-    if method.has_upward_path and method.upward == "positions" and not (causal or call.rows_alike):
-        raise ValueError(
-            f"{call.name}: upward='positions' mixes queries, but here queries see different keys (windows); "
-            "use upward='heads'"
-        )
+def _hosted_sites(
+    method: BayesianAttention, calls: AttentionCalls, selected: AttentionCalls, stacks: dict[str, StackPass]
+) -> dict[str, HostedSite]:
+    """One hosted site per attention module of the stacks concerned, joined to the stacks' chains in call order."""
+    sites: dict[str, AttentionSite] = {}
+    indices: dict[str, list[int]] = defaultdict(list)
+    for call in selected:
+        chain = stacks[call.stack].chains.setdefault(call.chain, UpwardChain())
+        indices[call.module].append(call.index)
+        if call.module in sites:
+            sites[call.module].join(chain)
+        else:
+            sites[call.module] = _site(method, call, chain)
+    crossed = {call.stack for call in selected if call.kind == "cross"}
+    by_module: dict[str, list[AttentionCall]] = defaultdict(list)
+    for call in calls:
+        # Deterministic self attention shows a latent cross attention which queries are real.
+        if call.module in sites or (call.stack in crossed and call.kind == "self"):
+            by_module[call.module].append(call)
+    return {
+        name: HostedSite(sites.get(name), tuple(own), tuple(indices[name]), stacks[own[0].stack])
+        for name, own in by_module.items()
+    }
+
+
+def _site(method: BayesianAttention, call: AttentionCall, chain: UpwardChain) -> AttentionSite:
     spec = SiteSpec(
         call.num_heads,
         call.head_dim,
-        causal=causal,
+        causal=call.causal,
         max_positions=call.max_positions,
         kind=call.kind,
         windowed=call.windowed,
     )
-    try:
-        return AttentionSite(method, spec, chain)
-    except ValueError as error:
-        raise ValueError(f"{call.name}: {error}") from error
+    return AttentionSite(method, spec, chain)
 
 
-def _witnesses(found: AttentionCalls, calls: AttentionCalls, state: PassState) -> dict[str, Witness]:
-    """For every stack whose latent cross attention follows no latent self attention: its first self attention."""
-    witnesses: dict[str, Witness] = {}
-    settled: set[str] = set()
-    for call in found:
-        if call.kind == "self" and call.stack not in settled:
-            settled.add(call.stack)
-            latent = {other.kind for other in calls if other.stack == call.stack}
-            if "cross" in latent and call.module not in {other.module for other in calls}:
-                witnesses[call.module] = Witness(call.stack, state)
-    return witnesses
-
-
-def _pass_roots(net: PreTrainedModel, calls: AttentionCalls) -> list[nn.Module]:
-    """The modules whose forward delimits a pass: the network and, for those who call less, each stack's owner."""
-    names = dict.fromkeys(["", *(call.stack.rpartition(".")[0] for call in calls)])
-    return [net.get_submodule(name) for name in names]
+def _attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
+    reference = next(module.parameters(), None)
+    device = net.device if reference is None else reference.device
+    dtype = torch.float64 if net.dtype == torch.float64 else torch.float32
+    module.add_module(ATTRIBUTE, site.to(device=device, dtype=dtype).train(module.training))

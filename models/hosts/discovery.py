@@ -3,94 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from torch.nn.modules.module import register_module_forward_pre_hook
+from transformers import PreTrainedModel
 
-from probattn.models.hosts.dry_run import dry_inputs, quiet_evaluation
+from probattn.attention import AttentionMask, attention_scores
+from probattn.attention.scores import normalise, repeat_heads
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended
+from probattn.models.hosts.calls import AttentionCall, AttentionCalls
+from probattn.models.hosts.dry_run import dry_inputs, untouched
 from probattn.models.hosts.eager import eager_attention
-from probattn.models.hosts.masks import valid_pairs
-
-RECORDER = "probattn_recorder"
-"""Name of the recording attention function; Hugging Face treats names with flash, sdpa or flex specially."""
+from probattn.models.hosts.interface import switch
+from probattn.models.hosts.masks import carries_bias, read_mask
 
 
 @dataclass(frozen=True)
-class AttentionCall:
-    """One attention call of a forward pass.
-
-    Attributes:
-        name: name of its Pyro site: the attention module's qualified name, with ``#i`` where a module is called
-            several times in a pass.
-        module: qualified name of the attention module.
-        index: which of the module's calls this is, from 0.
-        kind: "self" or "cross".
-        causal: whether queries see earlier keys only.
-        stack: the list of layers it belongs to, such as ``bert.encoder.layer``.
-        num_heads: query heads.
-        num_key_value_heads: key heads, fewer where they are grouped.
-        head_dim: size of a key head.
-        shape: rows per datum, queries and keys of the dry run; calls of different shapes share no upward chain.
-        max_positions: longest query length of the network, if it has one.
-        window: how far a query sees, in families that limit it in some layers. With a cache their keys are fewer, so
-            calls of different windows share no upward chain.
-        rows_alike: whether all queries of a datum see the same keys.
-    """
-
-    name: str
-    module: str
-    index: int
-    kind: Literal["self", "cross"]
-    causal: bool
-    stack: str
-    num_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    shape: tuple[int, int, int]
-    max_positions: int | None
-    window: int | None = None
-    rows_alike: bool = True
-
-    @property
-    def windowed(self) -> bool:
-        """Whether the host folds windows of one datum into the batch; its site sees them beside the heads."""
-        return self.shape[0] > 1
-
-
-class AttentionCalls(tuple[AttentionCall, ...]):
-    """The calls of a network in their order; prints as a table."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        header = ("site", "kind", "heads", "key heads", "head size", "causal")
-        rows = [
-            (
-                call.name,
-                call.kind,
-                str(call.num_heads),
-                str(call.num_key_value_heads),
-                str(call.head_dim),
-                "yes" if call.causal else "no",
-            )
-            for call in self
-        ]
-        widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in [header, *rows]
-        ]
-        return "\n".join(lines)
-
-
-@dataclass
 class _Recorded:
+    """One call as it came: its module and the shapes and mask it was given."""
+
     module: nn.Module
     query: torch.Size
     key: torch.Size
@@ -98,46 +32,66 @@ class _Recorded:
     window: int | None
 
 
+class _Recorder:
+    """Stands where a converted module has its site, and writes down what comes by."""
+
+    def __init__(self) -> None:
+        self.records: list[_Recorded] = []
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        options: dict[str, Any],
+    ) -> Attended:
+        """Attends as the family's eager function does, and checks that a site would do the same."""
+        attended = eager_attention(module)(module, query, key, value, mask, **options)
+        valid = _check_reading(module, (query, key, value), mask, options, attended[0])
+        self.records.append(_Recorded(module, query.shape, key.shape, valid, options.get("sliding_window")))
+        return attended
+
+
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
     """Runs the network once on a short input and lists its attention calls; leaves it as it was.
 
     Args:
-        net: a Hugging Face network.
+        net: a Hugging Face network, not converted.
 
     Returns:
         Its calls in the order of a forward pass.
 
     Raises:
-        TypeError: not a Hugging Face network, or one whose attention cannot be replaced; the message says why.
+        TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message says why.
+        ValueError: no input for it is known.
     """
     refuse_unsupported(net)
-    records: list[_Recorded] = []
-
-    def record(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        valid = None if attention_mask is None else valid_pairs(module, attention_mask)
-        records.append(_Recorded(module, query.shape, key.shape, valid, kwargs.get("sliding_window")))
-        return eager_attention(module)(module, query, key, value, attention_mask, **kwargs)
-
-    with implementation(net, RECORDER, record), quiet_evaluation(net):
-        base = cast(PreTrainedModel, net.base_model)
-        base(**dry_inputs(base))
-    if not records:
+    base = cast(PreTrainedModel, net.base_model)
+    inputs = dry_inputs(base)
+    recorder = _Recorder()
+    runs: Counter[int] = Counter()
+    with untouched(net):
+        switch(net, IMPLEMENTATION)
+        for module in net.modules():
+            vars(module)[ATTRIBUTE] = recorder
+        counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
+        try:
+            base(**inputs)
+        finally:
+            counting.remove()
+    if not recorder.records:
         raise TypeError(
             f"{type(net).__name__}: no attention call goes through transformers' attention interface; this family "
             "computes attention by itself and cannot be converted"
         )
-    return AttentionCalls(_describe(net, records))
+    once = {name for name, module in net.named_modules() if runs[id(module)] == 1}
+    return _describe(net, recorder.records, once)
 
 
 def refuse_unsupported(net: object) -> None:
-    """Raises TypeError, with the reason, for what cannot be converted.
+    """Refuses what cannot be converted, with the reason.
 
     Raises:
         TypeError: see above.
@@ -149,92 +103,89 @@ def refuse_unsupported(net: object) -> None:
         )
     if not isinstance(net, PreTrainedModel):
         raise TypeError(
-            f"expected a Hugging Face network (transformers.PreTrainedModel), got {type(net).__name__}; for networks "
-            "of your own use probattn.MultiheadAttention or probattn.attention"
+            f"expected a Hugging Face network (transformers.PreTrainedModel), got {type(net).__name__}; convert a "
+            "network before wrapping it, and for networks of your own use probattn.MultiheadAttention or "
+            "probattn.attention"
         )
-    if not type(net)._can_set_attn_implementation():
+    for module in net.modules():
+        if isinstance(module, PreTrainedModel) and not type(module)._can_set_attn_implementation():
+            raise TypeError(
+                f"{type(module).__name__}: this family computes attention by itself, not through transformers' "
+                "attention interface, so its weights cannot be made latent"
+            )
+
+
+def _check_reading(
+    module: nn.Module,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    options: dict[str, Any],
+    expected: Tensor,
+) -> Tensor | None:
+    """Validity of the pairs, after making sure that scores, mask and biases as read give the family's own output."""
+    query, key, value = inputs
+    read = read_mask(module, mask)
+    validity = None if read.valid is None else AttentionMask(read.valid.expand(len(query), -1, -1, -1))
+    biases = [bias for bias in (read.bias, options.get("position_bias")) if bias is not None]
+    scores = attention_scores(
+        query,
+        repeat_heads(key, query.shape[1]),
+        validity,
+        scale=options.get("scaling"),
+        bias=sum(biases[1:], biases[0]) if biases else None,
+        softcap=options.get("softcap"),
+    )
+    output = normalise(scores, validity) @ repeat_heads(value, query.shape[1]).to(scores.dtype)
+    error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
+    if validity is not None:
+        error = error * validity.row_weight  # what stands in a row without any key is not compared
+    tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 5e-2
+    if not bool(error.max() <= tolerance * (1 + value.abs().max())):
         raise TypeError(
-            f"{type(net).__name__}: this family computes attention by itself, not through transformers' attention "
-            "interface, so its weights cannot be made latent"
+            f"{type(module).__name__}: this family's attention is more than a softmax of scores, mask and position "
+            f"biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
         )
+    return read.valid
 
 
-@contextmanager
-def implementation(net: PreTrainedModel, name: str, function: Any) -> Iterator[None]:
-    """Registers an attention function and switches the network to it for the duration."""
-    register(name, function)
-    before = implementations(net)
-    try:
-        switch(net, name)
-        yield
-    finally:
-        restore(before)
-
-
-def register(name: str, function: Any) -> None:
-    """Registers an attention function together with the eager mask: without it padding would vanish silently."""
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
-
-
-def switch(net: PreTrainedModel, name: str) -> None:
-    """Sets the attention implementation and confirms it.
-
-    Raises:
-        TypeError: the network ignores it.
-    """
-    net.set_attn_implementation(name)
-    if net.config._attn_implementation != name:
-        raise TypeError(
-            f"{type(net).__name__}: setting the attention implementation has no effect in this family, so its "
-            "weights cannot be made latent"
-        )
-
-
-def implementations(net: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Every configuration in the network, nested ones included, with its attention implementation."""
-    waiting = [config for module in net.modules() if (config := getattr(module, "config", None)) is not None]
-    configs: dict[int, Any] = {}
-    while waiting:
-        config = waiting.pop()
-        if id(config) not in configs:
-            configs[id(config)] = config
-            nested = (getattr(config, name, None) for name in getattr(config, "sub_configs", {}))
-            waiting += [each for each in nested if each is not None]
-    return [(config, getattr(config, "_attn_implementation_internal", None)) for config in configs.values()]
-
-
-def restore(before: Sequence[tuple[Any, str | None]]) -> None:
-    """Gives configurations back what :func:`implementations` found."""
-    for config, name in before:
-        config._attn_implementation_internal = name
-
-
-def _describe(net: PreTrainedModel, records: list[_Recorded]) -> Iterator[AttentionCall]:
+def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) -> AttentionCalls:
     names = {id(module): name for name, module in net.named_modules()}
     repeated = Counter(id(record.module) for record in records)
+    stacks = [_stack(names[id(record.module)]) for record in records]
+    kinds = [_kind(record) for record in records]
+    decoders = {stack for stack, record in zip(stacks, records, strict=True) if _is_causal(record)}
     seen: Counter[int] = Counter()
-    for record in records:
-        key = id(record.module)
-        index, name = seen[key], names[key]
-        seen[key] += 1
-        rows, heads, queries, _ = record.query
-        _, key_heads, keys, head_dim = record.key
-        yield AttentionCall(
-            name=f"{name}#{index}" if repeated[key] > 1 else name,
+    layers: Counter[tuple[str, str]] = Counter()
+    calls: list[AttentionCall] = []
+    for record, stack, kind in zip(records, stacks, kinds, strict=True):
+        index, name = seen[id(record.module)], names[id(record.module)]
+        seen[id(record.module)] += 1
+        call = AttentionCall(
+            name=f"{name}#{index}" if repeated[id(record.module)] > 1 else name,
             module=name,
             index=index,
-            kind="self" if queries == keys else "cross",
+            kind=kind,
             causal=_is_causal(record),
-            stack=_stack(name),
-            num_heads=heads,
-            num_key_value_heads=key_heads,
-            head_dim=head_dim,
-            shape=(rows // 2, queries, keys),
-            max_positions=_max_positions(net, record),
             window=record.window,
             rows_alike=record.window is None and _rows_alike(record.valid),
+            stack=stack,
+            layer=layers[stack, kind],
+            decoder=stack in decoders,
+            owner=_owner(stack, once),
+            num_heads=record.query[1],
+            num_key_value_heads=record.key[1],
+            head_dim=record.key[3],
+            windowed=_is_windowed(record),
+            shape=(record.query[0] // 2, record.query[2], record.key[2]),
+            max_positions=_max_positions(net, record),
         )
+        layers[stack, kind] += 1
+        calls.append(call)
+    return AttentionCalls(calls)
+
+
+def _kind(record: _Recorded) -> Literal["self", "cross"]:
+    return "self" if record.query[2] == record.key[2] else "cross"
 
 
 def _is_causal(record: _Recorded) -> bool:
@@ -249,10 +200,30 @@ def _rows_alike(valid: Tensor | None) -> bool:
     return valid is None or bool((valid == valid[:, :, :1]).all())
 
 
+def _is_windowed(record: _Recorded) -> bool:
+    if carries_bias(record.module):
+        return True
+    if record.query[0] != 2:
+        raise TypeError(
+            f"{type(record.module).__name__}: attends over a batch of {record.query[0]} for 2 inputs; only Swin's way "
+            "of folding parts of an input into the batch is known"
+        )
+    return False
+
+
 def _stack(name: str) -> str:
+    """Everything before the first number: the list of layers; the parent where there is no number."""
     parts = name.split(".")
-    numbered = [place for place, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[: numbered[0]] if numbered else parts[:-1])
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbers[0]] if numbers else parts[:-1])
+
+
+def _owner(stack: str, once: set[str]) -> str:
+    """The nearest module around a stack that ran exactly once."""
+    owner = stack
+    while owner and owner not in once:
+        owner = owner.rpartition(".")[0]
+    return owner
 
 
 def _max_positions(net: PreTrainedModel, record: _Recorded) -> int | None:

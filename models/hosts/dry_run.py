@@ -1,50 +1,65 @@
-"""Inputs for one short forward pass that shows every attention call of a network."""
+"""One short forward pass that shows every attention call of a network and leaves no trace."""
 
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from probattn.models.hosts.interface import implementations, restore
 
 ENCODER_LENGTH = 7
 DECODER_LENGTH = 5
-"""Differs from the encoder's, so that cross attention does not look like self attention."""
+"""Differs from the source's, so that cross attention does not look like self attention."""
 
 
 def dry_inputs(net: PreTrainedModel) -> dict[str, Tensor]:
-    """Two short rows, the second padded, for the network's base model.
+    """Two short rows, the second padded, for the forward pass of a network of token ids, pixels or both.
 
     Args:
-        net: a Hugging Face network for text, images or both.
+        net: a Hugging Face network, best its base model: heads may want special tokens or equal lengths.
 
     Returns:
         Keyword arguments of its forward pass.
 
     Raises:
-        ValueError: its inputs are neither token ids nor pixels.
+        ValueError: its inputs are neither token ids nor pixels, or its weights are not there.
     """
+    if net.device.type == "meta":
+        raise ValueError(f"{type(net).__name__}: expected a network with weights, got one on the meta device")
     parameters = inspect.signature(net.forward).parameters
-    device = net.device
     inputs: dict[str, Tensor] = {}
     if "pixel_values" in parameters:
         inputs["pixel_values"] = _pixels(net)
     if "input_ids" in parameters:
-        inputs["input_ids"], inputs["attention_mask"] = _tokens(ENCODER_LENGTH, device)
+        inputs["input_ids"], inputs["attention_mask"] = _tokens(net, ENCODER_LENGTH)
     if "decoder_input_ids" in parameters:
-        inputs["decoder_input_ids"], inputs["decoder_attention_mask"] = _tokens(DECODER_LENGTH, device)
+        inputs["decoder_input_ids"], inputs["decoder_attention_mask"] = _tokens(net, DECODER_LENGTH)
     if not inputs:
         raise ValueError(
             f"{type(net).__name__}: expected a network of token ids or pixels, its forward takes {list(parameters)}"
         )
+    if getattr(net.config, "add_cross_attention", False):
+        inputs["encoder_hidden_states"], inputs["encoder_attention_mask"] = _encoded(net)
     return {name: value for name, value in inputs.items() if name in parameters}
 
 
-def _tokens(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    ids = torch.arange(3, 3 + length, device=device).repeat(2, 1)
+def _tokens(net: PreTrainedModel, length: int) -> tuple[Tensor, Tensor]:
+    config = next(
+        part
+        for name in ("text_config", "encoder", "")
+        if hasattr(part := getattr(net.config, name, net.config), "vocab_size")
+    )
+    special = {getattr(config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    plain = [token for token in range(min(config.vocab_size, 2 * length + 3)) if token not in special]
+    ids = torch.tensor([plain[place % len(plain)] for place in range(length)], device=net.device).repeat(2, 1)
     mask = torch.ones_like(ids)
     mask[1, -2:] = 0
     return ids, mask
@@ -55,20 +70,56 @@ def _pixels(net: PreTrainedModel) -> Tensor:
     size = config.image_size
     height, width = (size, size) if isinstance(size, int) else size
     shape = (2, getattr(config, "num_channels", 3), height, width)
-    return torch.linspace(
-        -1, 1, steps=2 * shape[1] * height * width, device=net.device, dtype=net.dtype
-    ).view(shape)
+    count = 2 * shape[1] * height * width
+    return torch.linspace(-1, 1, steps=count, device=net.device).to(net.dtype).view(shape)
+
+
+def _encoded(net: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    mask = torch.ones(2, ENCODER_LENGTH + 2, dtype=torch.long, device=net.device)
+    states = torch.linspace(-1, 1, steps=net.config.hidden_size, device=net.device).to(net.dtype)
+    return states.expand(2, ENCODER_LENGTH + 2, -1), mask
 
 
 @contextmanager
-def quiet_evaluation(net: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode without gradients; modes and random generators are afterwards what they were."""
-    training = [module for module in net.modules() if module.training]
-    devices = [net.device] if net.device.type == "cuda" else []
+def untouched(net: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards, also after an error, everything is what it was.
+
+    That is: every module's attributes (modes, hooks, buffers with their contents), the attention implementation in
+    every configuration, and the random generators of Python, numpy and torch.
+
+    Args:
+        net: the network.
+    """
+    attributes = [(module, dict(vars(module)), _copied_dicts(module)) for module in net.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    before, python = implementations(net), random.getstate()
+    legacy = np.random.get_state()  # noqa: NPY002 - the generator that forward passes of others may use
+    devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             net.eval()
             yield
     finally:
-        for module in training:
-            module.training = True
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002 - as above
+        restore(before)
+        with torch.no_grad():
+            for buffer, content in buffers:
+                if not torch.equal(buffer, content):
+                    buffer.copy_(content)
+        for module, values, dicts in attributes:
+            _put_back(module, values, dicts)
+
+
+def _copied_dicts(module: nn.Module) -> dict[str, dict[Any, Any]]:
+    return {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
+
+
+def _put_back(module: nn.Module, values: dict[str, Any], dicts: dict[str, dict[Any, Any]]) -> None:
+    vars(module).clear()
+    vars(module).update(values)
+    for name, content in dicts.items():
+        mapping = values[name]
+        if mapping.keys() != content.keys() or any(mapping[key] is not content[key] for key in content):
+            mapping.clear()
+            mapping.update(content)

@@ -1,39 +1,113 @@
-"""Hugging Face's additive attention masks as validity and bias."""
+"""Hugging Face's additive attention masks as validity, bias and real queries."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 SHIFT_MASKS = {"modeling_swin": -50.0}
-"""Families whose masks carry position biases and forbid pairs by adding -100: below this value a pair is forbidden."""
+"""Files whose masks also hold position biases and forbid pairs by adding -100: below this value a pair is forbidden."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostMask:
+    """What a host's mask says.
+
+    Attributes:
+        valid: bool ``[B, 1 | H, T, S]``, True where the query may attend to the key; None allows all pairs.
+        bias: additive scores of the mask's shape; None where it has none.
+    """
+
+    valid: Tensor | None = None
+    bias: Tensor | None = None
 
 
 def carries_bias(module: nn.Module) -> bool:
-    """Whether the module's mask also holds position biases."""
-    return _family(module) in SHIFT_MASKS
+    """Whether the masks that a module is given also hold position biases; it attends within windows then."""
+    return _shift_threshold(module) is not None
 
 
-def valid_pairs(module: nn.Module, additive: Tensor) -> Tensor:
-    """Bool of the mask's shape, True where a query may attend to a key."""
-    if additive.dtype == torch.bool:
-        return additive
-    threshold = SHIFT_MASKS.get(_family(module), torch.finfo(additive.dtype).min / 2)
-    return additive > threshold
+def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
+    """Reads the mask that a host hands to its attention function.
+
+    Args:
+        module: the attention module.
+        mask: additive, ``[B | 1, 1 | H, T, S]``; or bool, True = attend.
+
+    Returns:
+        Validity and bias, unexpanded.
+
+    Raises:
+        TypeError: the mask is neither floating point nor bool.
+
+    Example:
+        >>> read = read_mask(nn.Identity(), torch.tensor([[[[0.0, torch.finfo(torch.float32).min]]]]))
+        >>> read.valid.tolist(), read.bias
+        ([[[[True, False]]]], None)
+    """
+    if mask is None:
+        return HostMask()
+    valid = valid_pairs(module, mask)
+    if mask.dtype == torch.bool:
+        return HostMask(valid)
+    if carries_bias(module):  # one row of windows and heads for all data: biases alone
+        return HostMask(None if len(mask) == 1 else valid, mask)
+    rest = mask.masked_fill(~valid, 0.0)
+    return HostMask(valid, rest if bool(rest.any()) else None)
+
+
+def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
+    """Bool of the mask's shape, True where a query may attend to a key.
+
+    Args:
+        module: the attention module.
+        mask: as for :func:`read_mask`.
+
+    Raises:
+        TypeError: the mask is neither floating point nor bool.
+    """
+    if mask.dtype == torch.bool:
+        return mask
+    if not mask.is_floating_point():
+        raise TypeError(
+            f"attention_mask: expected an additive floating-point mask or a bool one, got {mask.dtype}"
+        )
+    threshold = _shift_threshold(module)
+    return mask > (torch.finfo(mask.dtype).min / 2 if threshold is None else threshold)
 
 
 def own_keys(valid: Tensor, queries: int) -> Tensor:
     """Whether each query of a self attention is a real token: whether it may attend to its own key.
 
+    The queries' own keys are the last T ones, whatever stands in a cache before them. A cache of fixed length also has
+    empty places after them: the last key that anyone may attend to is then the last query's.
+
     Args:
-        valid: ``[B, 1, T, S]``; with a cache S > T and the queries are the last T positions.
+        valid: bool ``[B, 1 | H, 1 | T, S]``.
         queries: T.
 
     Returns:
         Bool ``[B, T]``.
+
+    Example:
+        >>> own_keys(torch.tensor([[[[False, True, True]]]]), 2).tolist()
+        [[True, True]]
     """
-    return valid[:, 0].expand(-1, queries, -1).diagonal(offset=valid.shape[-1] - queries, dim1=-2, dim2=-1)
+    rows = valid[:, 0].expand(-1, queries, -1)  # [B, T, S]
+    keys = rows.shape[-1]
+    if keys == queries:
+        return rows.diagonal(dim1=-2, dim2=-1)
+    places = torch.arange(1, keys + 1, device=valid.device)
+    end = (rows.any(dim=0).any(dim=0) * places).amax()
+    own = (end - queries + places[:queries] - 1).clamp_min(0)
+    return rows.gather(-1, own.view(1, -1, 1).expand(len(rows), -1, 1)).squeeze(-1)
 
 
-def _family(module: nn.Module) -> str:
-    return type(module).__module__.rsplit(".", 1)[-1]
+def _shift_threshold(module: nn.Module) -> float | None:
+    for cls in type(module).__mro__:
+        threshold = SHIFT_MASKS.get(cls.__module__.rpartition(".")[-1])
+        if threshold is not None:
+            return threshold
+    return None

@@ -72,11 +72,12 @@ def save(net: PreTrainedModel, folder: Path | str) -> Path:
     return target
 
 
-def load(folder: Path | str, **options: Any) -> PreTrainedModel:
+def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrainedModel:
     """Loads what :func:`save` wrote: the network, converted as it was, with all its weights.
 
     Args:
         folder: the folder.
+        auto_class: class whose ``from_pretrained`` reads the host, for networks that are not transformers' own.
         **options: for ``from_pretrained``, such as ``dtype``.
 
     Returns:
@@ -84,11 +85,21 @@ def load(folder: Path | str, **options: Any) -> PreTrainedModel:
 
     Raises:
         StoredNetworkError: the folder, its description or its weights are missing, corrupt or do not fit together.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> net = convert(BertModel(config), BayesianAttention.bam())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = load(save(net, folder))
+        >>> conversion(again).method.concentration
+        10.0
     """
     source = Path(folder)
     described = _description(source)
     try:
-        net = _host(source, described["class"], options)
+        net = _host(source, auto_class or _network_class(source, described["class"]), options)
         if described["method"] is None:
             return net.eval()
         weights = load_file(source / WEIGHTS)
@@ -103,19 +114,24 @@ def load(folder: Path | str, **options: Any) -> PreTrainedModel:
     return net.eval()
 
 
-def _host(source: Path, name: str, options: dict[str, Any]) -> PreTrainedModel:
-    """The network before its conversion, with every weight from the folder."""
+def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
+    """The class of transformers that :func:`save` named."""
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
         raise StoredNetworkError(
-            f"{source / FILE}: transformers {transformers.__version__} has no network class {name!r}"
+            f"{source / FILE}: transformers {transformers.__version__} has no network class {name!r}; pass auto_class"
         )
     config = AutoConfig.from_pretrained(source)
     if cls.config_class is not None and not isinstance(config, cls.config_class):
         raise StoredNetworkError(
             f"{source}: {FILE} names a {name}, config.json describes a {config.model_type}; they do not fit together"
         )
-    loaded: Any = cls.from_pretrained(source, config=config, output_loading_info=True, **options)
+    return cls
+
+
+def _host(source: Path, cls: Any, options: dict[str, Any]) -> PreTrainedModel:
+    """The network before its conversion, with every weight from the folder."""
+    loaded: Any = cls.from_pretrained(source, output_loading_info=True, **options)
     net: PreTrainedModel = loaded[0]
     report: dict[str, Any] = loaded[1]
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):

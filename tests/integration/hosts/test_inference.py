@@ -5,6 +5,7 @@ import math
 import pyro
 import pytest
 import torch
+import transformers as hf
 from pyro.infer import SVI, TraceMeanField_ELBO
 
 from probattn import BayesianAttention
@@ -126,3 +127,14 @@ def test_terms_agree_with_plain_pyro(families, family):
     pyro.set_rng_seed(0)
     theirs = TraceMeanField_ELBO().loss(model, AttentionGuide(model, kl_weight=0.3), inputs) / 6
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_images_of_another_size_than_the_networks_own(families):
+    """A stage that had one window per image when the network was converted has several of a larger one."""
+    options = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4]}
+    net = convert(hf.SwinModel(hf.SwinConfig(**options, window_size=4)), families.FULL).eval()
+    assert [call.shape[0] for call in inspect(net)] == [4, 4, 1, 1]
+    with torch.no_grad(), pyro.plate("data", 3), AttentionGuide(net) as guide:
+        net(torch.randn(3, 3, 32, 32))
+    shapes = [tuple(guide.trace.nodes[call.name]["value"].shape) for call in inspect(net)]
+    assert shapes == [(3, 16 * 2, 16, 16)] * 2 + [(3, 4 * 4, 16, 16)] * 2

@@ -99,6 +99,19 @@ def test_no_mask_is_a_mask_of_ones(families, family):
     assert_unmoved(families, old, new)
 
 
+@pytest.mark.only("pair")
+@pytest.mark.parametrize("side", SIDES)
+def test_padding_of_targets_alone_moves_nothing(families, family, side):
+    """Without padding the source has no mask; who the queries are is known from the self attention before."""
+    torch.manual_seed(0)
+    net, inputs = convert(family.network(), families.FULL), family.inputs()
+    padded = family.pad(inputs, side)
+    padded |= {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    _, old = families.observe(net, inputs)
+    _, new = families.observe(net, padded)
+    assert_unmoved(families, old, new)
+
+
 @pytest.mark.only("causal")
 def test_the_future_is_unseen(families, family):
     torch.manual_seed(0)

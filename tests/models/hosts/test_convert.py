@@ -6,7 +6,9 @@ import transformers as hf
 from torch import nn
 
 from probattn import BayesianAttention
+from probattn.attention import AttentionSite
 from probattn.models import convert, inspect, revert
+from probattn.models.hosts.discovery import find_calls
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def by_name(families):
 
 
 def latent(net):
-    return [name for name, module in net.named_modules() if type(module).__name__ == "HostedSite"]
+    return [name for name, module in net.named_modules() if isinstance(module, AttentionSite)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_refusal_leaves_the_network_as_it_was(families, by_name):
         convert(net, families.POSITIONS, attention="cross")
     for options, message in [
         ({"layers": "middle"}, "'all', 'first', 'last' or numbers"),
-        ({"layers": [2]}, "numbers from 0 to 1, got 2"),
+        ({"layers": [2]}, r"numbers from -2 to 1 for the self attention of 'model.encoder.layers', got 2"),
         ({"layers": [True]}, "got True"),
         ({"layers": []}, "no attention call"),
         ({"attention": "decoder"}, "'all', 'self' or 'cross'"),
@@ -109,6 +111,13 @@ def test_positions_are_refused_at_conversion_where_queries_see_different_keys(
 ):
     with pytest.raises(ValueError, match=rf"{message}.*upward='heads'"):
         convert(by_name[name].network(), families.POSITIONS)
+
+
+def test_positions_need_a_longest_length(families):
+    net = hf.T5EncoderModel(hf.T5Config(**families.t5()))
+    with pytest.raises(ValueError, match=r"no longest length; set BayesianAttention\(max_positions=\.\.\.\)"):
+        convert(net, families.POSITIONS)
+    convert(net, BayesianAttention(upward="positions", max_positions=9))
 
 
 def test_positions_take_the_networks_own_length(families, by_name):
@@ -200,13 +209,62 @@ def test_print_shows_sites_and_a_table(by_name):
     net = convert(by_name["albert"].network(), BayesianAttention())
     assert "attention#0, albert.encoder" in repr(net)
     lines = str(inspect(net)).splitlines()
-    assert lines[0].split() == ["site", "kind", "heads", "key", "heads", "head", "size", "causal"]
-    assert len(lines) == 3 and lines[1].split()[1:] == ["self", "2", "2", "8", "no"]
+    assert lines[0].split() == ["site", "kind", "mask", "heads", "head", "size"]
+    assert len(lines) == 3 and lines[1].split()[1:] == ["self", "full", "2", "8"]
+
+
+def test_one_call_of_a_shared_layer_can_be_chosen(families, by_name):
+    family = by_name["albert"]
+    plain, inputs = family.network(), family.inputs()
+    torch.manual_seed(0)
+    net = convert(family.network(), families.FULL, layers="last")
+    assert [call.name[-2:] for call in inspect(net)] == ["#1"]
+    with torch.no_grad():
+        before, after = (
+            network(**inputs, output_hidden_states=True).hidden_states for network in (plain, net)
+        )
+    assert torch.equal(after[1], before[1])
+    assert not torch.allclose(after[2], before[2], atol=1e-5)
+
+
+def keep(outputs, name):
+    def hook(_module, _inputs, output):
+        outputs[name] = output[0]
+
+    return hook
+
+
+def test_calls_that_were_not_chosen_stay_the_familys_own_bit_for_bit(families, family):
+    plain, inputs = family.network(), family.inputs()
+    torch.manual_seed(0)
+    net = convert(family.network(), families.FULL, layers="last")
+    chosen = {call.module for call in inspect(net)}
+    seen, calls = [{}, {}], find_calls(plain)[: 3 if family.name == "clip" else 1]
+    for network, outputs in zip((plain, net), seen, strict=True):
+        for call in calls:
+            if call.module not in chosen:
+                module = network.get_submodule(call.module)
+                module.register_forward_hook(keep(outputs, call.name))
+        families.forward(network, inputs)
+    assert seen[0].keys() == seen[1].keys()
+    assert seen[0] or family.name == "albert"
+    assert all(torch.equal(seen[0][name], seen[1][name]) for name in seen[0])
+
+
+def test_new_parameters_are_float32_beside_half_precision_and_float64_in_float64(families, by_name):
+    for dtype, expected in [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]:
+        net = convert(by_name["bert"].network().to(dtype), families.FULL)
+        assert {p.dtype for name, p in net.named_parameters() if ".probattn." in name} == {expected}
+        assert {p.dtype for name, p in net.named_parameters() if ".probattn." not in name} == {dtype}
 
 
 def test_grouped_heads_are_listed(by_name):
     call = inspect(by_name["llama"].network())[0]
     assert (call.num_heads, call.num_key_value_heads, call.head_dim, call.causal) == (4, 2, 4, True)
-    assert [call.window for call in inspect(by_name["gemma2"].network())] == [4, None]
+    assert "4 (2 key heads)" in str(inspect(by_name["llama"].network()))
+    calls = inspect(by_name["gemma2"].network())
+    assert [call.window for call in calls] == [4, None]
+    assert "causal, 4 near" in str(calls)
+    assert calls[0].chain != calls[1].chain  # with a cache the near layer keeps fewer keys
     windows = [call.shape[0] for call in inspect(by_name["swin"].network())]
     assert windows == [16, 16, 4, 4]

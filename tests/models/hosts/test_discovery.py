@@ -1,11 +1,16 @@
 """What the dry run sees of a network."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 import transformers as hf
 
+from probattn import BayesianAttention
+from probattn.models import convert, revert
 from probattn.models.hosts.discovery import find_calls
-from probattn.models.hosts.dry_run import DECODER_LENGTH, ENCODER_LENGTH, dry_inputs, quiet_evaluation
+from probattn.models.hosts.dry_run import DECODER_LENGTH, ENCODER_LENGTH, dry_inputs, untouched
 from probattn.models.hosts.eager import eager_attention
 
 
@@ -61,11 +66,83 @@ def test_modes_and_generators_survive(by_name):
     net = by_name["bert"].network().train()
     net.bert.encoder.layer[0].eval()
     modes, state = [module.training for module in net.modules()], torch.get_rng_state()
-    with quiet_evaluation(net):
+    with untouched(net):
         assert not any(module.training for module in net.modules())
         torch.rand(3)
     assert modes == [module.training for module in net.modules()]
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_what_a_pass_changes_is_put_back(by_name):
+    """Swin's layers shrink their windows to the image they see; random generators and buffers may be used."""
+    options = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4]}
+    net = hf.SwinModel(hf.SwinConfig(**options, window_size=4))
+    block = net.encoder.layers[1].blocks[1]
+    net.register_buffer("seen", torch.zeros(2))
+
+    def disturb(module, *_):
+        module.seen += 1
+        module.later = random.random() + np.random.rand()  # noqa: NPY002 - as others do
+
+    net.register_forward_pre_hook(disturb)
+
+    def state():
+        return block.shift_size, random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002 - see above
+
+    before = state()
+    find_calls(net)
+    assert state() == before
+    assert net.seen.tolist() == [0, 0] and not hasattr(net, "later")
+
+
+def test_attention_that_does_more_than_a_site_is_refused(families):
+    """GPT-OSS has sinks: a weight per head that takes its share of the softmax."""
+    options = families.grouped(head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4)
+    net = hf.GptOssForCausalLM(hf.GptOssConfig(**options))
+    with pytest.raises(TypeError, match=r"GptOssAttention: .*more than a softmax of scores"):
+        find_calls(net)
+    assert not any("probattn" in name for module in net.modules() for name in vars(module))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_cross_attention_of_a_decoder_alone_is_found(families, name):
+    if name == "bert":
+        net = hf.BertLMHeadModel(hf.BertConfig(**families.small(is_decoder=True, add_cross_attention=True)))
+    else:
+        net = hf.GPT2LMHeadModel(hf.GPT2Config(**families.gpt2_options(add_cross_attention=True)))
+    calls = find_calls(net)
+    assert [(call.kind, call.causal, call.decoder) for call in calls] == [
+        ("self", True, True),
+        ("cross", False, True),
+    ] * 2
+
+
+def test_composed_networks_are_found_whole_or_refused_by_the_part(families):
+    decoder = {"is_decoder": True, "add_cross_attention": True}
+
+    def compose(encoder):
+        return hf.EncoderDecoderModel(
+            encoder=encoder, decoder=hf.BertLMHeadModel(hf.BertConfig(**families.small(**decoder)))
+        )
+
+    net = compose(hf.BertModel(hf.BertConfig(**families.small()))).eval()
+    assert [call.kind for call in find_calls(net)] == ["self"] * 2 + ["self", "cross"] * 2
+    words = {"input_ids": torch.arange(8, 14)[None], "decoder_input_ids": torch.arange(20, 24)[None]}
+    before = families.forward(net, words)
+    convert(net, BayesianAttention())
+    assert (families.forward(net, words) - before).abs().max() < 1e-5
+    assert torch.equal(families.forward(revert(net), words), before)
+    with pytest.raises(TypeError, match="MPNetModel: this family computes attention by itself"):
+        find_calls(compose(hf.MPNetModel(hf.MPNetConfig(**families.small()))))
+
+
+def test_a_network_without_weights_is_refused(families):
+    with torch.device("meta"):
+        net = hf.BertModel(hf.BertConfig(**families.small()))
+    with pytest.raises(
+        ValueError, match="BertModel: expected a network with weights, got one on the meta device"
+    ):
+        find_calls(net)
 
 
 def test_a_failing_dry_run_leaves_the_network_as_it_was(by_name, monkeypatch):

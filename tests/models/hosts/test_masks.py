@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.models.hosts.adapter import beside_heads
-from probattn.models.hosts.masks import carries_bias, own_keys, valid_pairs
+from probattn.models.hosts.masks import carries_bias, own_keys, read_mask, valid_pairs
+from probattn.models.hosts.windows import beside_heads, count_windows, in_batch
 
 FORBIDDEN = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -57,3 +57,30 @@ def test_windows_stand_beside_the_heads():
         assert torch.equal(folded[datum, window * 2 + head], tensor[datum * 3 + window, head])
     assert beside_heads(tensor, 1) is tensor
     assert beside_heads(tensor[:1], 3).shape == (1, 6, 5)
+    assert torch.equal(in_batch(folded, 6), tensor)
+    assert count_windows(6, 2, "site") == 3
+    for data in (None, 0, 4):
+        with pytest.raises(RuntimeError, match=r"site 'name'.*call the whole network"):
+            count_windows(6, data, "name")
+
+
+def test_masks_are_read_as_validity_and_bias():
+    lowest = torch.finfo(torch.float32).min
+    plain = read_mask(nn.Linear(1, 1), torch.tensor([[[[0.0, lowest]]]]))
+    assert plain.valid.tolist() == [[[[True, False]]]] and plain.bias is None
+    biased = read_mask(nn.Linear(1, 1), torch.tensor([[[[0.5, lowest]]]]))
+    assert biased.valid.tolist() == [[[[True, False]]]] and biased.bias.tolist() == [[[[0.5, 0.0]]]]
+    shared = read_mask(Shifted(), torch.tensor([[[[0.7, -3.0]]]]))
+    assert shared.valid is None and torch.equal(shared.bias, torch.tensor([[[[0.7, -3.0]]]]))
+    windows = read_mask(Shifted(), torch.tensor([[[[0.7, -100.7]]], [[[0.7, 0.3]]]]))
+    assert windows.valid.tolist() == [[[[True, False]]], [[[True, True]]]]
+    assert read_mask(nn.Linear(1, 1), None).valid is None
+    with pytest.raises(TypeError, match=r"additive floating-point mask or a bool one, got torch\.int64"):
+        read_mask(nn.Linear(1, 1), torch.ones(1, 1, 1, 2, dtype=torch.long))
+
+
+def test_a_cache_of_fixed_length_has_empty_places_after_the_queries():
+    written = torch.tensor([[False, True, True, True, False, False], [True, True, True, True, False, False]])
+    prefill = written[:, None, None, :] & (torch.arange(6) <= torch.arange(4)[:, None])
+    assert own_keys(prefill, 4).tolist() == [[False, True, True, True], [True] * 4]
+    assert own_keys(written[:, None, None, :], 1).tolist() == [[True], [True]]

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -155,6 +157,15 @@ def test_data_parallel_is_refused_by_name(families, bert):
         net(**bert.inputs())
 
 
+def test_finite_biases_in_a_mask_of_ones_own_are_kept(families, bert):
+    net, inputs = bert.network(), bert.inputs()
+    bias = torch.randn(2, 1, families.LENGTH, families.LENGTH)
+    bias[:, :, :, -1] = torch.finfo(torch.float32).min
+    inputs["attention_mask"] = bias
+    before = families.forward(net, inputs)
+    assert (families.forward(convert(net, BayesianAttention()), inputs) - before).abs().max() < 1e-5
+
+
 def test_a_part_of_the_network_can_be_called(families, bert):
     net, inputs = converted(families, "bert", families.FULL), bert.inputs()
     hidden = []
@@ -193,7 +204,9 @@ def test_a_pass_after_one_that_failed_is_clean(families, name):
         families.forward(net, inputs)
     handle.remove()
     state = modules[0].probattn.state  # nothing of the failed pass is kept
-    assert not (state.calls or state.masks or state.queries or any(chain._states for chain in state.chains))
+    assert not (
+        state.calls or state.masks or state.queries or any(chain._states for chain in state.chains.values())
+    )
     again, after = families.observe(net, inputs)
     assert torch.equal(again, expected)
     assert list(after) == list(sites)
@@ -242,6 +255,24 @@ def test_copies_and_pickles_are_converted_networks_of_their_own(families, name):
         assert not any("probattn" in key for key in plain.state_dict())
         assert (families.forward(plain, inputs) - families.forward(family.network(), inputs)).abs().max() == 0
     assert torch.equal(families.forward(net, inputs), expected)
+
+
+@pytest.mark.slow
+def test_a_pickled_network_answers_in_a_process_that_never_converted_one(families, tmp_path):
+    net, inputs = converted(families, "bert"), by_name(families, "bert").inputs()
+    (tmp_path / "net").write_bytes(pickle.dumps((net, inputs, families.forward(net, inputs))))
+    code = (
+        "import pickle, sys; net, inputs, expected = pickle.load(open(sys.argv[1], 'rb')); "
+        "assert (net(**inputs).logits - expected).abs().max() < 1e-6"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "net")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_state_dict_carries_the_sites(families, family):

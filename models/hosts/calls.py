@@ -1,0 +1,91 @@
+"""What is known of a network's attention calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One attention call of a forward pass.
+
+    Attributes:
+        name: name of its Pyro site: the attention module's qualified name, with ``#i`` where a module is called
+            several times in a pass.
+        module: qualified name of the attention module.
+        index: which of the module's calls this is, from 0.
+        kind: "self" or "cross".
+        causal: whether queries see no later keys.
+        window: how far a query sees, in families that limit it in some layers.
+        rows_alike: whether all queries of a datum see the same keys.
+        stack: the list of layers it belongs to, such as ``bert.encoder.layer``.
+        layer: its place among the calls of its stack and kind, from 0.
+        decoder: whether its stack works from left to right, so that no query may learn of a later one.
+        owner: qualified name of the module whose forward runs the whole stack, once in a pass.
+        num_heads: query heads H.
+        num_key_value_heads: key heads, fewer where they are grouped.
+        head_dim: size of a key head.
+        windowed: whether the host attends within windows of a datum, which it folds into the batch; its site sees them
+            beside the heads.
+        shape: windows per datum, queries and keys of the dry run.
+        max_positions: longest query length of the network, or None where there is no limit.
+    """
+
+    name: str
+    module: str
+    index: int
+    kind: Literal["self", "cross"]
+    causal: bool
+    window: int | None
+    rows_alike: bool
+    stack: str
+    layer: int
+    decoder: bool
+    owner: str
+    num_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    windowed: bool
+    shape: tuple[int, int, int]
+    max_positions: int | None
+
+    @property
+    def chain(self) -> tuple[object, ...]:
+        """Calls with the same key share one upward chain: their maps always have the same shape.
+
+        With a cache, sliding layers keep fewer keys than full ones; the stages of a windowed network differ in heads
+        and in the number of windows.
+        """
+        window = self.window if self.decoder else None
+        stage = self.module.rpartition(".")[0].rstrip("0123456789") if self.windowed else ""
+        return (self.stack, self.kind, self.num_heads, window, stage, self.shape)
+
+
+class AttentionCalls(tuple[AttentionCall, ...]):
+    """The calls of a network in the order of a forward pass; prints as a table.
+
+    Example:
+        >>> print(AttentionCalls())
+        site  kind  mask  heads  head size
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        header = ("site", "kind", "mask", "heads", "head size")
+        table = [header, *(_row(call) for call in self)]
+        widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(call: AttentionCall) -> tuple[str, ...]:
+    words = {"causal": call.causal, f"{call.window} near": call.window is not None, "windows": call.windowed}
+    seen = [word for word, holds in words.items() if holds]
+    heads = str(call.num_heads)
+    if call.num_key_value_heads != call.num_heads:
+        heads += f" ({call.num_key_value_heads} key heads)"
+    return call.name, call.kind, ", ".join(seen) or "full", heads, str(call.head_dim)

@@ -1,0 +1,69 @@
+"""Switching a network's attention implementation, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+
+Implementations = list[tuple[Any, str | None]]
+"""Configurations beside the name of their attention implementation."""
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Registers an attention function together with the eager mask: without it padding would vanish silently.
+
+    Args:
+        name: it must not contain flash, sdpa or flex, which transformers treats specially.
+        function: called as transformers' attention functions are.
+    """
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+
+
+def implementations(net: PreTrainedModel) -> Implementations:
+    """Every configuration in the network, nested ones included, with its attention implementation."""
+    configs = {id(config): config for config in _configs(net)}
+    return [(config, getattr(config, "_attn_implementation_internal", None)) for config in configs.values()]
+
+
+def restore(before: Implementations) -> None:
+    """Gives configurations back what :func:`implementations` found."""
+    for config, name in before:
+        config._attn_implementation_internal = name
+
+
+def switch(net: PreTrainedModel, name: str) -> None:
+    """Sets the attention implementation of the network and all its parts, and confirms it.
+
+    Raises:
+        TypeError: a part of the network ignores it.
+    """
+    net.set_attn_implementation(name)
+    for module in net.modules():
+        if isinstance(module, PreTrainedModel) and module.config._attn_implementation != name:
+            raise TypeError(
+                f"{type(module).__name__}: setting the attention implementation has no effect in this family, so its "
+                "weights cannot be made latent"
+            )
+    # In composed networks attention modules may hold configurations of their own.
+    for config, _ in implementations(net):
+        config._attn_implementation_internal = name
+
+
+def _configs(net: PreTrainedModel) -> Iterator[Any]:
+    found: Sequence[Any] = [
+        config for module in net.modules() if (config := vars(module).get("config")) is not None
+    ]
+    for config in found:
+        yield from _nested(config)
+
+
+def _nested(config: Any) -> Iterator[Any]:
+    yield config
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            yield from _nested(part)

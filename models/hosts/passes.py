@@ -1,0 +1,139 @@
+"""What the attention calls of one stack share during a forward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probattn.attention import AttentionMask, UpwardChain
+from probattn.models.hosts.masks import HostMask, own_keys, read_mask
+
+
+class StackPass:
+    """State of one stack of layers: empty between forward passes, held by every attention module of the stack.
+
+    The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
+    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too).
+
+    Attributes:
+        chains: the upward chains of the stack, by :attr:`AttentionCall.chain`.
+        rows: number of data in the pass, the length of the first tensor that the owner was given.
+        calls: how often each attention module was called in the pass.
+        masks: validity and real queries, by what they came from: a family hands one tensor to every layer.
+        queries: the real queries that the last self attention saw, for the cross attention that follows.
+    """
+
+    def __init__(self) -> None:
+        self.chains: dict[tuple[object, ...], UpwardChain] = {}
+        self.rows: int | None = None
+        self._open = False
+        self.calls: Counter[str] = Counter()
+        self._read: dict[int, tuple[Tensor, HostMask]] = {}
+        self.masks: dict[tuple[int, bool, int, int], AttentionMask] = {}
+        self.queries: Tensor | None = None
+
+    def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Opens a pass; ``rows`` becomes the number of data.
+
+        Raises:
+            RuntimeError: under ``torch.nn.DataParallel``, or training with activation checkpointing.
+        """
+        _refuse_unsupported(owner)
+        self.clear()
+        self._open = True
+        self.rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
+
+    def end(self, *_: object) -> None:
+        """Closes the pass."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything of a pass."""
+        self.rows = None
+        self._open = False
+        self.calls.clear()
+        self._read.clear()
+        self.masks.clear()
+        self.queries = None
+        for chain in self.chains.values():
+            chain.clear()
+
+    def count(self, module: str) -> int:
+        """Which call of a module this is in the pass, from 0; always 0 outside a pass of the whole stack."""
+        index = self.calls[module]
+        self.calls[module] += self._open
+        return index
+
+    def read(self, module: nn.Module, mask: Tensor | None) -> HostMask:
+        """The host's mask, read once per pass: families hand the same tensor to every layer."""
+        if mask is None or not self._open:
+            return read_mask(module, mask)
+        known = self._read.get(id(mask))
+        if known is None:
+            known = self._read[id(mask)] = (mask, read_mask(module, mask))  # holding it keeps its id its own
+        return known[1]
+
+    def mask(self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool) -> AttentionMask | None:
+        """Validity and real queries of a call.
+
+        A self attention's own mask says which queries are real. A cross attention's does not: its queries are those of
+        the self attention before it.
+
+        Args:
+            valid: bool ``[B | 1, 1 | H, T, S]``, as :meth:`read` gave it.
+            query: ``[B, H, T, D]``.
+            keys: S.
+            cross: whether the keys are another sequence's.
+
+        Returns:
+            None where all pairs are valid and all queries real.
+        """
+        rows, _, queries, _ = query.shape
+        real = self._real_queries(valid, rows, queries, cross=cross)
+        if valid is None and real is None:
+            return None
+        key = (id(valid), cross, rows, keys)
+        known = self.masks.get(key)
+        if known is None:
+            pairs = query.new_ones((1, 1, 1, keys), dtype=torch.bool) if valid is None else valid
+            known = AttentionMask(pairs.expand(rows, -1, -1, -1), real)
+            if self._open:
+                self.masks[key] = known
+        return known
+
+    def _real_queries(self, valid: Tensor | None, rows: int, queries: int, *, cross: bool) -> Tensor | None:
+        if cross:
+            real = self.queries
+            return None if real is None or real.shape != (rows, queries) else real
+        if valid is None or not self._open:
+            self.queries = None
+            return None if valid is None else own_keys(valid.expand(rows, -1, -1, -1), queries)
+        if self.queries is None or self.queries.shape != (rows, queries):
+            self.queries = own_keys(valid.expand(rows, -1, -1, -1), queries)
+        return self.queries
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
+    return (value for value in values if isinstance(value, Tensor) and value.dim() > 0)
+
+
+def _refuse_unsupported(owner: nn.Module) -> None:
+    if getattr(owner, "_is_replica", False):
+        raise RuntimeError(
+            f"{type(owner).__name__}: torch.nn.DataParallel shares Pyro's handler stack between threads and is not "
+            "supported; launch one process per device (accelerate launch, torchrun)"
+        )
+    if not (owner.training and torch.is_grad_enabled()):
+        return
+    if any(
+        getattr(module, "gradient_checkpointing", False) and module.training for module in owner.modules()
+    ):
+        raise RuntimeError(
+            f"{type(owner).__name__}: activation checkpointing computes attention again during the backward pass, "
+            "outside Pyro's handlers, and is not supported; call activation_checkpointing_disable(), in older versions "
+            "of transformers gradient_checkpointing_disable()"
+        )

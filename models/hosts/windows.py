@@ -1,0 +1,58 @@
+"""Hosts that fold windows of one datum into the batch: their windows stand beside the heads of the site.
+
+A Swin network attends within windows, ``[B * W, H, T, D]`` with W windows per image. A site's batch dimension is that
+of the data plate, so its weights are ``[B, W * H, T, S]``: window 0's heads, then window 1's. Both are views of the
+same memory.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def beside_heads(tensor: Tensor, windows: int) -> Tensor:
+    """``[B * W, H, ...]`` as ``[B, W * H, ...]``; one row for all stays one row.
+
+    Args:
+        tensor: queries, keys, values, a mask or a bias of windows.
+        windows: W.
+
+    Example:
+        >>> import torch
+        >>> beside_heads(torch.ones(6, 2, 4, 4), 3).shape
+        torch.Size([2, 6, 4, 4])
+    """
+    if windows == 1:
+        return tensor
+    if len(tensor) == 1:
+        return tensor.repeat(1, windows, *[1] * (tensor.dim() - 2))
+    return tensor.reshape(len(tensor) // windows, windows * tensor.shape[1], *tensor.shape[2:])
+
+
+def in_batch(tensor: Tensor, rows: int) -> Tensor:
+    """``[B, W * H, ...]`` as ``[B * W, H, ...]``, undoing :func:`beside_heads`.
+
+    Args:
+        tensor: outputs or weights of a site.
+        rows: B * W.
+    """
+    return tensor if len(tensor) == rows else tensor.reshape(rows, -1, *tensor.shape[2:])
+
+
+def count_windows(rows: int, data: int | None, site: str) -> int:
+    """W, from the rows ``B * W`` of a call.
+
+    Args:
+        rows: of the call.
+        data: B, known during a pass of the whole stack.
+        site: name of the call.
+
+    Raises:
+        RuntimeError: B is not known, or does not fit.
+    """
+    if not data or rows % data:
+        raise RuntimeError(
+            f"site {site!r}: its host folds windows into the batch, whose size is not known in this pass; call the "
+            "whole network"
+        )
+    return rows // data
