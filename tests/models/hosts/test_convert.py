@@ -258,6 +258,19 @@ def test_new_parameters_are_float32_beside_half_precision_and_float64_in_float64
         assert {p.dtype for name, p in net.named_parameters() if ".probattn." not in name} == {dtype}
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_sites_lie_on_the_networks_device(families, family):
+    net = family.network().cuda()
+    inputs = {name: value.cuda() for name, value in family.inputs().items()}
+    eager, state = families.forward(net, inputs), torch.cuda.get_rng_state()
+    inspect(net)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    convert(net, BayesianAttention())
+    assert {value.device.type for value in net.state_dict().values()} == {"cuda"}
+    assert (families.forward(net, inputs) - eager).abs().max() < 1e-4
+
+
 def test_grouped_heads_are_listed(by_name):
     call = inspect(by_name["llama"].network())[0]
     assert (call.num_heads, call.num_key_value_heads, call.head_dim, call.causal) == (4, 2, 4, True)
