@@ -6,7 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TextIO, TypeVar
 
 import typer
 
@@ -53,7 +53,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
     @functools.wraps(command)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with warnings.catch_warnings():
-            warnings.showwarning = _show  # type: ignore[assignment]  # the signature is that of one of its overloads
+            warnings.showwarning = _Lines()
             warnings.simplefilter("always", DataWarning)
             try:
                 return command(*args, **kwargs)
@@ -64,8 +64,23 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
     return guarded
 
 
-def _show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    if issubclass(category, DataWarning):
-        sys.stderr.write(f"warning: {message}\n")
-    else:
-        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+class _Lines:
+    """Writes a warning about data as a line, once a command; other warnings as Python does."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, DataWarning):
+            (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+        elif str(message) not in self._said:
+            self._said.add(str(message))
+            sys.stderr.write(f"warning: {message}\n")

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import BASELINE, MODEL
-from probattn.cli.networks import load_classifier, load_tokenizer
+from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
@@ -152,7 +152,8 @@ def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, q
     target = folder / MODEL
     if target.exists():
         shutil.rmtree(target)
-    save(cast(PreTrainedModel, model.net), target)
+    with quiet_loading():
+        save(cast(PreTrainedModel, model.net), target)
     prepared.tokenizer.save_pretrained(target)
     return result
 
