@@ -156,7 +156,8 @@ def _override(content: dict[str, Any], places: Places, override: str, where: str
         here[name] = inner = dict(inner or {})
         here = inner
     here[names[-1]] = value
-    here.pop(ALTERNATIVES.get(names, ""), None)
+    if value is not None:
+        here.pop(ALTERNATIVES.get(names, ""), None)
     for path in [path for path in places if path[: len(names)] == names]:
         del places[path]
     places[names] = f"override {override}"
