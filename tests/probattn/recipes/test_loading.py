@@ -113,7 +113,10 @@ def test_an_override_of_the_length_drops_the_other_one(file: Path) -> None:
     recipe = load_recipe(file, ["training.steps=7"])
     assert (recipe.training.steps, recipe.training.epochs) == (7, None)
     assert load_recipe("demo", ["training.epochs=1"]).training.epochs == 1
-    for overrides in (["training.steps=2", "training.epochs=null"], ["training.epochs=null", "training.steps=2"]):
+    for overrides in (
+        ["training.steps=2", "training.epochs=null"],
+        ["training.epochs=null", "training.steps=2"],
+    ):
         training = load_recipe(file, overrides).training
         assert (training.steps, training.epochs) == (2, None)
 
