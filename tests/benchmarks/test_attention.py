@@ -49,4 +49,5 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_peak_memory_is_that_of_the_steps() -> None:
     peak = float(run(ROOT, "--memory-of", "site-train", "BABN", "--shape", "minilm").splitlines()[-1])
-    assert 72 < peak < 500  # six maps at least; a process that has done nothing but import torch has more
+    # One map at least: pages that importing torch has touched and given back hide some of the growth.
+    assert 12 < peak < 500

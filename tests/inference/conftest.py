@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
+collect_ignore = ["programs"]  # run as scripts, from their own folder
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from transformers import SchedulerType
 from probattn import BayesianAttention
 from probattn.attention import bayesian
 from probattn.data import BUILT_IN, ROLES, DataError, Source
+from probattn.data.tables import is_table
 from probattn.recipes import (
     AttentionRecipe,
     DataRecipe,
@@ -153,7 +154,10 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), m
 RECIPES = st.fixed_dictionaries(
     {
         "data": st.fixed_dictionaries(
-            {"train": st.sampled_from(sorted(BUILT_IN)) | WORDS.map(lambda word: f"{word}.csv")}
+            {
+                "train": st.sampled_from(sorted(BUILT_IN))
+                | WORDS.map(lambda word: f"{word}.csv").filter(is_table)
+            }
         )
     },
     optional={
