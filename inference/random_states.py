@@ -36,7 +36,7 @@ def seed_generators(*seed: int) -> None:
 def capture_random_state(device: torch.device) -> RandomState:
     """States of all generators a training step may draw from; ``device`` is the one it runs on."""
     version, words, gauss = random.getstate()
-    name, key, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # as above
+    name, key, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # saves that generator
     state: RandomState = {
         "python": {"version": version, "words": list(words), "gauss": gauss},
         "numpy": {
@@ -67,7 +67,7 @@ def restore_random_state(state: RandomState, device: torch.device) -> None:
     random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
     key: Tensor = numpy["key"]
     words = key.numpy().astype(np.uint32)
-    np.random.set_state(  # noqa: NPY002  # as above
+    np.random.set_state(  # noqa: NPY002  # restores that generator
         (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"])
     )
     torch.set_rng_state(state["torch"])

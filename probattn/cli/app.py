@@ -148,7 +148,7 @@ def inspect(
     chosen = layers if layers in {"all", "first", "last"} else [_number(part) for part in layers.split(",")]
     net = load_any(NetworkRecipe(name=model))
     try:
-        calls = inspect_network(net, layers=chosen, attention=attention)  # type: ignore[arg-type]  # checked inside
+        calls = inspect_network(net, layers=chosen, attention=attention)  # type: ignore[arg-type]  # inspect refuses other words
     except (TypeError, ValueError) as error:
         raise CommandError(one_line(error)) from error
     typer.echo(str(calls))

@@ -55,7 +55,7 @@ def predictions_table(examples: list[Example]) -> Table:
         ("probability", "right"),
         ("spread", "right"),
     ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]  # rich's literal
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]  # rich names the type of justify privately
     for example in examples:
         table.add_row(example.text, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}")
     return table

@@ -33,7 +33,7 @@ _SCALARS = (
 class RecipeLoader(yaml.SafeLoader):
     """Reads the scalars of YAML 1.2 and no aliases."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as PyYAML has it
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML reads a class attribute has it
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         """Composes a node, refusing aliases: a recipe says everything where it stands."""
