@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from probattn.attention.site import AttentionSite
+from probattn.sites.site import AttentionSite
 
 
 def model_configuration(model: nn.Module) -> dict[str, Any]:

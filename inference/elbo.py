@@ -16,10 +16,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from probattn.attention.posterior import SitePosterior
-from probattn.attention.site import INFER_KEY
 from probattn.distributions import Weibull
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.site import INFER_KEY
 
 
 class ELBOTerms(NamedTuple):

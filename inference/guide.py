@@ -11,9 +11,9 @@ from pyro.poutine.runtime import Message
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from probattn.attention.noise import GlobalNoise, Noise
-from probattn.attention.posterior import SitePosterior
-from probattn.attention.site import INFER_KEY
+from probattn.sites.noise import GlobalNoise, Noise
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.site import INFER_KEY
 
 PREDICTION_KEY = "prediction"
 """A site with ``infer={"prediction": True}`` that is not observed is drawn from the model (a label to predict)."""

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from probattn.attention.site import AttentionSite
+from probattn.sites.site import AttentionSite
 
 ParameterGroup = dict[str, Any]
 """``name``, ``params``, ``lr`` and ``weight_decay``, as torch optimisers take them."""

@@ -14,12 +14,12 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.attention.noise import SeededNoise
-from probattn.attention.posterior import SitePosterior
-from probattn.attention.scores import normalise
-from probattn.attention.site import INFER_KEY
 from probattn.distributions.carried_log import carried_log, exp_carrying_log
 from probattn.inference.guide import AttentionGuide
+from probattn.sites.noise import SeededNoise
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.scores import normalise
+from probattn.sites.site import INFER_KEY
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
 ROWS_PER_PASS = 256

@@ -3,10 +3,10 @@
 Importing this package also registers the Kullback-Leibler divergences between its distributions.
 """
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.functional import attention as attention
-from probattn.attention.masks import AttentionMask
-from probattn.attention.multihead import MultiheadAttention, link
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.functional import attention as attention
+from probattn.sites.masks import AttentionMask
+from probattn.sites.multihead import MultiheadAttention, link
 
 __version__ = "0.1.0"
 

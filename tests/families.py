@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn import BayesianAttention
-from probattn.attention.posterior import SitePosterior
-from probattn.attention.site import INFER_KEY
 from probattn.distributions.carried_log import exp_carrying_log
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.site import INFER_KEY
 
 WORDS, LENGTH, TARGETS, EXTRA = 64, 6, 4, 3
 FULL = BayesianAttention(rho=1.5, sigma=0.5)

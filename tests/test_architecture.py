@@ -43,8 +43,8 @@ def test_every_arrow_points_its_way() -> None:
     [
         ("models", "probattn.inference"),
         ("inference", "probattn.models"),
-        ("probattn/attention", "probattn.models"),
-        ("probattn/distributions", "probattn.attention"),
+        ("probattn/sites", "probattn.models"),
+        ("probattn/distributions", "probattn.sites"),
         ("probattn/metrics", "probattn.inference"),
         ("probattn/data", "probattn.models"),
     ],

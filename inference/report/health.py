@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from probattn.attention.bayesian import KLReduction
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.report.measurements import SiteHealth
+from probattn.sites.bayesian import KLReduction
 
 
 def weight_spreads(

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from probattn.attention.bayesian import KLReduction
 from probattn.inference.report.record import Count, Measure, ModelKey, Probability, Record
+from probattn.sites.bayesian import KLReduction
 
 
 class ReliabilityBin(Record):

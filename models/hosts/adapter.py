@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from probattn.attention import AttentionMask, AttentionSite
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.windows import beside_heads, count_windows, in_batch
+from probattn.sites import AttentionMask, AttentionSite
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function is registered with transformers."""

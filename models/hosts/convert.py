@@ -12,13 +12,13 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from probattn.attention import AttentionSite, BayesianAttention, SiteSpec, UpwardChain
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.interface import Implementations, implementations, restore, switch
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.selection import Kind, Layers, select
+from probattn.sites import AttentionSite, BayesianAttention, SiteSpec, UpwardChain
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
 

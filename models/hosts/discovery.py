@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
-from probattn.attention import AttentionMask, attention_scores
-from probattn.attention.scores import normalise, repeat_heads
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import dry_inputs, untouched
 from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, read_mask
+from probattn.sites import AttentionMask, attention_scores
+from probattn.sites.scores import normalise, repeat_heads
 
 
 @dataclass(frozen=True)

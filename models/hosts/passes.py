@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probattn.attention import AttentionMask, UpwardChain
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
+from probattn.sites import AttentionMask, UpwardChain
 
 
 class StackPass:

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from probattn.attention import BayesianAttention
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.convert import conversion, convert
+from probattn.sites import BayesianAttention
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"

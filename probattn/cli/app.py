@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 import probattn
-from probattn.attention.bayesian import BayesianAttention
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
 from probattn.cli.evaluating import (
     BASELINE,
@@ -32,6 +31,7 @@ from probattn.inference.records import read_records
 from probattn.inference.report import Results, RunDescription, read_results, write_report, write_results
 from probattn.models import inspect as inspect_network
 from probattn.recipes import NetworkRecipe, Recipe, load_recipe
+from probattn.sites.bayesian import BayesianAttention
 
 RESULTS = "metrics.json"
 REPORT = "report.html"

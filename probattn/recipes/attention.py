@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from probattn.attention.bayesian import BayesianAttention
 from probattn.recipes.section import Section
+from probattn.sites.bayesian import BayesianAttention
 
 Method = Literal["deterministic", "babn", "bam"]
 

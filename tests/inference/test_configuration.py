@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.site import AttentionSite, SiteSpec
 from probattn.inference.configuration import (
     kl_reduction_label,
     model_configuration,
@@ -14,6 +12,8 @@ from probattn.inference.configuration import (
     refuse_unsupported,
 )
 from probattn.inference.schedules import KLSchedule
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.site import AttentionSite, SiteSpec
 
 
 def network(method: BayesianAttention | None = None, width: int = 4) -> nn.Module:

@@ -5,8 +5,6 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.site import AttentionSite, SiteSpec
 from probattn.inference.optimizers import (
     OptimizerOptions,
     SchedulerOptions,
@@ -14,6 +12,8 @@ from probattn.inference.optimizers import (
     learning_rates,
     split_parameters,
 )
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.site import AttentionSite, SiteSpec
 
 
 class Network(nn.Module):

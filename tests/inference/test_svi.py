@@ -11,9 +11,6 @@ from accelerate.tracking import GeneralTracker
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.noise import GlobalNoise
-from probattn.attention.site import AttentionSite
 from probattn.inference.batches import DataOrder
 from probattn.inference.checkpoint import CheckpointStore
 from probattn.inference.early_stopping import EarlyStopping
@@ -23,6 +20,9 @@ from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.records import Record, read_records
 from probattn.inference.schedules import KLSchedule
 from probattn.inference.svi import SVIDriver
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.noise import GlobalNoise
+from probattn.sites.site import AttentionSite
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -22,9 +22,9 @@ import torch.distributed
 from tiny import tiny_data, tiny_driver, tiny_model  # type: ignore[import-not-found]  # beside this file
 from torch import Tensor, nn
 
-from probattn.attention.noise import GlobalNoise
 from probattn.inference import durable
 from probattn.inference.guide import AttentionGuide
+from probattn.sites.noise import GlobalNoise
 
 RANKS = 2
 

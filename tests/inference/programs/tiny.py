@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.site import AttentionSite, SiteSpec
 from probattn.inference.optimizers import OptimizerOptions
 from probattn.inference.schedules import KLSchedule
 from probattn.inference.svi import SVIDriver
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.site import AttentionSite, SiteSpec
 
 
 class Regression(nn.Module):

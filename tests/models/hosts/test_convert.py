@@ -6,9 +6,9 @@ import transformers as hf
 from torch import nn
 
 from probattn import BayesianAttention
-from probattn.attention import AttentionSite
 from probattn.models import convert, inspect, revert
 from probattn.models.hosts.discovery import find_calls
+from probattn.sites import AttentionSite
 
 
 @pytest.fixture

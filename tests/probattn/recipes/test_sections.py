@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from transformers import SchedulerType
 
 from probattn import BayesianAttention
-from probattn.attention import bayesian
 from probattn.data import BUILT_IN, ROLES, DataError, Source
 from probattn.data.tables import is_table
 from probattn.recipes import (
@@ -26,6 +25,7 @@ from probattn.recipes import (
     read_recipe,
 )
 from probattn.recipes.section import Section
+from probattn.sites import bayesian
 
 OPTIONS = [field.name for field in fields(BayesianAttention)]
 

@@ -13,13 +13,13 @@ from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from scipy import stats
 
 from probattn import AttentionMask, BayesianAttention
-from probattn.attention.posterior import reduction_factor
-from probattn.attention.site import AttentionSite, SiteSpec
-from probattn.attention.upward import UpwardChain
 from probattn.distributions import Weibull
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.predictive import PosteriorExpectation
+from probattn.sites.posterior import reduction_factor
+from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.upward import UpwardChain
 
 FULL = {"sigma": 0.5}
 VARIANTS = [

@@ -6,9 +6,9 @@ import pyro
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.masks import AttentionMask
-from probattn.attention.site import AttentionSite
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.masks import AttentionMask
+from probattn.sites.site import AttentionSite
 
 
 def attention(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from probattn.attention.site import AttentionSite
+    from probattn.sites.site import AttentionSite
 
 PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]
@@ -158,7 +158,7 @@ class BayesianAttention:
         Returns:
             The site, to be called with queries, keys and values or handed to :func:`probattn.attention`.
         """
-        from probattn.attention.site import AttentionSite, SiteSpec
+        from probattn.sites.site import AttentionSite, SiteSpec
 
         spec = SiteSpec(num_heads, head_dim, causal=causal, max_positions=max_positions)
         return AttentionSite(self, spec)

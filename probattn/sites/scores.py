@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from probattn.attention.masks import AttentionMask
+from probattn.sites.masks import AttentionMask
 
 
 def repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:

@@ -10,10 +10,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.masks import AttentionMask
-from probattn.attention.site import AttentionSite, SiteSpec
-from probattn.attention.upward import UpwardChain
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.masks import AttentionMask
+from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.upward import UpwardChain
 
 
 class MultiheadAttention(nn.MultiheadAttention, PyroModule):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.attention.bayesian import BayesianAttention
+from probattn.sites.bayesian import BayesianAttention
 
 
 class HeadMix(nn.Module):

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from probattn.attention.bayesian import BayesianAttention, KLReduction
-from probattn.attention.fused import WeibullOptions, draw_weibull
-from probattn.attention.masks import AttentionMask
-from probattn.attention.noise import Noise
 from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
 from probattn.distributions.carried_log import exp_carrying_log
 from probattn.distributions.special import EULER_MASCHERONI
+from probattn.sites.bayesian import BayesianAttention, KLReduction
+from probattn.sites.fused import WeibullOptions, draw_weibull
+from probattn.sites.masks import AttentionMask
+from probattn.sites.noise import Noise
 
 TRUNCATION = (0.1, 0.9)
 """Range of the uniform noise in Zhang et al. 2021, section 3.3."""

@@ -11,14 +11,14 @@ import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.masks import AttentionMask
-from probattn.attention.posterior import PosteriorInputs, SitePosterior, as_event
-from probattn.attention.prior import ContextualPrior, site_prior
-from probattn.attention.scores import attention_scores, normalise, repeat_heads
-from probattn.attention.upward import UpwardChain, UpwardMaps
 from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.carried_log import carried_log, carries_log
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.masks import AttentionMask
+from probattn.sites.posterior import PosteriorInputs, SitePosterior, as_event
+from probattn.sites.prior import ContextualPrior, site_prior
+from probattn.sites.scores import attention_scores, normalise, repeat_heads
+from probattn.sites.upward import UpwardChain, UpwardMaps
 
 INFER_KEY = "attention"
 """Key of a site's ``infer`` dictionary under which the guide finds the :class:`SitePosterior`."""

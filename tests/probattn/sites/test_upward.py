@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.site import AttentionSite, SiteSpec
-from probattn.attention.upward import HeadMix, PositionMix
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.upward import HeadMix, PositionMix
 
 
 def test_windows_beside_the_heads_are_mixed_one_by_one():

@@ -1,6 +1,6 @@
 r"""Draw and KL of a learned Weibull posterior in one sweep over the attention map.
 
-:class:`probattn.attention.SitePosterior` computes the same from distributions, one autograd node an operation. A map
+:class:`probattn.sites.SitePosterior` computes the same from distributions, one autograd node an operation. A map
 ``[B, H, T, S]`` has millions of entries and each node is a pass over memory; here the map is cut along the batch into
 pieces that stay in a core's cache, and one analytic backward sweep follows one forward sweep. Exponentials of forbidden
 pairs saturate above zero: far below its range ``torch.exp`` takes five times as long on a CPU.

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.bayesian import BayesianAttention
-from probattn.attention.masks import AttentionMask
-from probattn.attention.scores import repeat_heads
 from probattn.distributions import Gamma, LogNormal
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.masks import AttentionMask
+from probattn.sites.scores import repeat_heads
 
 
 class ContextualPrior(nn.Module):

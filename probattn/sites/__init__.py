@@ -1,0 +1,22 @@
+"""Attention as a probabilistic program: scores, masks, the latent site and its options."""
+
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.masks import AttentionMask
+from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.scores import attention_scores
+from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.upward import UpwardChain
+
+__all__ = [
+    "AttentionMask",
+    "AttentionSite",
+    "BayesianAttention",
+    "GlobalNoise",
+    "Noise",
+    "SeededNoise",
+    "SitePosterior",
+    "SiteSpec",
+    "UpwardChain",
+    "attention_scores",
+]
