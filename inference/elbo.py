@@ -41,9 +41,10 @@ class ELBOTerms(NamedTuple):
 
 
 class SiteTerms(NamedTuple):
-    """One site's share of a step: its KL in nats per datum, its posterior and what it covers."""
+    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior."""
 
     kl_nats: Tensor
+    kl_reduced: Tensor
     posterior: SitePosterior
 
 
@@ -124,7 +125,8 @@ class AttentionELBOModule(ELBOModule):
                 size = _data_size(model_trace)
                 particles.append(ELBOTerms(*(term / size for term in terms)))
                 self._sites = {
-                    name: SiteTerms(site.kl_nats / size, site.posterior) for name, site in self._sites.items()
+                    name: SiteTerms(site.kl_nats / size, site.kl_reduced / size, site.posterior)
+                    for name, site in self._sites.items()
                 }
         return ELBOTerms(*(torch.stack(values).mean() for values in zip(*particles, strict=True)))
 
@@ -132,8 +134,9 @@ class AttentionELBOModule(ELBOModule):
         """Health of the posterior in the last step, per site.
 
         Returns:
-            For every site ``kl_nats`` (per datum), ``concentration`` (mean k over valid pairs; Weibull only) and
-            ``cv`` (mean analytic standard deviation over mean of S). A cv near 0 means a collapsed posterior.
+            For every site ``kl_nats`` (per datum), ``kl_reduced`` (the same after the site's reduction, before the KL
+            weight), ``concentration`` (mean k over valid pairs; Weibull only) and ``cv`` (mean analytic standard
+            deviation over mean of S). A cv near 0 means a collapsed posterior.
         """
         return {name: _site_diagnostics(site) for name, site in self._sites.items()}
 
@@ -158,8 +161,8 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
         if isinstance(posterior, SitePosterior):
             nats = posterior.kl()  # [B]
             kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
-            plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"]).sum()
-            sites[name] = SiteTerms(plain, posterior)
+            plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
+            sites[name] = SiteTerms(plain.sum(), (plain * posterior.reduction_factor()).sum(), posterior)
         elif not site["infer"].get(PREDICTION_KEY):
             divergence = kl_divergence(guide_site["fn"], site["fn"])
             kl = kl + scale_and_mask(divergence, guide_site["scale"], guide_site["mask"]).sum()
@@ -201,7 +204,7 @@ def _require_data(trace: Trace) -> None:
 
 def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
     distribution = site.posterior.distribution
-    report = {"kl_nats": site.kl_nats.item()}
+    report = {"kl_nats": site.kl_nats.item(), "kl_reduced": site.kl_reduced.item()}
     with torch.no_grad():
         spread = distribution.stddev / distribution.mean
         report["cv"] = _valid_mean(spread, site.posterior)

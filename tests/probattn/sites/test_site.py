@@ -227,7 +227,9 @@ def test_terms_are_apart_and_per_datum():
     assert terms.factors.item() == pytest.approx(0.25)
     assert terms.kl.item() == pytest.approx(0.5 * terms.kl_nats.item() / (3 * 4 * 4), rel=1e-5)
     torch.testing.assert_close(terms.loss, terms.kl - terms.log_likelihood - terms.factors)
-    assert module.diagnostics()["site"]["kl_nats"] == pytest.approx(terms.kl_nats.item(), rel=1e-6)
+    health = module.diagnostics()["site"]
+    assert health["kl_nats"] == pytest.approx(terms.kl_nats.item(), rel=1e-6)
+    assert 0.5 * health["kl_reduced"] == pytest.approx(terms.kl.item(), rel=1e-6)  # before the KL weight
 
 
 def test_zero_kl_weight_leaves_the_likelihood():
