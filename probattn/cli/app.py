@@ -25,6 +25,7 @@ from probattn.cli.evaluating import (
     predict_texts,
 )
 from probattn.cli.networks import load_any
+from probattn.cli.processes import Processes, launched
 from probattn.cli.tables import predictions_table, results_table
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.inference.records import read_records
@@ -75,9 +76,10 @@ def train(
     loaded = load_recipe(recipe, set_ or [])
     folder = output or Path(loaded.output)
     results = train_run(prepare(loaded), folder, resume=resume, quiet=quiet)
+    processes = Processes(cpu=loaded.training.device == "cpu")
     for name, result in results.items():
-        typer.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
-    typer.echo(f"run: {folder}")
+        processes.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
+    processes.echo(f"run: {folder}")
 
 
 @app.command()
@@ -164,6 +166,10 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Run the main job: a pretrained network on film reviews, deterministic against Bayesian, with a report."""
+    if launched():
+        raise CommandError(
+            "demo: expected one process, got a launcher's several; several train with `probattn train`"
+        )
     started = time.monotonic()
     loaded = load_recipe("demo", set_ or [])
     folder = output or _free_folder(Path(loaded.output))

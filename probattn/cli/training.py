@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import BASELINE, MODEL
 from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
+from probattn.cli.processes import Processes
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
@@ -105,22 +106,27 @@ def train_run(
         CommandError: the folder holds a run already, or none to resume.
     """
     recipe = prepared.recipe
+    processes = Processes(cpu=recipe.training.device == "cpu")
     _check_folder(recipe, folder, resume)
     bayesian = recipe.attention.build() is not None
     results: dict[str, FitResult] = {}
     parts = [(BASELINE, folder / BASELINE, False)] if bayesian and recipe.report.baseline else []
     parts.append((MODEL, folder, bayesian))
     models = {name: build_model(prepared, bayesian=latent) for name, _, latent in parts}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
+    with processes.first_writes() as writes:
+        if writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
     for name, place, _ in parts:
         results[name] = _fit(prepared, models[name], place, resume=resume, quiet=quiet)
+        with processes.first_writes() as writes:
+            if writes:
+                _save(prepared, models[name], place / MODEL)
     return results
 
 
 def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, quiet: bool) -> FitResult:
-    recipe = prepared.recipe
-    training = recipe.training
+    training = prepared.recipe.training
     driver = SVIDriver(
         model,
         guide=AttentionGuide(model),
@@ -139,23 +145,25 @@ def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, q
         early_stopping=_stopping(training),
         validation_metrics=accuracy,
         folder=folder,
-        fingerprint={"data": data_digest(prepared.task), "network": recipe.network.name},
+        fingerprint={"data": data_digest(prepared.task), "network": prepared.recipe.network.name},
         progress=not quiet,
     )
-    result = driver.fit(
+    return driver.fit(
         prepared.train,
         prepared.validation,
         steps=training.steps,
         epochs=training.epochs,
         resume="auto" if resume else False,
     )
-    target = folder / MODEL
+
+
+def _save(prepared: Prepared, model: Classifier, target: Path) -> None:
+    """The trained network and its tokenizer, in place of what an earlier end of the run left."""
     if target.exists():
         shutil.rmtree(target)
     with quiet_loading():
         save(cast(PreTrainedModel, model.net), target)
     prepared.tokenizer.save_pretrained(target)
-    return result
 
 
 def _schedules(training: TrainingRecipe) -> dict[str, Any]:
