@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from probattn.sites.site import AttentionSite
+from probattn.sites.site import LatentSite
 
 
 def model_configuration(model: nn.Module) -> dict[str, Any]:
@@ -45,9 +45,9 @@ def options_configuration(options: Any) -> Any:
     return _qualified_name(options if hasattr(options, "__qualname__") else type(options))
 
 
-def attention_sites(model: nn.Module) -> dict[str, AttentionSite]:
+def attention_sites(model: nn.Module) -> dict[str, LatentSite]:
     """The model's attention sites by module name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, AttentionSite)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, LatentSite)}
 
 
 def kl_reduction_label(model: nn.Module) -> str:

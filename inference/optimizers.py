@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from probattn.sites.site import AttentionSite
+from probattn.sites.site import LatentSite
 
 ParameterGroup = dict[str, Any]
 """``name``, ``params``, ``lr`` and ``weight_decay``, as torch optimisers take them."""
@@ -171,7 +171,7 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
     site_parameters = {
         id(parameter)
         for module in model.modules()
-        if isinstance(module, AttentionSite)
+        if isinstance(module, LatentSite)
         for parameter in module.parameters()
     }
     names = ("pretrained", "pretrained.no_decay", "sites", "sites.no_decay")

@@ -18,7 +18,6 @@ from probattn.distributions.carried_log import carried_log, exp_carrying_log
 from probattn.inference.guide import AttentionGuide
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.scores import normalise
 from probattn.sites.site import INFER_KEY
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
@@ -172,7 +171,7 @@ class _Collector:
                 known = ", ".join(sites) or "none: convert the network first"
                 raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {known}")
             site = sites[name]
-            weights = normalise(carried_log(site["value"]), site["infer"][INFER_KEY].mask)
+            weights = site["infer"][INFER_KEY].weights(carried_log(site["value"]))
             weights = weights.unflatten(0, (draws, -1))
             if self.streaming:
                 self.moments[name] = _merge(self.moments.get(name), weights)

@@ -21,6 +21,7 @@ from probattn.sites.bayesian import BayesianAttention, KLReduction
 from probattn.sites.fused import WeibullOptions, draw_weibull
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Noise
+from probattn.sites.scores import normalise
 
 TRUNCATION = (0.1, 0.9)
 """Range of the uniform noise in Zhang et al. 2021, section 3.3."""
@@ -146,6 +147,10 @@ class SitePosterior:
             self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
         self.distribution = Weibull(log_mean=phi, concentration=drawn.concentration, validate_args=False)
         return drawn.log_value
+
+    def weights(self, log_value: Tensor) -> Tensor:
+        """Attention weights W from log S, of the same shape."""
+        return normalise(log_value, self.mask)
 
     def reduction_factor(self) -> Tensor | float:
         """What the summed KL is multiplied by: 1 for "sum", else one over the number of pairs or queries, ``[B]``."""

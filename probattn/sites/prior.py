@@ -36,6 +36,11 @@ class ContextualPrior(nn.Module):
         self.hidden = nn.Linear(head_dim, hidden)
         self.output = nn.Linear(hidden, 1, bias=False)  # the softmax over keys would not see a bias
 
+    def logits(self, key: Tensor) -> Tensor:
+        """The MLP's values of keys ``[..., D]``, before the softmax: ``[...]``, at least in float32."""
+        logits: Tensor = self.output(torch.relu(self.hidden(key.to(self.hidden.weight.dtype)))).squeeze(-1)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
     def forward(self, key: Tensor, num_heads: int, mask: AttentionMask | None = None) -> Tensor:
         """Log concentration.
 
@@ -47,11 +52,7 @@ class ContextualPrior(nn.Module):
         Returns:
             ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ; 0 at forbidden pairs.
         """
-        key = key.to(self.hidden.weight.dtype)
-        logits = self.output(torch.relu(self.hidden(key))).squeeze(-1)  # [B, G, S]
-        logits = repeat_heads(logits.unsqueeze(-1), num_heads).transpose(-1, -2)  # [B, H, 1, S]
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = repeat_heads(self.logits(key).unsqueeze(-1), num_heads).transpose(-1, -2)  # [B, H, 1, S]
         if mask is None:
             return torch.log_softmax(logits, dim=-1)
         valid, additive = mask.valid_weight, mask.additive
@@ -85,6 +86,11 @@ def site_prior(
         log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)
     else:
         log_alpha = contextual(key, shape[1], mask).to(dtype)
+    return prior_distribution(method, log_alpha, shape)
+
+
+def prior_distribution(method: BayesianAttention, log_alpha: Tensor, shape: torch.Size) -> Gamma | LogNormal:
+    """Gamma(alpha, rate), or LogNormal(log alpha, prior_scale), from log alpha that broadcasts to ``shape``."""
     if method.posterior == "lognormal":
         scale = log_alpha.new_full((), method.prior_scale)
         return LogNormal(log_alpha, scale, validate_args=False).expand(shape)

@@ -11,7 +11,7 @@ import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
-from probattn.distributions import LogNormal, Weibull
+from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.distributions.carried_log import carried_log, carries_log
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.masks import AttentionMask
@@ -53,14 +53,8 @@ class SiteSpec:
                 raise ValueError(f"SiteSpec.{name}: expected an integer >= 1, got {getattr(self, name)}")
 
 
-class AttentionSite(nn.Module):
-    r"""Attention whose unnormalised weights S are latent.
-
-    What a call does depends on who watches it:
-
-    - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
-    - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
-    - under none: the posterior expectation, :math:`W = E[S] / \sum E[S]`, deterministic. Training so raises.
+class LatentSite(nn.Module):
+    """What latent attention over pairs and over edges have in common: options, prior network and upward maps.
 
     Args:
         method: the options.
@@ -100,6 +94,55 @@ class AttentionSite(nn.Module):
     def extra_repr(self) -> str:
         """The options, for ``print(network)``."""
         return f"{self.method}, {self.spec}"
+
+    def _inputs(self, phi: Tensor, state: Tensor, rows: Tensor | None = None) -> PosteriorInputs:
+        """What the posterior is made of, from Phi and the upward path's state at this call."""
+        assert self.upward is not None
+        maps = (self.upward.concentration, self.upward.scale)
+        return PosteriorInputs(phi, *(None if mix is None else mix(state, rows) for mix in maps))
+
+    def _sample(self, name: str, prior: Gamma | LogNormal, posterior: SitePosterior) -> Tensor:
+        """Announces S to Pyro; its logarithm, whoever gave it."""
+        value = pyro.sample(name, as_event(prior, posterior.mask), infer={INFER_KEY: posterior})
+        if value.shape != prior.batch_shape:
+            raise ValueError(
+                f"site {name!r}: expected unnormalised weights of shape {list(prior.batch_shape)}, got "
+                f"{list(value.shape)}"
+            )
+        return _log_weights(name, value)
+
+    def _refuse_unsupported(self, name: str) -> None:
+        if getattr(self, "_is_replica", False):
+            raise RuntimeError(
+                f"site {name!r}: torch.nn.DataParallel shares Pyro's handler stack between threads and is not "
+                "supported; launch one process per device (accelerate launch, torchrun)"
+            )
+        if self.training and torch.is_grad_enabled() and not am_i_wrapped():
+            raise RuntimeError(
+                f"site {name!r}: training without a driver would fit deterministic attention unnoticed; train with "
+                "probattn.inference.SVIDriver or pyro.infer.SVI under AttentionGuide, or call .eval() or "
+                "torch.no_grad() to predict"
+            )
+
+
+class AttentionSite(LatentSite):
+    r"""Attention whose unnormalised weights S are latent.
+
+    What a call does depends on who watches it:
+
+    - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
+    - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
+    - under none: the posterior expectation, :math:`W = E[S] / \sum E[S]`, deterministic. Training so raises.
+
+    Args:
+        method: the options.
+        spec: sizes of the attention module.
+        chain: upward chain shared with other calls; each call must then be added with :meth:`join`. Default: a chain
+            of this call alone.
+
+    Raises:
+        ValueError: ``upward="positions"`` in a causal network or without a maximum length.
+    """
 
     def forward(
         self,
@@ -158,9 +201,7 @@ class AttentionSite(nn.Module):
         if self.upward is None:
             return PosteriorInputs(phi)
         state = self._upward_state(scores, mask, call)
-        rows = _row_weight(mask, scores.dtype)
-        maps = (self.upward.concentration, self.upward.scale)
-        return PosteriorInputs(phi, *(None if mix is None else mix(state, rows) for mix in maps))
+        return self._inputs(phi, state, _row_weight(mask, scores.dtype))
 
     def _upward_state(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
         if self.method.upward == "positions" and mask is not None and not mask.rows_alike:
@@ -181,25 +222,7 @@ class AttentionSite(nn.Module):
         prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, mask)
         make = partial(self._posterior_inputs, scores, mask, call)
         posterior = SitePosterior(self.method, make, prior, mask)
-        value = pyro.sample(name, as_event(prior, mask), infer={INFER_KEY: posterior})
-        if value.shape != scores.shape:
-            raise ValueError(
-                f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
-            )
-        return _log_weights(name, value).to(scores.dtype)
-
-    def _refuse_unsupported(self, name: str) -> None:
-        if getattr(self, "_is_replica", False):
-            raise RuntimeError(
-                f"site {name!r}: torch.nn.DataParallel shares Pyro's handler stack between threads and is not "
-                "supported; launch one process per device (accelerate launch, torchrun)"
-            )
-        if self.training and torch.is_grad_enabled() and not am_i_wrapped():
-            raise RuntimeError(
-                f"site {name!r}: training without a driver would fit deterministic attention unnoticed; train with "
-                "probattn.inference.SVIDriver or pyro.infer.SVI under AttentionGuide, or call .eval() or "
-                "torch.no_grad() to predict"
-            )
+        return self._sample(name, prior, posterior).to(scores.dtype)
 
 
 def _log_weights(name: str, value: Tensor) -> Tensor:

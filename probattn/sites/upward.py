@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +123,11 @@ class UpwardMaps(nn.Module):
         self.scale = mix() if method.learns_scale else None
 
 
+def softmax_over_keys(scores: Tensor) -> Tensor:
+    """Softmax over the last dimension, the keys of a map ``[B, H, T, S]``."""
+    return torch.softmax(scores, dim=-1)
+
+
 class UpwardChain:
     r"""The hidden states that the calls of one stack share within a forward pass.
 
@@ -150,13 +156,20 @@ class UpwardChain:
         """Forgets the states of an unfinished forward pass; serves as a module's forward hook as it is."""
         self._states = []
 
-    def state(self, position: int, scores: Tensor, row_weight: Tensor | None) -> Tensor:
+    def state(
+        self,
+        position: int,
+        scores: Tensor,
+        row_weight: Tensor | None,
+        softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
+    ) -> Tensor:
         """The state h for the call at ``position``.
 
         Args:
             position: place of the call in the chain; 0 starts a new pass.
             scores: this call's masked scores ``[B, H, T, S]``; those of position 0 start the path.
             row_weight: float ``[B, 1, T, 1]``, 0 for padded queries, or None.
+            softmax: normalises scores where they are not laid out as queries by keys.
 
         Returns:
             h, ``[B, H, T, S]``.
@@ -165,7 +178,7 @@ class UpwardChain:
             RuntimeError: the chain was not started in this forward pass, or the call's shape differs from the first's.
         """
         if position == 0:
-            self._states = self._rise(torch.softmax(scores, dim=-1), row_weight)
+            self._states = self._rise(softmax(scores), row_weight)
         state = self._states[position] if position < len(self._states) else None
         if state is None:
             raise RuntimeError(
