@@ -4,9 +4,10 @@ Every data set names its source and its licence. Built-in ones are read from ins
 or from the folder that the environment variable ``PROBATTN_DATA`` names.
 """
 
-from probattn.data.builtin import BUILT_IN, DATA_VARIABLE, BuiltIn
+from probattn.data.builtin import BUILT_IN, BuiltIn
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning
+from probattn.data.folder import DATA_VARIABLE
 from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
 from probattn.data.packages import package_file

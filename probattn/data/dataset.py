@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from probattn.data.errors import DataError
@@ -12,7 +12,7 @@ from probattn.data.identity import order, text_key
 
 @dataclass(frozen=True)
 class TextDataset:
-    """Texts with their classes, and where they come from.
+    r"""Texts with their classes, and where they come from.
 
     Args:
         texts: the texts, N of them, none blank.
@@ -20,9 +20,10 @@ class TextDataset:
         label_names: names of the classes, in the order of a network's outputs; empty without labels.
         source: what the texts are, as messages and reports name it.
         licence: under which terms, as far as known.
+        pairs: the second text of each, where the task is about pairs of texts; None where it is about single ones.
 
     Raises:
-        DataError: no texts, or labels that do not fit.
+        DataError: no texts, or labels or second texts that do not fit.
 
     Example:
         >>> data = TextDataset(("good", "bad", "fine"), (1, 0, 1), ("negative", "positive"), "three words")
@@ -30,6 +31,8 @@ class TextDataset:
         (3, {'negative': 1, 'positive': 2})
         >>> data.take(2).texts
         ('good', 'fine')
+        >>> TextDataset(("A man.",), None, (), "one pair", pairs=("A person.",)).keys()
+        frozenset({'aman\naperson'})
     """
 
     texts: tuple[str, ...]
@@ -37,10 +40,13 @@ class TextDataset:
     label_names: tuple[str, ...]
     source: str
     licence: str = "unknown"
+    pairs: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.texts:
             raise DataError(f"{self.source}: expected at least one text, got none")
+        if self.pairs is not None and len(self.pairs) != len(self.texts):
+            raise DataError(f"{self.source}: expected {len(self.texts)} second texts, got {len(self.pairs)}")
         if self.labels is None:
             return
         if len(self.labels) != len(self.texts):
@@ -62,7 +68,12 @@ class TextDataset:
     def rows(self, rows: Sequence[int]) -> TextDataset:
         """The texts at the given places, in the order given."""
         labels = None if self.labels is None else tuple(self.labels[row] for row in rows)
-        return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels)
+        pairs = None if self.pairs is None else tuple(self.pairs[row] for row in rows)
+        return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels, pairs=pairs)
+
+    def pair(self, row: int) -> str | None:
+        """The second text of a row; None where texts stand alone."""
+        return None if self.pairs is None else self.pairs[row]
 
     def take(self, limit: int | None) -> TextDataset:
         """At most ``limit`` texts: a fixed choice that looks random and depends on the texts alone.
@@ -77,17 +88,22 @@ class TextDataset:
             return self
         if limit < 1:
             raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
-        chosen = sorted(range(len(self)), key=lambda row: (order(self.texts[row]), row))[:limit]
+        chosen = sorted(range(len(self)), key=lambda row: (order(self.texts[row], self.pair(row)), row))[
+            :limit
+        ]
         return self.rows(sorted(chosen))
 
     def keys(self) -> frozenset[str]:
-        """The texts as :func:`~probattn.data.identity.text_key` sees them."""
-        return frozenset(text_key(text) for text in self.texts)
+        """The texts, or pairs of texts, as :func:`~probattn.data.identity.text_key` sees them."""
+        return frozenset(self._keys())
 
     def shared_with(self, other: TextDataset | frozenset[str]) -> int:
         """How many of these texts ``other``, or a data set with such keys, holds too."""
         keys = other if isinstance(other, frozenset) else other.keys()
-        return sum(text_key(text) in keys for text in self.texts)
+        return sum(key in keys for key in self._keys())
+
+    def _keys(self) -> Iterator[str]:
+        return (text_key(text, self.pair(row)) for row, text in enumerate(self.texts))
 
     def require_classes(self) -> TextDataset:
         """Checks that there is something to learn.

@@ -42,10 +42,12 @@ def read_hub(
 
     def rows() -> Iterator[Row]:
         texts = table[columns.text]
-        labels = table[columns.label] if labelled else [None] * len(table)
-        for number, (text, label) in enumerate(zip(texts, labels, strict=True), start=1):
+        nothing = [None] * len(table)
+        labels = table[columns.label] if labelled else nothing
+        pairs = nothing if columns.text_pair is None else table[columns.text_pair]
+        for number, (text, label, pair) in enumerate(zip(texts, labels, pairs, strict=True), start=1):
             where = f"{source} row {number}"
-            yield Row(where, text, _named(label, names, where) if names else label)
+            yield Row(where, text, _named(label, names, where) if names else label, pair)
 
     licence = table.info.license or "see its page on the hub"
     return build(rows(), columns, labelled, source=source, licence=str(licence))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 Split = Literal["train", "validation", "test"]
@@ -14,64 +15,81 @@ _MARKS = re.compile(r"[\W_]+")
 _ASCII_MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
-def text_key(text: str) -> str:
-    """What is left of a text without case, spacing and punctuation: two texts with the same key are one.
+def text_key(text: str, pair: str | None = None) -> str:
+    r"""What is left of a text without case, spacing and punctuation: two texts with the same key are one.
 
-    A text of punctuation only is its own key.
+    A text of punctuation only is its own key. The key of a pair is that of both texts, in their order.
+
+    Args:
+        text: the text.
+        pair: the second text of a pair.
+
+    Returns:
+        The key; that of a pair has a line break between its parts, which no part has.
 
     Example:
         >>> text_key("It isn't  GOOD .") == text_key("it is n't good")
         True
         >>> text_key("!!"), text_key("??")
         ('!!', '??')
+        >>> text_key("One.", "Two!")
+        'one\ntwo'
     """
+    return _key(text) if pair is None else f"{_key(text)}\n{_key(pair)}"
+
+
+def _key(text: str) -> str:
     if text.isascii():  # the same, ten times as fast
         return text.lower().encode("ascii").translate(None, _ASCII_MARKS).decode("ascii") or text.strip()
     folded = unicodedata.normalize("NFKC", text).casefold()
     return _MARKS.sub("", folded) or folded.strip()
 
 
-def position(text: str, salt: str) -> float:
-    """A number in [0, 1) that depends on the key of ``text`` and on ``salt`` alone, uniform over texts.
+def position(text: str, salt: str, pair: str | None = None) -> float:
+    """A number in [0, 1) that depends on the key of ``text`` (and ``pair``) and on ``salt`` alone, uniform over texts.
 
     Example:
         >>> position("A text.", "split") == position("a  text", "split")
         True
     """
-    digest = hashlib.sha256(f"{salt}\n{text_key(text)}".encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(f"{salt}\n{text_key(text, pair)}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def split_of(text: str, validation: float = 0.1, test: float = 0.1) -> Split:
+def split_of(text: str, validation: float = 0.1, test: float = 0.1, *, pair: str | None = None) -> Split:
     """The split of a text: always the same one, so that no text is in two.
 
     Args:
         text: the text.
         validation: share of texts that goes to "validation", in [0, 1].
         test: share that goes to "test", in [0, 1].
+        pair: the second text of a pair, which belongs to the text.
 
     Returns:
         "train", "validation" or "test".
     """
-    place = position(text, "split")
+    place = position(text, "split", pair)
     if place < test:
         return "test"
     return "validation" if place < test + validation else "train"
 
 
-def order(text: str) -> float:
-    """Place of a text in a fixed shuffled order, independent of its split."""
-    return position(text, "order")
+def order(text: str, pair: str | None = None) -> float:
+    """Place of a text, or a pair of texts, in a fixed shuffled order, independent of its split."""
+    return position(text, "order", pair)
 
 
-def first_of_each(texts: list[str]) -> list[int]:
-    """Places of the texts whose key has not come before.
+def first_of_each(keys: Iterable[str]) -> list[int]:
+    """Places of the keys that have not come before.
+
+    Args:
+        keys: what :func:`text_key` makes of texts or pairs.
 
     Example:
-        >>> first_of_each(["Good.", "bad", "good"])
+        >>> first_of_each(map(text_key, ["Good.", "bad", "good"]))
         [0, 1]
     """
     seen: dict[str, int] = {}
-    for row, text in enumerate(texts):
-        seen.setdefault(text_key(text), row)
+    for row, key in enumerate(keys):
+        seen.setdefault(key, row)
     return list(seen.values())

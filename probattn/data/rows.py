@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
+from types import MappingProxyType
 from typing import Literal
 
 from probattn.data.dataset import TextDataset
@@ -11,6 +13,12 @@ from probattn.data.errors import DataError, nearest, shown
 
 LabelUse = Literal["required", "optional", "ignored"]
 """Whether labels must be there, may be there, or are not looked at."""
+
+
+COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
+    {"text": "texts", "text_pair": "second texts", "label": "labels"}
+)
+"""What stands in a column, by what it is for."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +33,10 @@ class Columns:
         label_names: the classes that labels may name, in order; None takes them from the data, sorted (numbers by
             value).
         label_map: label in the data to class name, for data that names its classes otherwise.
+        text_pair: column of the second texts, where the task is about pairs of texts; None for single ones.
 
     Raises:
-        DataError: the two columns are the same.
+        DataError: two of the columns are the same.
     """
 
     text: str = "text"
@@ -35,12 +44,22 @@ class Columns:
     use: LabelUse = "required"
     label_names: tuple[str, ...] | None = None
     label_map: Mapping[str, str] = field(default_factory=dict)
+    text_pair: str | None = None
 
     def __post_init__(self) -> None:
-        if self.text == self.label and self.use != "ignored":
-            raise DataError(
-                f"columns: expected two different ones, got {self.text!r} for both text and label"
-            )
+        names = self.names(labelled=self.use != "ignored")
+        for (first, name), (second, other) in combinations(names.items(), 2):
+            if name == other:
+                raise DataError(
+                    f"columns: expected two different ones, got {name!r} for both {first} and {second}"
+                )
+
+    def names(self, *, labelled: bool) -> dict[str, str]:
+        """The columns that are read, by what they are for: text, text_pair and, if ``labelled``, label."""
+        named = {"text": self.text}
+        if self.text_pair is not None:
+            named["text_pair"] = self.text_pair
+        return named | ({"label": self.label} if labelled else {})
 
     def find(self, names: Sequence[str], where: str) -> bool:
         """Checks the columns that there are.
@@ -55,28 +74,28 @@ class Columns:
         Raises:
             DataError: a column is missing or there twice.
         """
-        wanted = [("text", self.text)] + [("label", self.label)] * (self.use != "ignored")
-        for role, name in wanted:
+        for role, name in self.names(labelled=self.use != "ignored").items():
             if names.count(name) > 1:
                 raise DataError(f"{where}: expected one column {name!r}, got {names.count(name)}")
-            if name not in names and (role == "text" or self.use == "required"):
+            if name not in names and (role != "label" or self.use == "required"):
                 listed = ", ".join(shown(name) for name in names[:12])
                 near = nearest(name, names)
                 advice = "" if near is None else f"did you mean {near!r}? "
                 raise DataError(
                     f"{where}: expected a column {name!r}, got {listed}; {advice}"
-                    f"name the column of the {role}s with '{role}: {near or 'NAME'}'"
+                    f"name the column of the {COLUMN_WORDS[role]} with '{role}: {near or 'NAME'}'"
                 )
         return self.use != "ignored" and self.label in names
 
 
 @dataclass(frozen=True)
 class Row:
-    """A text and its label as they stand in the data, and their place in it."""
+    """A text, its label and its second text as they stand in the data, and their place in it."""
 
     where: str
     text: object
     label: object = None
+    pair: object = None
 
 
 def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str, licence: str) -> TextDataset:
@@ -96,23 +115,28 @@ def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str,
         DataError: a row without text or label, a label that is no class, or no rows.
     """
     texts: list[str] = []
+    seconds: list[str] = []
     names: list[str] = []
     wheres: list[str] = []
     for row in rows:
-        texts.append(_text(row, columns))
+        texts.append(_text(row.where, row.text, columns.text))
+        if columns.text_pair is not None:
+            seconds.append(_text(row.where, row.pair, columns.text_pair))
         if labelled:
             names.append(_label(row, columns))
             wheres.append(row.where)
     if not texts:
         raise DataError(f"{source}: expected rows, got none")
+    pairs = None if columns.text_pair is None else tuple(seconds)
     if not labelled:
-        return TextDataset(tuple(texts), None, (), source, licence)
+        return TextDataset(tuple(texts), None, (), source, licence, pairs)
     label_names = class_names(names) if columns.label_names is None else columns.label_names
     index = {name: number for number, name in enumerate(label_names)}
     for name, where in zip(names, wheres, strict=True):
         if name not in index:
             raise unknown_label(where, name, label_names)
-    return TextDataset(tuple(texts), tuple(index[name] for name in names), label_names, source, licence)
+    labels = tuple(index[name] for name in names)
+    return TextDataset(tuple(texts), labels, label_names, source, licence, pairs)
 
 
 def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataError:
@@ -146,18 +170,17 @@ def _is_whole(label: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) <= 18
 
 
-def _text(row: Row, columns: Columns) -> str:
-    text = row.text
+def _text(where: str, text: object, column: str) -> str:
     if not isinstance(text, str):
-        raise DataError(f"{row.where}: expected text in {columns.text!r}, got {shown(text)}")
+        raise DataError(f"{where}: expected text in {column!r}, got {shown(text)}")
     if not text.strip():
-        raise DataError(f"{row.where}: expected text in {columns.text!r}, got an empty one; remove the row")
+        raise DataError(f"{where}: expected text in {column!r}, got an empty one; remove the row")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code = f"U+{ord(text[error.start]):04X}"
         raise DataError(
-            f"{row.where}: expected text in {columns.text!r}, got half of a surrogate pair, {code}, "
+            f"{where}: expected text in {column!r}, got half of a surrogate pair, {code}, "
             f"at character {error.start + 1}; remove it"
         ) from None
     return text

@@ -34,6 +34,7 @@ class Source:
         label: column of the labels.
         label_map: label in the data to class name.
         quotes: whether fields of a CSV or TSV file may stand in double quotes.
+        text_pair: column of the second texts, where the task is about pairs of texts.
 
     Example:
         >>> Source("rotten_tomatoes").kind, Source("my.tsv").kind, Source("hub:SetFit/sst5").kind
@@ -47,6 +48,7 @@ class Source:
     label: str = "label"
     label_map: Mapping[str, str] = field(default_factory=dict)
     quotes: bool = True
+    text_pair: str | None = None
 
     @property
     def kind(self) -> Literal["built-in", "file", "hub"]:
@@ -67,6 +69,11 @@ class Source:
             f"{suggestion(self.source, BUILT_IN)}"
         )
 
+    @property
+    def paired(self) -> bool:
+        """Whether the texts are pairs of texts; known before they are read."""
+        return BUILT_IN[self.source].paired if self.kind == "built-in" else self.text_pair is not None
+
     def load(self, role: Role = "train", label_names: tuple[str, ...] | None = None) -> TextDataset:
         """Reads the data for a role.
 
@@ -85,7 +92,7 @@ class Source:
         use: LabelUse = "required"
         if role in ("out_of_domain", "prediction"):
             use = "ignored" if role == "out_of_domain" else "optional"
-        columns = Columns(self.text, self.label, use, label_names, self.label_map)
+        columns = Columns(self.text, self.label, use, label_names, self.label_map, self.text_pair)
         data = self._read(columns, role)
         return data.require_classes() if role == "train" else data
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -84,8 +84,7 @@ def _read_delimited(path: Path, text: str, delimiter: str, columns: Columns, quo
     header_line, header = first
     names = [name.strip() for name in header]
     labelled = columns.find(names, f"{path} line {header_line}")
-    text_at = names.index(columns.text)
-    label_at = names.index(columns.label) if labelled else None
+    places = {role: names.index(name) for role, name in columns.names(labelled=labelled).items()}
 
     def rows() -> Iterator[Row]:
         for line, record in records:
@@ -95,9 +94,14 @@ def _read_delimited(path: Path, text: str, delimiter: str, columns: Columns, quo
                     f"{where}: expected {len(names)} columns ({', '.join(map(shown, names[:12]))}), got {len(record)}; "
                     "put a text that holds the separator, a quote or a line break in double quotes"
                 )
-            yield Row(where, record[text_at], None if label_at is None else record[label_at])
+            yield _row(where, {role: record[place] for role, place in places.items()})
 
     return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+
+
+def _row(where: str, values: Mapping[str, object]) -> Row:
+    """A row from its values by what their columns are for."""
+    return Row(where, values["text"], values.get("label"), values.get("text_pair"))
 
 
 def _records(path: Path, text: str, delimiter: str, quotes: bool) -> Iterator[tuple[int, list[str]]]:
@@ -135,14 +139,15 @@ def _read_json_lines(path: Path, text: str, columns: Columns) -> TextDataset:
     if first is None:
         raise DataError(f"{path}: expected one JSON object a line, got blank lines")
     labelled = columns.find(list(first[1]), f"{path} line {first[0]}")
+    named = columns.names(labelled=labelled)
 
     def rows() -> Iterator[Row]:
         for line, fields in (first, *objects):
             where = f"{path} line {line}"
-            for name in (columns.text, columns.label)[: 1 + labelled]:
+            for name in named.values():
                 if name not in fields:
                     raise DataError(f"{where}: expected a field {name!r}, got none{suggestion(name, fields)}")
-            yield Row(where, fields[columns.text], fields.get(columns.label))
+            yield _row(where, {role: fields[name] for role, name in named.items()})
 
     return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
 

@@ -90,6 +90,7 @@ def load_task(
     for role in ROLES[1:]:
         if role in sources:
             loaded[role] = sources[role].load(role, train.label_names)
+            _require_alike(train, loaded[role], role)
     loaded |= _set_aside(train, loaded, validation_fraction, test_fraction)
     limited = {role: data.take(limits.get(role)) for role, data in loaded.items()}
     task = Task(
@@ -120,6 +121,21 @@ def _with_own_splits(sources: Mapping[Role, Source]) -> dict[Role, Source]:
     return completed
 
 
+def _require_alike(train: TextDataset, data: TextDataset, role: Role) -> None:
+    """Foreign texts may stand alone in a task about pairs; those of the task may not.
+
+    Raises:
+        DataError: pairs where the training data have single texts, or the other way.
+    """
+    if role == "out_of_domain" or (train.pairs is None) == (data.pairs is None):
+        return
+    words = {True: "single texts", False: "pairs of texts"}
+    raise DataError(
+        f"{data.source}: expected {words[train.pairs is None]}, as in the training data ({train.source}), got "
+        f"{words[data.pairs is None]}; name the column of the second texts with 'text_pair', or leave it out"
+    )
+
+
 def _set_aside(
     train: TextDataset, loaded: Mapping[Role, TextDataset], validation: float, test: float
 ) -> dict[Role, TextDataset]:
@@ -132,15 +148,16 @@ def _set_aside(
         return {}
     rows: dict[Split, list[int]] = {split: [] for split in SPLITS}
     for row, text in enumerate(train.texts):
-        rows[split_of(text, shares["validation"], shares["test"])].append(row)
+        split = split_of(text, shares["validation"], shares["test"], pair=train.pair(row))
+        rows[split].append(row)
     parts: dict[Role, TextDataset] = {}
-    for split in SPLITS:
-        if split != "train" and not shares[split]:
+    for part in SPLITS:
+        if part != "train" and not shares[part]:
             continue
-        if not rows[split]:
+        if not rows[part]:
             raise DataError(
-                f"{train.source}: {len(train)} texts are too few to set some aside for {split}; "
-                f"give a source for {split}, or more texts"
+                f"{train.source}: {len(train)} texts are too few to set some aside for {part}; "
+                f"give a source for {part}, or more texts"
             )
-        parts[split] = replace(train.rows(rows[split]), source=f"{train.source} ({split})")
+        parts[part] = replace(train.rows(rows[part]), source=f"{train.source} ({part})")
     return parts

@@ -18,6 +18,9 @@ OnLong = Literal["truncate", "refuse"]
 FEATURES = ("input_ids", "attention_mask", "token_type_ids")
 """What is kept of a tokenizer's output, where it makes it."""
 
+SPECIAL = 2
+"""Special tokens around a single text."""
+
 CHUNK = 1000
 """Texts that are handed to a tokenizer at once."""
 
@@ -60,19 +63,21 @@ def length_limit(tokenizer: Any, config: Any = None) -> int | None:
 class TokenizedTexts(Dataset[dict[str, Any]]):
     """A data set's texts as token numbers, tokenized once, without padding.
 
-    A row is a dictionary of lists ``input_ids``, ``attention_mask`` and, where the tokenizer makes them,
-    ``token_type_ids``, and the class ``labels`` where there are labels. :class:`PadCollate` makes batches of rows.
+    A row is a dictionary of lists ``input_ids``, ``attention_mask`` and, where the tokenizer makes them and the network
+    takes more than one, ``token_type_ids``, and the class ``labels`` where there are labels. :class:`PadCollate` makes
+    batches of rows. A pair of texts is one row: both with the tokenizer's separators, the second with token type 1.
 
     Args:
         data: the texts.
         tokenizer: a Hugging Face tokenizer.
         max_length: most tokens a text, special ones included; None for what the network takes.
         config: the network's configuration, for its number of positions.
-        on_long: what becomes of longer texts: "truncate" keeps their beginning and warns once with their number;
-            "refuse" raises.
+        on_long: what becomes of longer texts: "truncate" keeps their beginning (of a pair, tokens are taken off the
+            longer one) and warns once with their number; "refuse" raises.
 
     Raises:
-        DataError: a ``max_length`` below 3 or above what the network takes; texts too long and ``on_long="refuse"``.
+        DataError: a ``max_length`` that leaves no room for a token (of either text of a pair) or is above what the
+            network takes; texts too long and ``on_long="refuse"``.
 
     Warns:
         DataWarning: how many texts were truncated.
@@ -88,11 +93,14 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         on_long: OnLong = "truncate",
     ) -> None:
         self.data = data
-        self.max_length = _checked_length(max_length, length_limit(tokenizer, config))
+        special = SPECIAL if data.pairs is None else int(tokenizer.num_special_tokens_to_add(pair=True))
+        least = special + (1 if data.pairs is None else 2)
+        self.max_length = _checked_length(max_length, length_limit(tokenizer, config), least, special)
+        self._names = FEATURES if getattr(config, "type_vocab_size", 2) > 1 else FEATURES[:2]
         self._rows: list[dict[str, list[int]]] = []
         long: list[tuple[int, int]] = []
         for start in range(0, len(data), CHUNK):
-            for encoded in _encode(tokenizer, data.texts[start : start + CHUNK]):
+            for encoded in self._encode(tokenizer, range(start, min(start + CHUNK, len(data)))):
                 length = len(encoded["input_ids"])
                 if self.max_length is not None and length > self.max_length:
                     long.append((length, len(self._rows)))
@@ -113,6 +121,18 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         """Number of tokens of each text."""
         return [len(row["input_ids"]) for row in self._rows]
 
+    def _encode(
+        self, tokenizer: Any, rows: Sequence[int], max_length: int | None = None
+    ) -> list[dict[str, list[int]]]:
+        texts = [[self.data.texts[row] for row in rows]]
+        if self.data.pairs is not None:
+            texts.append([self.data.pairs[row] for row in rows])
+        encoded = tokenizer(
+            *texts, padding=False, truncation=max_length is not None, max_length=max_length, verbose=False
+        )
+        names = [name for name in self._names if name in encoded]
+        return [{name: encoded[name][place] for name in names} for place in range(len(rows))]
+
     def _shorten(self, long: list[tuple[int, int]], tokenizer: Any, on_long: OnLong) -> None:
         longest, at = max(long)
         said = (
@@ -121,33 +141,25 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         )
         if on_long == "refuse":
             raise DataError(f"{said}; shorten them, raise max_length, or set on_long to 'truncate'")
-        texts = [self.data.texts[row] for _, row in long]
-        shortened = _encode(tokenizer, texts, self.max_length)
+        shortened = self._encode(tokenizer, [row for _, row in long], self.max_length)
         for (_, row), encoded in zip(long, shortened, strict=True):
             self._rows[row] = encoded
         warnings.warn(f"{said}: they are truncated", DataWarning, stacklevel=3)
 
 
-def _checked_length(max_length: int | None, limit: int | None) -> int | None:
+def _checked_length(max_length: int | None, limit: int | None, least: int, special: int) -> int | None:
     if max_length is None:
         return limit
-    if max_length < 3:
-        raise DataError(f"max_length: expected at least 3 tokens (two are special ones), got {max_length}")
+    if max_length < least:
+        words = {2: "two"}.get(special, str(special))
+        raise DataError(
+            f"max_length: expected at least {least} tokens ({words} are special ones), got {max_length}"
+        )
     if limit is not None and max_length > limit:
         raise DataError(
             f"max_length: expected at most {limit}, the longest input of this network, got {max_length}"
         )
     return max_length
-
-
-def _encode(
-    tokenizer: Any, texts: Sequence[str], max_length: int | None = None
-) -> list[dict[str, list[int]]]:
-    encoded = tokenizer(
-        list(texts), padding=False, truncation=max_length is not None, max_length=max_length, verbose=False
-    )
-    names = [name for name in FEATURES if name in encoded]
-    return [{name: encoded[name][row] for name in names} for row in range(len(texts))]
 
 
 class PadCollate:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from probattn.data import BUILT_IN, SPLITS, DataError, Source, TextDataset, package_file
-from probattn.data.builtin import disjoint
+from probattn.data.labelled import LabelledText, disjoint
 
 SIZES = {
     "rotten_tomatoes": {"train": (3415, 3418), "validation": (420, 410), "test": (429, 436)},
@@ -26,10 +26,12 @@ SIZES = {
         "validation": (114, 142, 8, 118, 74, 77),
         "test": (138, 94, 9, 65, 81, 113),
     },
+    "mrpc": {"train": (1164, 2401), "validation": (154, 344), "test": (577, 1147)},
+    "cola": {"train": (2267, 5343), "validation": (240, 641), "test": (162, 365)},
 }
 """Texts of each class in each split."""
 
-NEEDS_FOLDER = ("sst2", "trec")
+NEEDS_FOLDER = ("sst2", "trec", "mrpc", "cola", "cola_out_of_domain")
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -55,7 +57,10 @@ def test_sizes_are_those_recorded(parts: dict[str, TextDataset]) -> None:
 
 
 def test_no_text_is_in_two_splits_or_twice_in_one(parts: dict[str, TextDataset]) -> None:
-    texts = [plain(text) for split in SPLITS for text in parts[split].texts]
+    sets = [parts[split] for split in SPLITS]
+    texts = [
+        (plain(text), plain(data.pair(row) or "")) for data in sets for row, text in enumerate(data.texts)
+    ]
     assert len(set(texts)) == len(texts)
     assert parts["train"].shared_with(parts["test"]) == 0
     assert parts["train"].shared_with(parts["validation"]) == 0
@@ -95,9 +100,13 @@ def test_reading_runs_no_line_of_the_packages() -> None:
 
 def test_a_text_in_two_official_splits_stays_in_the_later_one() -> None:
     split = disjoint(
-        {"train": [("A b", 0), ("c", 1), ("C!", 1)], "validation": [("a b.", 0)], "test": [("c", 1)]}
+        {
+            "train": [LabelledText("A b", 0), LabelledText("c", 1), LabelledText("C!", 1)],
+            "validation": [LabelledText("a b.", 0)],
+            "test": [LabelledText("c", 1)],
+        }
     )
-    assert split == {"train": [], "validation": [("a b.", 0)], "test": [("c", 1)]}
+    assert split == {"train": [], "validation": [LabelledText("a b.", 0)], "test": [LabelledText("c", 1)]}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +143,7 @@ def test_a_missing_folder_says_what_it_should_hold(
         Source(name).load()
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     with pytest.raises(
-        DataError, match=rf"data set '{name}': expected (sentiment|trec)/.* in .*, got no such file"
+        DataError, match=rf"data set '{name}': expected (sentiment|trec|mrpc|cola)/.* in .*, got no such file"
     ):
         Source(name).load()
 

@@ -65,8 +65,8 @@ def test_a_built_in_set_takes_the_names_of_the_training_data_through_a_map() -> 
         (
             Source("roten_tomatoes"),
             (
-                "unknown data set 'roten_tomatoes': expected one of rotten_tomatoes, imdb, bbc_news, sst2, trec, a "
-                "file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, "
+                "unknown data set 'roten_tomatoes': expected one of rotten_tomatoes, imdb, bbc_news, sst2, trec, mrpc, "
+                "cola, cola_out_of_domain, a file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, "
                 "or hub:owner/name; did you mean 'rotten_tomatoes'?"
             ),
         ),
