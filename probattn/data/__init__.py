@@ -1,4 +1,4 @@
-"""Labelled texts: built-in data sets, a user's own files, the hub; and batches of tokens made of them.
+"""Labelled texts: built-in data sets, a user's own files, the hub; batches of tokens made of them; citation graphs.
 
 Every data set names its source and its licence. Built-in ones are read from installed packages, whose code is not run,
 or from the folder that the environment variable ``PROBATTN_DATA`` names.
@@ -10,7 +10,9 @@ from probattn.data.errors import DataError, DataWarning
 from probattn.data.folder import DATA_VARIABLE
 from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
+from probattn.data.node_graph import NodeGraph
 from probattn.data.packages import package_file
+from probattn.data.planetoid import PLANETOID, load_planetoid
 from probattn.data.rows import Columns
 from probattn.data.sources import ROLES, Role, Source
 from probattn.data.tables import read_table
@@ -24,7 +26,9 @@ __all__ = [
     "DATA_VARIABLE",
     "DataError",
     "DataWarning",
+    "NodeGraph",
     "OnLong",
+    "PLANETOID",
     "PadCollate",
     "ROLES",
     "Role",
@@ -35,6 +39,7 @@ __all__ = [
     "TextDataset",
     "TokenizedTexts",
     "length_limit",
+    "load_planetoid",
     "load_task",
     "package_file",
     "read_hub",

@@ -1,6 +1,8 @@
-"""Attention as a probabilistic program: scores, masks, the latent site and its options."""
+"""Attention as a probabilistic program: scores, masks, edges, latent sites and their options."""
 
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.edge_site import EdgeAttentionSite, EdgePosterior
+from probattn.sites.edges import Edges
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
 from probattn.sites.posterior import SitePosterior
@@ -12,6 +14,9 @@ __all__ = [
     "AttentionMask",
     "AttentionSite",
     "BayesianAttention",
+    "EdgeAttentionSite",
+    "EdgePosterior",
+    "Edges",
     "GlobalNoise",
     "Noise",
     "SeededNoise",

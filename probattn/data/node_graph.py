@@ -1,0 +1,137 @@
+"""A graph whose nodes are classified: features, labels, edges and who is for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from probattn.data.errors import DataError
+
+UNKNOWN = -1
+"""Label of a node whose class the data do not give."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeGraph:
+    """A graph for transductive node classification: every node and edge is seen, only some labels are.
+
+    Args:
+        features: float ``[N, F]``.
+        labels: int64 ``[N]``; :data:`UNKNOWN` where there is none.
+        edge_index: int64 ``[2, E]``, sources above targets; an undirected edge stands in both directions.
+        train_mask: bool ``[N]``, nodes whose labels are learned from.
+        validation_mask: bool ``[N]``, nodes to choose by.
+        test_mask: bool ``[N]``, nodes to measure on.
+        label_names: names of the classes.
+        source: what it is, for messages and reports.
+        licence: under which terms it may be used.
+
+    Raises:
+        DataError: shapes that do not fit, an edge to a missing node, a label that is no class, a node with a purpose
+            and without label, or with two purposes.
+
+    Example:
+        >>> first, second = torch.tensor([True, False]), torch.tensor([False, True])
+        >>> graph = NodeGraph(
+        ...     features=torch.eye(2),
+        ...     labels=torch.tensor([0, 1]),
+        ...     edge_index=torch.tensor([[0, 1], [1, 0]]),
+        ...     train_mask=first,
+        ...     validation_mask=second,
+        ...     test_mask=torch.zeros(2, dtype=torch.bool),
+        ...     label_names=("a", "b"),
+        ...     source="two nodes",
+        ... )
+        >>> graph.with_self_loops().edge_index
+        tensor([[0, 1, 0, 1],
+                [1, 0, 0, 1]])
+    """
+
+    features: Tensor
+    labels: Tensor
+    edge_index: Tensor
+    train_mask: Tensor
+    validation_mask: Tensor
+    test_mask: Tensor
+    label_names: tuple[str, ...]
+    source: str
+    licence: str = "not stated"
+
+    def __post_init__(self) -> None:
+        if self.features.dim() != 2 or not self.features.is_floating_point():
+            raise self._wrong("features", "floating [N, F]", self.features)
+        if self.labels.shape != (self.num_nodes,) or self.labels.dtype != torch.int64:
+            raise self._wrong("labels", f"int64 [{self.num_nodes}]", self.labels)
+        for name in ("train_mask", "validation_mask", "test_mask"):
+            mask = getattr(self, name)
+            if mask.shape != (self.num_nodes,) or mask.dtype != torch.bool:
+                raise self._wrong(name, f"bool [{self.num_nodes}]", mask)
+        self._check_edges()
+        self._check_labels()
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.features.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return self.features.shape[1]
+
+    @property
+    def num_edges(self) -> int:
+        """E, directed."""
+        return self.edge_index.shape[1]
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.label_names)
+
+    def with_self_loops(self) -> NodeGraph:
+        """The same graph with exactly one edge from every node to itself, after all others."""
+        others = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
+        nodes = torch.arange(self.num_nodes)
+        return replace(self, edge_index=torch.cat([others, torch.stack([nodes, nodes])], dim=1))
+
+    def with_normalised_rows(self) -> NodeGraph:
+        """The same graph with each node's features divided by their sum; rows that sum to 0 stay."""
+        total = self.features.sum(dim=1, keepdim=True)
+        return replace(self, features=self.features / torch.where(total == 0, 1.0, total))
+
+    def _check_edges(self) -> None:
+        if self.edge_index.dim() != 2 or len(self.edge_index) != 2 or self.edge_index.dtype != torch.int64:
+            raise self._wrong("edge_index", "int64 [2, E]", self.edge_index)
+        missing = ((self.edge_index < 0) | (self.edge_index >= self.num_nodes)).any(dim=0).nonzero()
+        if len(missing):
+            source, target = self.edge_index[:, missing[0, 0]].tolist()
+            raise DataError(
+                f"{self.source}: an edge to a missing node: {source} to {target}, but the nodes are "
+                f"0..{self.num_nodes - 1}"
+            )
+
+    def _check_labels(self) -> None:
+        classes = self.num_classes
+        if self.num_nodes and not UNKNOWN <= int(self.labels.min()) <= int(self.labels.max()) < classes:
+            raise DataError(
+                f"{self.source}: expected labels 0..{classes - 1} ({UNKNOWN} for none), got "
+                f"{int(self.labels.min())}..{int(self.labels.max())}"
+            )
+        purposes = self.train_mask.long() + self.validation_mask.long() + self.test_mask.long()
+        if bool((purposes > 1).any()):
+            raise DataError(
+                f"{self.source}: node {int((purposes > 1).nonzero()[0])} is in two of the training, validation and "
+                "test sets"
+            )
+        nameless = (purposes > 0) & (self.labels == UNKNOWN)
+        if bool(nameless.any()):
+            raise DataError(
+                f"{self.source}: node {int(nameless.nonzero()[0])} is to be learned from or measured on, "
+                "but has no label"
+            )
+
+    def _wrong(self, name: str, expected: str, got: Tensor) -> DataError:
+        return DataError(f"{self.source}: expected {name} {expected}, got {got.dtype} {list(got.shape)}")

@@ -1,0 +1,210 @@
+"""The citation graphs of Planetoid (Yang et al. 2016): Cora, Citeseer, Pubmed, from a local folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from probattn.data.errors import DataError, suggestion
+from probattn.data.folder import DATA_VARIABLE
+from probattn.data.node_graph import UNKNOWN, NodeGraph
+from probattn.data.safe_pickle import as_matrix, read_pickle
+from probattn.data.text_files import read_text
+
+ORIGIN = "https://github.com/kimiyoung/planetoid (data/)"
+LICENCE = "none stated by its authors; cite Sen et al. 2008 (Collective classification) and Yang et al. 2016"
+VALIDATION_NODES = 500
+"""Nodes after the training nodes that are for validation (Kipf and Welling 2017)."""
+
+PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "cora": (
+            "theory",
+            "reinforcement learning",
+            "genetic algorithms",
+            "neural networks",
+            "probabilistic methods",
+            "case based",
+            "rule learning",
+        ),
+        "citeseer": (
+            "artificial intelligence",
+            "machine learning",
+            "retrieval",
+            "databases",
+            "agents",
+            "interaction",
+        ),
+        "pubmed": ("class 0", "class 1", "class 2"),
+    }
+)
+"""The graphs by name, with their classes (those of Cora and Citeseer known by their sizes; the files name none)."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The eight files of a graph, read."""
+
+    x: sparse.csr_matrix
+    tx: sparse.csr_matrix
+    allx: sparse.csr_matrix
+    y: Tensor
+    ty: Tensor
+    ally: Tensor
+    neighbours: dict[Any, Any]
+    test: Tensor
+
+
+def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
+    """Reads a citation graph with its standard split.
+
+    Papers are nodes, words their features, citations (both directions, each once, none of a paper by itself) edges.
+    20 nodes of each class are for training, the 500 after them for validation, 1,000 for testing. Nodes that the files
+    leave out (15 of Citeseer's) have no words and no label.
+
+    The files ``ind.<name>.{x,y,tx,ty,allx,ally,graph,test.index}`` are pickles; only arrays, sparse matrices, lists and
+    dictionaries are read from them.
+
+    Args:
+        name: "cora", "citeseer" or "pubmed".
+        folder: where the files lie; by default ``<name>`` in the folder that ``PROBATTN_DATA`` names.
+
+    Returns:
+        The graph, features as they are (words of Cora 0 or 1), no self loops.
+
+    Raises:
+        DataError: an unknown name, a missing or damaged file, matrices that do not fit each other, or an edge to a
+            missing node.
+    """
+    if name not in PLANETOID:
+        raise DataError(
+            f"unknown graph {name!r}: expected one of {', '.join(PLANETOID)}{suggestion(name, PLANETOID)}"
+        )
+    place = _folder(name) if folder is None else Path(folder).expanduser()
+    parts = _read(name, place)
+    _check(name, place, parts)
+    return _assemble(name, place, parts)
+
+
+def _folder(name: str) -> Path:
+    named = os.environ.get(DATA_VARIABLE)
+    if not named:
+        raise DataError(
+            f"graph {name!r}: expected a folder, or the environment variable {DATA_VARIABLE} to name one that has a "
+            f"folder {name}, got neither; {ORIGIN} has the files"
+        )
+    return Path(named) / name
+
+
+def _read(name: str, folder: Path) -> _Parts:
+    endings = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+    files = {ending: folder / f"ind.{name}.{ending}" for ending in endings}
+    missing = [path.name for path in files.values() if not path.is_file()]
+    if missing:
+        raise DataError(f"graph {name!r}: {folder} lacks {', '.join(missing)}; {ORIGIN} has the files")
+    neighbours = read_pickle(files["graph"])
+    if not isinstance(neighbours, dict):
+        raise DataError(
+            f"{files['graph']}: expected a dictionary of neighbours, got {type(neighbours).__name__}"
+        )
+    matrices = {
+        ending: as_matrix(files[ending], read_pickle(files[ending])) for ending in ("x", "tx", "allx")
+    }
+    labels = {ending: _labels(files[ending], len(PLANETOID[name])) for ending in ("y", "ty", "ally")}
+    return _Parts(**matrices, **labels, neighbours=neighbours, test=_test_nodes(files["test.index"]))
+
+
+def _labels(path: Path, classes: int) -> Tensor:
+    """Classes from indicator rows; a row of zeros has none."""
+    rows = read_pickle(path)
+    if (
+        not isinstance(rows, np.ndarray)
+        or rows.ndim != 2
+        or rows.shape[1] != classes
+        or rows.dtype.kind not in "iufb"
+    ):
+        got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, np.ndarray) else type(rows).__name__
+        raise DataError(
+            f"{path}: expected indicators of {classes} classes, numbers [N, {classes}], got {got}"
+        )
+    found = np.where(rows.any(axis=1), rows.argmax(axis=1), UNKNOWN)
+    return torch.from_numpy(found.astype(np.int64))
+
+
+def _test_nodes(path: Path) -> Tensor:
+    words = read_text(path).split()
+    wrong = next((word for word in words if not word.isascii() or not word.isdigit()), None)
+    if wrong is not None or not words:
+        raise DataError(f"{path}: expected node numbers, got {'none' if wrong is None else repr(wrong)}")
+    return torch.tensor([int(word) for word in words])
+
+
+def _check(name: str, folder: Path, parts: _Parts) -> None:
+    where = f"graph {name!r} in {folder}"
+    width = parts.allx.shape[1]
+    for ending, matrix in (("x", parts.x), ("tx", parts.tx)):
+        if matrix.shape[1] != width:
+            raise DataError(
+                f"{where}: expected features of width {width} as in allx, got {matrix.shape[1]} in {ending}"
+            )
+    pairs = (("x", "y"), ("tx", "ty"), ("allx", "ally"))
+    for matrix_name, label_name in pairs:
+        rows, labels = getattr(parts, matrix_name).shape[0], len(getattr(parts, label_name))
+        if rows != labels:
+            raise DataError(
+                f"{where}: expected as many rows in {matrix_name} as in {label_name}, got {rows} and {labels}"
+            )
+    tests, different = parts.tx.shape[0], len(parts.test.unique())
+    if not len(parts.test) == different == tests:
+        raise DataError(f"{where}: expected {tests} different nodes in test.index, as in tx, got {different}")
+    first = parts.allx.shape[0]
+    if int(parts.test.min()) < first:
+        raise DataError(
+            f"{where}: expected test nodes from {first} on, after allx, got {int(parts.test.min())}"
+        )
+    if not len(parts.y) < first:
+        raise DataError(f"{where}: expected more nodes in allx than the {len(parts.y)} of x, got {first}")
+
+
+def _assemble(name: str, folder: Path, parts: _Parts) -> NodeGraph:
+    known, width = parts.allx.shape
+    nodes = max(int(parts.test.max()) + 1, known)
+    features = torch.zeros(nodes, width)
+    labels = torch.full((nodes,), UNKNOWN)
+    features[:known], labels[:known] = torch.from_numpy(parts.allx.toarray()), parts.ally
+    features[parts.test], labels[parts.test] = torch.from_numpy(parts.tx.toarray()), parts.ty
+    train, validation, test = (torch.zeros(nodes, dtype=torch.bool) for _ in range(3))
+    train[: len(parts.y)] = True
+    validation[len(parts.y) : min(len(parts.y) + VALIDATION_NODES, known)] = True
+    test[parts.test] = True
+    return NodeGraph(
+        features=features,
+        labels=labels,
+        edge_index=_edges(f"graph {name!r} in {folder}", parts.neighbours),
+        train_mask=train,
+        validation_mask=validation,
+        test_mask=test,
+        label_names=PLANETOID[name],
+        source=name,
+        licence=LICENCE,
+    )
+
+
+def _edges(where: str, neighbours: dict[Any, Any]) -> Tensor:
+    """Both directions of every edge, each once, sorted, without self loops: int64 ``[2, E]``."""
+    try:
+        pairs = [(int(node), int(other)) for node, others in neighbours.items() for other in others]
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: expected lists of node numbers as neighbours in its graph file") from None
+    index = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).t()
+    index = index[:, index[0] != index[1]]
+    return torch.cat([index, index.flip(0)], dim=1).unique(dim=1)

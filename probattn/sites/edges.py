@@ -1,0 +1,96 @@
+"""The edges of a graph as the pairs that attend: each target node to the sources of its incoming edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Directed edges and what is summed over the incoming edges of each node.
+
+    Where attention over pairs is normalised over the keys of a query, attention over edges is normalised over the
+    incoming edges of a target. The last dimension of every map is the edges'.
+
+    Args:
+        index: int64 ``[2, E]``, sources above targets; the same edge may stand several times.
+        num_nodes: N.
+
+    Raises:
+        TypeError: the index is not int64.
+        ValueError: it is not ``[2, E]``, or an edge leads from or to a node outside 0..N-1.
+
+    Example:
+        >>> edges = Edges(torch.tensor([[0, 1, 2, 2], [0, 0, 0, 2]]), num_nodes=3)
+        >>> edges.degree
+        tensor([3, 0, 1])
+        >>> edges.softmax(torch.zeros(4))
+        tensor([0.3333, 0.3333, 0.3333, 1.0000])
+    """
+
+    index: Tensor
+    num_nodes: int
+
+    def __post_init__(self) -> None:
+        if self.index.dtype != torch.int64:
+            raise TypeError(f"Edges.index: expected int64, got {self.index.dtype}")
+        if self.index.dim() != 2 or self.index.shape[0] != 2:
+            raise ValueError(
+                f"Edges.index: expected [2, E], sources above targets, got {list(self.index.shape)}"
+            )
+        outside = ((self.index < 0) | (self.index >= self.num_nodes)).any(dim=0)
+        if bool(outside.any()):
+            edge = int(outside.nonzero()[0, 0])
+            raise ValueError(
+                f"Edges.index: edge {edge} leads from node {int(self.index[0, edge])} to node "
+                f"{int(self.index[1, edge])}, but the nodes are 0..{self.num_nodes - 1}"
+            )
+
+    def __len__(self) -> int:
+        return self.index.shape[1]
+
+    @property
+    def source(self) -> Tensor:
+        """Where each edge begins, ``[E]``: the keys' side."""
+        return self.index[0]
+
+    @property
+    def target(self) -> Tensor:
+        """Where each edge ends, ``[E]``: the queries' side."""
+        return self.index[1]
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """Number of incoming edges of each node, int64 ``[N]``."""
+        return torch.bincount(self.target, minlength=self.num_nodes)
+
+    @cached_property
+    def num_targets(self) -> int:
+        """Number of nodes with an incoming edge."""
+        return int((self.degree > 0).sum())
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sums over the incoming edges of each node: ``[..., E]`` to ``[..., N]``."""
+        zeros = values.new_zeros((*values.shape[:-1], self.num_nodes))
+        return zeros.index_add(-1, self.target, values)
+
+    def log_softmax(self, scores: Tensor) -> Tensor:
+        """Scores ``[..., E]`` less the log of the sum of their exponentials over the edges with the same target."""
+        shifted = scores - self._largest(scores)
+        return shifted - self.sum(shifted.exp()).index_select(-1, self.target).log()
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        """Weights ``[..., E]`` that sum to 1 over the incoming edges of each node that has any."""
+        powers = (scores - self._largest(scores)).exp()
+        return powers / self.sum(powers).index_select(-1, self.target)
+
+    def _largest(self, scores: Tensor) -> Tensor:
+        """The largest score among the edges with the same target, at each edge; a constant to the gradient."""
+        scores = scores.detach()
+        largest = scores.new_zeros((*scores.shape[:-1], self.num_nodes))
+        target = self.target.expand_as(scores)
+        return largest.scatter_reduce(-1, target, scores, "amax", include_self=False).gather(-1, target)
