@@ -19,6 +19,9 @@ REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
 CLIPPED = 0.99
 """Share of the cells that the colour scale tells apart; the few larger ones get its last colour."""
 
+BETWEEN = "\N{MIDDLE DOT}"
+"""Stands between the two texts of a pair in a title."""
+
 Option = tuple[str, str, str]
 
 
@@ -31,7 +34,8 @@ class AttentionView:
         reason: why it is shown.
         title: the input, shortened.
         answer: the prediction, in words.
-        strip: tokens as shown, their share of the largest mean weight received, and as they are.
+        strip: tokens as shown, their share of the largest mean weight received, as they are, and whether the second
+            text begins with them.
         choices: radio buttons: name, legend, and value, label and tooltip of each.
         showing: what the maps show.
         maps: kind, heading, drawing and the upper end of its colours.
@@ -43,7 +47,7 @@ class AttentionView:
     reason: str
     title: str
     answer: str
-    strip: tuple[tuple[str, str, str], ...]
+    strip: tuple[tuple[str, str, str, bool], ...]
     choices: tuple[tuple[str, str, tuple[Option, ...]], ...]
     showing: str
     maps: tuple[tuple[str, str, Markup, str], ...]
@@ -75,7 +79,7 @@ def _view(
         (
             kind,
             heading,
-            Markup(heatmap(item.queries, item.keys, values, top, kind, entry[f"{kind}_title"])),
+            Markup(heatmap(item.queries, item.keys, values, top, kind, entry[f"{kind}_title"], item.second)),
             words,
         )
         for kind, heading, values, top, words in (
@@ -88,7 +92,7 @@ def _view(
         "keys": list(map(printable, item.keys)),
         "maps": entries,
     }
-    text = printable(item.example.text)
+    text = printable(_whole(item))
     return AttentionView(
         id=number,
         reason=REASONS[item.reason],
@@ -103,6 +107,11 @@ def _view(
     )
 
 
+def _whole(item: AttentionExample) -> str:
+    pair = item.example.pair
+    return item.example.text if pair is None else f"{item.example.text} {BETWEEN} {pair}"
+
+
 def _answer(item: AttentionExample) -> str:
     example = item.example
     words = f"{isolated(example.predicted)}, {example.probability:.0%} ± {100 * example.spread:.0f} points"
@@ -113,13 +122,13 @@ def _answer(item: AttentionExample) -> str:
     )
 
 
-def _strip(item: AttentionExample) -> tuple[tuple[str, str, str], ...]:
+def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
     rows = item.maps[0].mean
     received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     most = max(received, default=0.0) or 1.0
     return tuple(
-        (shown(token, room=40), f"{share / most:.3f}", printable(token))
-        for token, share in zip(item.keys, received, strict=True)
+        (shown(token, room=40), f"{share / most:.3f}", printable(token), place == item.second)
+        for place, (token, share) in enumerate(zip(item.keys, received, strict=True))
     )
 
 

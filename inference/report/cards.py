@@ -21,6 +21,7 @@ class Card:
     example: Example
     data: str
     text: str
+    pair: str | None
     long: bool
     sure: Markup
     spread: Markup
@@ -46,7 +47,8 @@ def _card(example: Example, data: str) -> Card:
         example,
         data,
         text,
-        len(text) > 420,
+        None if example.pair is None else printable(example.pair),
+        len(text) + len(example.pair or "") > 420,
         exact(example.probability, f"{example.probability:.0%}"),
         exact(example.spread, f"{100 * example.spread:.0f}"),
         baseline,

@@ -16,6 +16,7 @@ class Example(Record):
         data: key of its data set; None for an input of one's own.
         index: its row there.
         text: the input.
+        pair: the second text, where the input is a pair.
         label: name of the true class, if known.
         predicted: name of the class with the highest mean probability.
         probability: that mean probability.
@@ -30,6 +31,7 @@ class Example(Record):
     data: str | None = None
     index: Count | None = None
     text: str
+    pair: str | None = None
     label: str | None = None
     predicted: str
     probability: Probability
@@ -65,6 +67,7 @@ class AttentionExample(Record):
         reason: why it is shown.
         queries: tokens of the rows.
         keys: tokens of the columns.
+        second: where the second text begins among the tokens, in rows and columns; None for a single text.
         maps: the maps; the first is shown first.
     """
 
@@ -72,6 +75,7 @@ class AttentionExample(Record):
     reason: Literal["chosen", "uncertain"]
     queries: tuple[str, ...]
     keys: tuple[str, ...]
+    second: Count | None = None
     maps: Annotated[tuple[AttentionMap, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

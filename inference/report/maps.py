@@ -18,6 +18,7 @@ def attention_example(
     *,
     keys: Sequence[str] | None = None,
     heads: Sequence[int] = (),
+    second: int | None = None,
     reason: Literal["chosen", "uncertain"] = "chosen",
 ) -> AttentionExample:
     """Mean and standard deviation over mean of the weights between an input's tokens, by site and head.
@@ -31,6 +32,7 @@ def attention_example(
         weights: draws of the normalised weights by site, ``[P, H, T, S]``; the first site is shown first.
         keys: the S tokens of the columns; those of the rows by default.
         heads: heads that get maps of their own.
+        second: where the second text of a pair begins among the tokens.
         reason: why the input is shown.
 
     Returns:
@@ -63,7 +65,12 @@ def attention_example(
         maps.append(_map(site, None, draws.mean(dim=1)))
         maps += [_map(site, head, draws[:, head]) for head in heads]
     return AttentionExample(
-        example=example, reason=reason, queries=tuple(queries), keys=tuple(columns), maps=tuple(maps)
+        example=example,
+        reason=reason,
+        queries=tuple(queries),
+        keys=tuple(columns),
+        second=second,
+        maps=tuple(maps),
     )
 
 

@@ -15,7 +15,11 @@ SHOWN_DRAWS = 100
 
 
 def describe(
-    item: PredictedData, rows: Sequence[int], texts: Sequence[str], classes: Sequence[str]
+    item: PredictedData,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    classes: Sequence[str],
+    pairs: Sequence[str] | None = None,
 ) -> list[Example]:
     """Records of single inputs, as the mean over draws predicts them.
 
@@ -24,12 +28,13 @@ def describe(
         rows: indices of the inputs.
         texts: all N inputs of the data set, as text.
         classes: names of the C classes.
+        pairs: the second texts of all N inputs, where they are pairs.
 
     Returns:
         One record a row.
 
     Raises:
-        ValueError: no Bayesian draws, or the numbers of texts or classes do not fit.
+        ValueError: no Bayesian draws, or the numbers of texts, second texts or classes do not fit.
     """
     predictions = item.models.get("bayesian_mean")
     if predictions is None or predictions.draws is None:
@@ -40,10 +45,14 @@ def describe(
             f"describe: expected {expected[0]} texts and {expected[1]} class names for {item.data.key!r}, "
             f"got {len(texts)} and {len(classes)}"
         )
-    return [_example(item, row, texts[row], classes) for row in rows]
+    if pairs is not None and len(pairs) != len(texts):
+        raise ValueError(
+            f"describe: expected {len(texts)} second texts for {item.data.key!r}, got {len(pairs)}"
+        )
+    return [_example(item, row, texts[row], None if pairs is None else pairs[row], classes) for row in rows]
 
 
-def _example(item: PredictedData, row: int, text: str, classes: Sequence[str]) -> Example:
+def _example(item: PredictedData, row: int, text: str, pair: str | None, classes: Sequence[str]) -> Example:
     predictions, baseline = item.models["bayesian_mean"], item.models.get("deterministic")
     assert predictions.draws is not None
     probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
@@ -54,6 +63,7 @@ def _example(item: PredictedData, row: int, text: str, classes: Sequence[str]) -
         data=item.data.key,
         index=row,
         text=text,
+        pair=pair,
         label=None if item.labels is None else classes[int(item.labels[row])],
         predicted=classes[winner],
         probability=probabilities[winner].item(),

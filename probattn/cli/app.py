@@ -13,23 +13,21 @@ from rich.console import Console
 
 import probattn
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
-from probattn.cli.evaluating import (
-    BASELINE,
-    MODEL,
-    EvaluationOptions,
-    TrainedModel,
-    evaluate_run,
-    load_model,
-    now,
-    package_versions,
-    predict_texts,
-)
+from probattn.cli.evaluating import evaluate_run, now, package_versions, predict_texts
 from probattn.cli.networks import load_any
 from probattn.cli.processes import Processes, launched
 from probattn.cli.tables import predictions_table, results_table
+from probattn.cli.trained import BASELINE, MODEL, EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.inference.records import read_records
-from probattn.inference.report import Results, RunDescription, read_results, write_report, write_results
+from probattn.inference.report import (
+    Example,
+    Results,
+    RunDescription,
+    read_results,
+    write_report,
+    write_results,
+)
 from probattn.models import inspect as inspect_network
 from probattn.recipes import NetworkRecipe, Recipe, load_recipe
 from probattn.sites.bayesian import BayesianAttention
@@ -101,23 +99,27 @@ def evaluate(
 def predict(
     run: RunArgument,
     texts: Annotated[list[str], typer.Argument(help="Texts to classify.")],
+    pair: Annotated[
+        list[str] | None,
+        typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
+    ] = None,
     num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Classify texts: label, probability and its spread over posterior draws."""
-    blank = [place for place, text in enumerate(texts, 1) if not text.strip()]
-    if blank:
-        raise CommandError(f"text {blank[0]}: expected some words, got none")
+    """Classify texts, or pairs of texts: label, probability and its spread over posterior draws."""
+    for words, given in (("text", texts), ("--pair", pair or [])):
+        blank = [place for place, text in enumerate(given, 1) if not text.strip()]
+        if blank:
+            raise CommandError(f"{words} {blank[0]}: expected some words, got none")
+    recipe = _recipe_of(run)
+    _check_pairs(run, recipe.data.train.build().paired, len(texts), len(pair or []))
     trained = load_model(run)
-    options = EvaluationOptions(
-        num_samples=num_samples, seed=seed, max_length=_recipe_of(run).data.max_length
-    )
-    found = predict_texts(trained, texts, options)
+    options = EvaluationOptions(num_samples=num_samples, seed=seed, max_length=recipe.data.max_length)
+    found = predict_texts(trained, texts, options, pairs=pair or None)
     if as_json:
         for example in found:
-            shown = {"text": example.text, "label": example.predicted, "probability": example.probability}
-            typer.echo(json.dumps(shown | {"spread": example.spread, "entropy": example.entropy}))
+            typer.echo(json.dumps(_shown(example)))
     else:
         _console().print(predictions_table(found))
 
@@ -194,6 +196,22 @@ def _evaluate(run: Path, baseline_run: Path | None) -> Results:
     )
     write_results(results, run / RESULTS)
     return results
+
+
+def _shown(example: Example) -> dict[str, str | float]:
+    given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
+    answer = {"probability": example.probability, "spread": example.spread, "entropy": example.entropy}
+    return {**given, "label": example.predicted, **answer}
+
+
+def _check_pairs(run: Path, paired: bool, texts: int, pairs: int) -> None:
+    if paired and pairs != texts:
+        raise CommandError(
+            f"{run}: its network was trained on pairs of texts; expected one --pair for each of the {texts} texts, "
+            f"got {pairs}"
+        )
+    if pairs and not paired:
+        raise CommandError(f"{run}: its network was trained on single texts; expected no --pair, got {pairs}")
 
 
 def _recipe_of(run: Path) -> Recipe:

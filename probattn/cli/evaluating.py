@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedModel
 
-from probattn.cli.errors import CommandError
-from probattn.cli.networks import quiet_loading
-from probattn.data import PadCollate, TextDataset, TokenizedTexts
+from probattn.cli.trained import EvaluationOptions, TrainedModel
+from probattn.data import TextDataset
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import read_records
 from probattn.inference.report import (
@@ -42,108 +38,14 @@ from probattn.inference.report import (
     training_curves,
     weight_spreads,
 )
-from probattn.models import Classifier, load
 from probattn.models.hosts.convert import conversion, select
-from probattn.recipes import Recipe, ReportRecipe
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
 PACKAGES = ("probattn", "torch", "pyro-ppl", "transformers", "accelerate", "torchmetrics")
 HEALTH_CHUNK = 2
 """Draws per pass while all sites' weights are looked at: a pass holds them all."""
 
-MODEL = "model"
-BASELINE = "baseline"
 RECORDS = "metrics.jsonl"
-
-
-def _plain_report() -> ReportRecipe:
-    return ReportRecipe()
-
-
-@dataclass(frozen=True)
-class EvaluationOptions:
-    """How a run is evaluated.
-
-    Attributes:
-        num_samples: P, posterior (and dropout) draws.
-        chunk_size: draws per pass; None for the default.
-        seed: of the draws and of the bootstrap.
-        batch_size: rows per batch.
-        max_length: most tokens a text; None for what the network takes.
-        report: numbers of bins, resamples and examples; texts, layers and heads of attention maps.
-        health_batches: batches over which the spread of the weights is averaged.
-    """
-
-    num_samples: int = 20
-    chunk_size: int | None = None
-    seed: int = 0
-    batch_size: int = 32
-    max_length: int | None = None
-    report: ReportRecipe = field(default_factory=_plain_report)
-    health_batches: int = 4
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> EvaluationOptions:
-        """The options that a recipe asks for."""
-        prediction = recipe.prediction
-        return cls(
-            prediction.num_samples,
-            prediction.chunk_size,
-            prediction.seed,
-            prediction.batch_size,
-            recipe.data.max_length,
-            recipe.report,
-        )
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A network of a run with its tokenizer, on the device where it predicts."""
-
-    model: Classifier
-    tokenizer: Any
-    folder: Path
-
-    @property
-    def is_bayesian(self) -> bool:
-        """Whether its attention is latent."""
-        return conversion(self.model.net) is not None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the outputs."""
-        names = cast(dict[int, str], cast(PreTrainedModel, self.model.net).config.id2label)
-        return tuple(names[index] for index in range(len(names)))
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network lies."""
-        return next(self.model.parameters()).device
-
-    def batches(self, data: TextDataset, options: EvaluationOptions) -> DataLoader[Any]:
-        """Batches of a data set, in order."""
-        config = self.model.net.config
-        rows = TokenizedTexts(data, self.tokenizer, max_length=options.max_length, config=config)
-        return DataLoader(rows, batch_size=options.batch_size, collate_fn=PadCollate(self.tokenizer))
-
-
-def load_model(run: Path) -> TrainedModel:
-    """Loads the trained network of a run folder.
-
-    Raises:
-        CommandError: the folder holds no finished run.
-    """
-    folder = run / MODEL
-    if not folder.is_dir():
-        raise CommandError(
-            f"{run}: expected a finished run with a folder '{MODEL}', found none; train it first"
-        )
-    with quiet_loading():
-        net = load(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    model = Classifier(net).to(device or torch.device("cpu"))
-    return TrainedModel(model.eval(), tokenizer, run)
 
 
 def evaluate_run(
@@ -253,9 +155,12 @@ def _details(
     with_sites = [item["sites"] for item in _records(trained) if item.get("sites")]
     health = site_health(spreads, with_sites[-1], record.method.kl_reduction) if with_sites else []
     report, classes = options.report, trained.class_names
-    uncertain = describe(home, most_uncertain(home, report.uncertain), data.texts, classes)
-    mistakes = describe(home, confident_mistakes(home, report.mistakes), data.texts, classes)
-    chosen = predict_texts(trained, report.texts, options) if report.texts else []
+    texts, pairs = data.texts, data.pairs
+    uncertain = describe(home, most_uncertain(home, report.uncertain), texts, classes, pairs)
+    mistakes = describe(home, confident_mistakes(home, report.mistakes), texts, classes, pairs)
+    chosen = []
+    if report.texts:
+        chosen = predict_texts(trained, report.texts, options, pairs=report.second_texts())
     maps = [attention_of(trained, item, options, "chosen") for item in chosen]
     maps += [attention_of(trained, item, options, "uncertain") for item in uncertain]
     return {
@@ -273,7 +178,8 @@ def attention_of(
     reason: Literal["chosen", "uncertain"],
 ) -> AttentionExample:
     """Attention maps of one input, at the layers that the report asks for, the last first."""
-    single = TextDataset((example.text,), None, (), "one text")
+    pairs = None if example.pair is None else (example.pair,)
+    single = TextDataset((example.text,), None, (), "one text", pairs=pairs)
     batch = next(iter(trained.batches(single, options)))
     batch = {name: tensor.to(trained.device) for name, tensor in batch.items()}
     record = conversion(trained.model.net)
@@ -283,12 +189,30 @@ def attention_of(
     assert drawn.attention is not None
     tokens = trained.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
     weights = own_tokens(drawn.attention, 0, batch["attention_mask"].bool())
-    return attention_example(example, tokens, weights, heads=options.report.heads, reason=reason)
+    second = second_text(trained.tokenizer, example, len(tokens))
+    return attention_example(
+        example, tokens, weights, heads=options.report.heads, second=second, reason=reason
+    )
 
 
-def predict_texts(trained: TrainedModel, texts: list[str], options: EvaluationOptions) -> list[Example]:
-    """Predictions of single texts with their spread over draws."""
-    data = TextDataset(tuple(texts), None, (), "texts given")
+def second_text(tokenizer: Any, example: Example, length: int) -> int | None:
+    """Where the second text of a pair begins among ``length`` tokens; None where the tokenizer does not tell."""
+    if example.pair is None or not tokenizer.is_fast:
+        return None
+    encoded = tokenizer(example.text, example.pair, truncation=True, max_length=length)
+    return list(encoded.sequence_ids(0)).index(1)
+
+
+def predict_texts(
+    trained: TrainedModel,
+    texts: Sequence[str],
+    options: EvaluationOptions,
+    *,
+    pairs: Sequence[str] | None = None,
+) -> list[Example]:
+    """Predictions of single texts, or of pairs of texts, with their spread over draws."""
+    seconds = None if pairs is None else tuple(pairs)
+    data = TextDataset(tuple(texts), None, (), "texts given", pairs=seconds)
     described = DataSet(key="given", title="Given", role="in_domain", size=len(texts), labelled=False)
     drawn = predict_bayesian(
         trained.model,
@@ -299,7 +223,7 @@ def predict_texts(trained: TrainedModel, texts: list[str], options: EvaluationOp
         device=trained.device,
     )
     item = PredictedData(described, None, {"bayesian_mean": Predictions.from_draws(drawn.draws)})
-    found = describe(item, range(len(texts)), texts, trained.class_names)
+    found = describe(item, range(len(texts)), texts, trained.class_names, pairs)
     return [example.model_copy(update={"data": None, "index": None}) for example in found]
 
 

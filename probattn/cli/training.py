@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from probattn.cli.errors import CommandError, one_line
-from probattn.cli.evaluating import BASELINE, MODEL
 from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
 from probattn.cli.processes import Processes
+from probattn.cli.trained import BASELINE, MODEL
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
@@ -203,6 +203,8 @@ def data_digest(task: Task) -> str:
         digest.update(role.encode())
         for text in data.texts:
             digest.update(text.encode() + b"\0")
+        for second in data.pairs or ():
+            digest.update(second.encode() + b"\1")
         digest.update(repr(data.labels).encode())
     return digest.hexdigest()[:16]
 

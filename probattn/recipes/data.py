@@ -22,8 +22,9 @@ class SourceRecipe(Section):
 
     source: str = Field(
         min_length=1,
-        description="A data set that has a name (`rotten_tomatoes`, `imdb`, `bbc_news`, `sst2`, `trec`), a file ending "
-        "in .csv, .tsv, .jsonl (relative to where the command is run), or `hub:owner/name`.",
+        description="A data set that has a name (`rotten_tomatoes`, `imdb`, `bbc_news`, `sst2`, `trec`, `mrpc`, "
+        "`cola`, `cola_out_of_domain`), a file ending in .csv, .tsv, .jsonl (relative to where the command is run), or "
+        "`hub:owner/name`.",
     )
     split: str | None = Field(
         default=None,
@@ -38,6 +39,11 @@ class SourceRecipe(Section):
     )
     text: str = Field(
         default="text", min_length=1, description="Column of the texts, in a file or hub data set."
+    )
+    text_pair: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column of the second texts, in a file or hub data set of pairs of texts; null for single texts.",
     )
     label: str = Field(
         default="label", min_length=1, description="Column of the labels, in a file or hub data set."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from probattn.recipes.section import Section
 
@@ -43,6 +43,10 @@ class ReportRecipe(Section):
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, description="Texts of one's own choice whose attention maps are shown."
     )
+    pairs: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="The second of each of `texts`, where the task is about pairs of texts.",
+    )
     uncertain: int = Field(
         default=4, ge=0, le=50, description="Most uncertain test texts whose attention maps are shown."
     )
@@ -53,3 +57,15 @@ class ReportRecipe(Section):
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
     )
+
+    @model_validator(mode="after")
+    def _whole_pairs(self) -> ReportRecipe:
+        if self.pairs and len(self.pairs) != len(self.texts):
+            raise ValueError(
+                f"pairs: expected as many as texts ({len(self.texts)}) or none, got {len(self.pairs)}"
+            )
+        return self
+
+    def second_texts(self) -> list[str] | None:
+        """The second of each of ``texts``; None where they stand alone."""
+        return self.pairs or None

@@ -53,6 +53,14 @@ class Recipe(Section):
             return value | {"output": f"runs/{value.get('name', 'run')}"}
         return value
 
+    @model_validator(mode="after")
+    def _texts_like_the_data(self) -> Recipe:
+        paired = self.data.train.build().paired
+        if self.report.texts and paired != bool(self.report.pairs):
+            expected = "the second of each of texts, since the data are pairs" if paired else "none"
+            raise ValueError(f"report.pairs: expected {expected}, got {len(self.report.pairs)}")
+        return self
+
     def baseline(self) -> Recipe:
         """The same recipe with deterministic attention; everything else stays, the output folder too."""
         attention = self.attention.model_copy(update={"method": "deterministic"})

@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from probattn.cli.evaluating import EvaluationOptions, evaluate_run, load_model, now, package_versions
+from probattn.cli.evaluating import evaluate_run, now, package_versions
+from probattn.cli.trained import EvaluationOptions, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
+from probattn.inference.predictive import posterior_expectation
 from probattn.inference.report import Measure, ModelKey, Results, RunDescription, read_results, write_results
 from probattn.recipes import Recipe, load_recipe
 
@@ -31,9 +34,12 @@ VARIANTS: dict[str, list[str]] = {
     "babn truncated noise": ["attention.noise=truncated"],
     "babn KL over keys": ["attention.kl_reduction=keys"],
     "babn KL summed": ["attention.kl_reduction=sum"],
+    "babn KL weight 1": ["training.kl_weight=1"],
     "bam": ["attention.method=bam"],
 }
 BASELINE = "deterministic"
+REST = "rest.json"
+"""Accuracy of a run on training texts that it was not trained on."""
 MEASURES: tuple[Measure, ...] = (
     "accuracy",
     "nll",
@@ -71,7 +77,33 @@ def interval(values: Iterable[float]) -> Interval:
     return Interval(mean, mean - half, mean + half, len(found))
 
 
-def run_one(recipe: Recipe, folder: Path) -> Results:
+def rest_accuracy(trained: TrainedModel, recipe: Recipe, number: int) -> dict[str, float]:
+    """Accuracy of the point prediction on training texts beyond ``data.limits.train``, the shortest first.
+
+    The posterior expectation of a Bayesian network, one pass a text: more texts than the test set has, for less.
+    """
+    everything = recipe.data.model_copy(
+        update={"limits": recipe.data.limits.model_copy(update={"train": None})}
+    )
+    used = frozenset(recipe.data.load().train.texts)
+    pool = everything.load().train
+    left = [row for row, text in enumerate(pool.texts) if text not in used][:number]
+    if not left:
+        return {}
+    rest = pool.rows(sorted(left, key=lambda row: len(pool.texts[row])))
+    assert rest.labels is not None
+    batches = trained.batches(rest, EvaluationOptions.of(recipe))
+    guesses = [posterior_expectation(trained.model, plain(batch)).argmax(dim=-1) for batch in batches]
+    right = torch.cat(guesses) == torch.tensor(rest.labels)
+    return {"accuracy": right.double().mean().item(), "texts": len(left)}
+
+
+def plain(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A batch without its labels."""
+    return {name: values for name, values in batch.items() if name != "labels"}
+
+
+def run_one(recipe: Recipe, folder: Path, rest: int = 0) -> Results:
     """Trains and evaluates one variant with one seed, or reads what is there."""
     file = folder / "metrics.json"
     if file.exists():
@@ -96,13 +128,15 @@ def run_one(recipe: Recipe, folder: Path) -> Results:
         versions=package_versions(),
         recipe=recipe.dump(),
     )
+    if rest:
+        (folder / REST).write_text(json.dumps(rest_accuracy(trained, recipe, rest)) + "\n", encoding="utf-8")
     results = evaluate_run(trained, None, data, description, EvaluationOptions.of(recipe))
     write_results(results, file)
     return results
 
 
-def scores(results: Results) -> dict[str, dict[str, float]]:
-    """Measures by data set, of the mean over draws or of the deterministic network."""
+def scores(results: Results, rest: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Measures by data set, of the mean over draws or of the deterministic network; "rest" is a point prediction's."""
     model: ModelKey = (
         "deterministic" if results.score("bayesian_mean", results.home.key) is None else "bayesian_mean"
     )
@@ -112,13 +146,25 @@ def scores(results: Results) -> dict[str, dict[str, float]]:
         assert score is not None
         values = {measure: score.measure(measure) for measure in MEASURES}
         found[data.key] = {measure: value for measure, value in values.items() if value is not None}
+    if rest:
+        found["rest"] = {"accuracy": rest["accuracy"]}
     return found
 
 
-def summarise(runs: Mapping[str, Mapping[int, Results]]) -> dict[str, Any]:
+def rest_of(folder: Path) -> dict[str, float]:
+    """What :func:`rest_accuracy` left in a run's folder; empty where it was not asked for."""
+    file = folder / REST
+    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
+def summarise(
+    runs: Mapping[str, Mapping[int, Results]], rest: Mapping[str, Mapping[int, Mapping[str, float]]]
+) -> dict[str, Any]:
     """Differences to the deterministic network of the same seed, and the posterior's health, over seeds."""
     measured = {
-        variant: {seed: scores(found) for seed, found in seeds.items()} for variant, seeds in runs.items()
+        variant: {seed: scores(found, rest[variant][seed]) for seed, found in seeds.items()}
+        for variant, seeds in runs.items()
     }
     summary: dict[str, Any] = {}
     for variant, seeds in measured.items():
@@ -168,6 +214,9 @@ def main(
     variants: Annotated[str, typer.Option(help="Names, separated by commas; all by default.")] = ",".join(
         VARIANTS
     ),
+    rest: Annotated[
+        int, typer.Option(min=0, help="Most training texts left out by data.limits.train to test points on.")
+    ] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and prints the table."""
@@ -176,20 +225,16 @@ def main(
     if unknown:
         raise typer.BadParameter(f"expected some of {', '.join(VARIANTS)}, got {unknown[0]!r}")
     runs: dict[str, dict[int, Results]] = {name: {} for name in names}
+    points: dict[str, dict[int, dict[str, float]]] = {name: {} for name in names}
     for seed in range(seeds):
         for name in names:
             overrides = [*(set_ or []), *VARIANTS[name], f"training.seed={seed}", "report.baseline=false"]
             place = folder / name.replace(" ", "_") / f"seed-{seed}"
-            runs[name][seed] = run_one(load_recipe(recipe, overrides), place)
-            (folder / "study.json").write_text(
-                json.dumps(summarise(runs_with_results(runs)), indent=1) + "\n"
-            )
-    Console(width=120).print(table(summarise(runs)))
-
-
-def runs_with_results(runs: Mapping[str, Mapping[int, Results]]) -> dict[str, Mapping[int, Results]]:
-    """The variants that have a finished run."""
-    return {name: found for name, found in runs.items() if found}
+            runs[name][seed] = run_one(load_recipe(recipe, overrides), place, rest)
+            points[name][seed] = rest_of(place)
+            found = summarise({known: seeds for known, seeds in runs.items() if seeds}, points)
+            (folder / "study.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    Console(width=120).print(table(found))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,13 @@ Matrix = Sequence[Sequence[float]]
 
 
 def heatmap(
-    queries: Sequence[str], keys: Sequence[str], values: Matrix, top: float, ramp: str, title: str
+    queries: Sequence[str],
+    keys: Sequence[str],
+    values: Matrix,
+    top: float,
+    ramp: str,
+    title: str,
+    second: int | None = None,
 ) -> str:
     """A map with queries as rows and keys as columns.
 
@@ -32,6 +38,7 @@ def heatmap(
         top: the value at the end of the colour scale; larger ones get the same colour.
         ramp: "mean" or "ratio".
         title: what a screen reader says.
+        second: where the second of two texts begins, in rows and columns; a line is drawn before it.
 
     Returns:
         An ``<svg>`` element.
@@ -49,6 +56,10 @@ def heatmap(
     picture = add(root, "image", f"map-picture ramp-{ramp}", x=gutter, y=gutter, width=width, height=height)
     picture.set("preserveAspectRatio", "none")
     picture.set("href", grey_png(values, top))
+    if second is not None:
+        edge, ends = gutter + cell * second, (gutter + width, gutter + height)
+        add(root, "path", "map-divide", d=f"M{number(gutter)} {number(edge)}H{number(ends[0])}")
+        add(root, "path", "map-divide", d=f"M{number(edge)} {number(gutter)}V{number(ends[1])}")
     _labels(root, queries, gutter, cell, labelled, across=False)
     _labels(root, keys, gutter, cell, labelled, across=True)
     for name, value in (("gutter", gutter), ("cell", cell)):

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from probattn.cli.evaluating import load_model
+from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
 
 

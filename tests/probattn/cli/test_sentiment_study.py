@@ -23,14 +23,16 @@ def test_interval_is_students():
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_study_is_resumable_and_paired(recipe, tmp_path):
-    options = {"recipe": str(recipe), "variants": "deterministic,bam", "set_": ["training.steps=2"]}
-    STUDY["main"](tmp_path, seeds=2, **options)
+    options = {"recipe": str(recipe), "variants": "deterministic,bam", "set_": ["training.steps=2", "data.limits.train=60"]}
+    STUDY["main"](tmp_path, seeds=2, rest=30, **options)
     summary = json.loads((tmp_path / "study.json").read_text(encoding="utf-8"))
     row = summary["bam"]["measures"]["test.accuracy"]
     assert row["difference"]["seeds"] == 2
     plain = summary["deterministic"]["measures"]["test.accuracy"]["value"]["mean"]
     assert math.isclose(row["difference"]["mean"], row["value"]["mean"] - plain, abs_tol=1e-9)
     assert len(summary["bam"]["health"]) == 2
+    assert 0 <= summary["bam"]["measures"]["rest.accuracy"]["value"]["mean"] <= 1
+    assert json.loads((tmp_path / "bam" / "seed-0" / "rest.json").read_text(encoding="utf-8"))["texts"] == 30
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")}
-    STUDY["main"](tmp_path, seeds=2, **options)
+    STUDY["main"](tmp_path, seeds=2, rest=30, **options)
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")} == stamps
