@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
+from filelock import FileLock, Timeout
 
 from probattn.inference.checkpoint import (
     Checkpoint,
@@ -23,6 +24,7 @@ from probattn.inference.records import RecordWriter, truncate_records
 
 RECORDS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
 
 Resume = bool | Literal["auto"]
 
@@ -31,7 +33,7 @@ class RunStorage:
     """``folder/metrics.jsonl`` and ``folder/checkpoints/`` of one run.
 
     Several processes must see the same folder. A failure of the first process to write is raised in all of them, so
-    that none waits for the others.
+    that none waits for the others. While it is open a lock keeps other programs out.
 
     Args:
         folder: of the run; made if missing.
@@ -46,6 +48,7 @@ class RunStorage:
         self.latest_step: int | None = None
         self._accelerator = accelerator
         self._writer: RecordWriter | None = None
+        self._lock = FileLock(folder / LOCK, timeout=0)
 
     @property
     def records_path(self) -> Path:
@@ -64,7 +67,7 @@ class RunStorage:
 
         Raises:
             CheckpointError: nothing to resume, corrupt, or of another configuration.
-            FileExistsError: the folder holds a run and ``resume`` is False.
+            FileExistsError: the folder holds a run and ``resume`` is False, or another program is writing it.
         """
         if not resume:
             self._require_unused()
@@ -74,6 +77,7 @@ class RunStorage:
             self._require_best(checkpoint)
             self.latest, self.latest_step = checkpoint.path, checkpoint.step
         self._accelerator.wait_for_everyone()
+        self._take()
         if self._accelerator.is_main_process:
             self.store.remove_leftovers()
             truncate_records(self.records_path, -1 if checkpoint is None else checkpoint.step)
@@ -111,9 +115,32 @@ class RunStorage:
         self.latest, self.latest_step = self.store.path(step), step
 
     def close(self) -> None:
-        """Closes the records."""
-        with self._writer or nullcontext():
-            self._writer = None
+        """Closes the records and gives the folder free."""
+        try:
+            with self._writer or nullcontext():
+                self._writer = None
+        finally:
+            self._lock.release()
+
+    def _take(self) -> None:
+        """Keeps other programs from writing the same run; the system lets go of it when the process dies.
+
+        Raises:
+            FileExistsError: one does already, in every process.
+        """
+        free = True
+        if self._accelerator.is_main_process:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                free = False
+        if self._accelerator.num_processes > 1:
+            free = broadcast_object_list([free])[0]
+        if not free:
+            raise FileExistsError(
+                f"{self.folder}: another program is writing this run; wait for its end, or choose another folder"
+            )
 
     def _require_unused(self) -> None:
         steps = self.store.steps()

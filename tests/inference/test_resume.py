@@ -309,6 +309,15 @@ def test_what_does_not_change_the_run_may_differ(tiny: ModuleType, tmp_path: Pat
     assert_same_run(tiny, tmp_path, whole)
 
 
+def test_two_programs_cannot_write_one_run(tiny: ModuleType, tmp_path: Path) -> None:
+    def again(record: Record, _: nn.Module) -> None:
+        fit(tiny, tmp_path, resume="auto")
+
+    with pytest.raises(FileExistsError, match="another program is writing this run"):
+        fit(tiny, tmp_path, callbacks=[again])
+    fit(tiny, tmp_path, resume="auto")  # the lock went with the run that held it
+
+
 def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
     tiny: ModuleType, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
