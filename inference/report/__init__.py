@@ -28,7 +28,7 @@ from probattn.inference.report.measurements import (
 )
 from probattn.inference.report.measures import MODEL_TITLES, TEXTS, MeasureText
 from probattn.inference.report.page import render_report, write_report
-from probattn.inference.report.record import MEASURES, MODELS, Measure, ModelKey, Role
+from probattn.inference.report.record import MEASURES, MODELS, ClassMeasure, Measure, ModelKey, Role
 from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription
 from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
 from probattn.inference.report.storage import ResultsFileError, read_results, write_results
@@ -66,6 +66,7 @@ __all__ = [
     "AttentionExample",
     "AttentionMap",
     "Measure",
+    "ClassMeasure",
     "ModelKey",
     "Role",
     "MEASURES",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from probattn.inference.report.record import Measure
+from probattn.inference.report.class_measures import class_measure
+from probattn.inference.report.record import ClassMeasure, Measure
 from probattn.metrics.functional import (
     BinSums,
     area_under_risk_coverage,
@@ -38,6 +40,9 @@ class Columns:
         correct: whether the winning class is the label ``[N]``.
         means: columns ``[N, K]`` whose means are measures.
         names: names of those measures.
+        classes: predicted and true class ``[N, 2]``.
+        asked: further measures of the classes.
+        num_classes: C.
         num_bins: bins of the calibration and overconfidence errors.
     """
 
@@ -47,6 +52,9 @@ class Columns:
     correct: Tensor | None
     means: Tensor
     names: tuple[Measure, ...]
+    classes: Tensor | None
+    asked: tuple[ClassMeasure, ...]
+    num_classes: int
     num_bins: int
 
     def measures(self, rows: Tensor | None) -> dict[Measure, float | None]:
@@ -58,6 +66,10 @@ class Columns:
             return {}
         means = (self.means if rows is None else self.means[rows]).mean(dim=0).tolist()
         found: dict[Measure, float | None] = dict(zip(self.names, means, strict=True))
+        assert self.classes is not None
+        predicted, labels = (self.classes if rows is None else self.classes[rows]).unbind(dim=-1)
+        for name in self.asked:
+            found[name] = class_measure(name, predicted, labels, self.num_classes)
         sums = self.bin_sums(rows)
         doubt, wrong = (
             (self.doubt, ~self.correct) if rows is None else (self.doubt[rows], ~self.correct[rows])
@@ -66,8 +78,8 @@ class Columns:
         found["overconfidence"] = overconfidence_error_from_sums(sums).item()
         found["aurc"] = area_under_risk_coverage(doubt, wrong).item()
         return {
-            name: value if value is not None and value < float("inf") else None
-            for name, value in found.items()
+            measure: value if value is not None and value < float("inf") else None
+            for measure, value in found.items()
         }
 
     def detection(
@@ -90,7 +102,13 @@ class Columns:
         return bin_sums(pair, (~correct).long(), n_bins=self.num_bins, validate_args=False)
 
 
-def columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | None, num_bins: int) -> Columns:
+def columns(
+    probabilities: Tensor,
+    draws: Tensor | None,
+    labels: Tensor | None,
+    num_bins: int,
+    asked: Sequence[ClassMeasure] = (),
+) -> Columns:
     """Computes the columns.
 
     Args:
@@ -98,6 +116,7 @@ def columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | None, 
         draws: ``[P, N, C]`` or None; with draws and labels PAvPU is among the measures.
         labels: integer ``[N]`` or None.
         num_bins: bins of the calibration errors.
+        asked: further measures of the predicted classes.
 
     Raises:
         TypeError: types are not as described.
@@ -126,5 +145,8 @@ def columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | None, 
         correct=correct,
         means=torch.stack(list(kept.values()), dim=-1) if kept else probabilities.new_zeros(len(winner), 0),
         names=tuple(kept),
+        classes=None if labels is None else torch.stack([winning_class, labels], dim=-1),
+        asked=tuple(asked),
+        num_classes=probabilities.shape[1],
         num_bins=num_bins,
     )

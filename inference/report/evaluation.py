@@ -20,7 +20,7 @@ from probattn.inference.report.measurements import (
     RiskCoverage,
     Scores,
 )
-from probattn.inference.report.record import MODELS, ModelKey
+from probattn.inference.report.record import MODELS, ClassMeasure, ModelKey
 from probattn.inference.report.results import DataSet
 from probattn.metrics.functional import (
     certainty_counts,
@@ -131,6 +131,7 @@ def evaluate(
     seed: int = 0,
     num_bins: int = 10,
     thresholds: Sequence[float] = THRESHOLDS,
+    asked: Sequence[ClassMeasure] = (),
 ) -> Evaluation:
     """Measures every model on every data set, and compares each with the deterministic one.
 
@@ -144,6 +145,7 @@ def evaluate(
         seed: of the resampling.
         num_bins: bins of the reliability diagram, calibration and overconfidence errors.
         thresholds: p-values of the PAvPU curve.
+        asked: further measures of the predicted classes: "matthews", "f1".
 
     Returns:
         The records.
@@ -162,7 +164,9 @@ def evaluate(
     if home is None:
         raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
     table = {
-        (item.data.key, model): columns(predictions.probabilities, predictions.draws, item.labels, num_bins)
+        (item.data.key, model): columns(
+            predictions.probabilities, predictions.draws, item.labels, num_bins, asked
+        )
         for item in predicted
         for model, predictions in item.models.items()
     }

@@ -51,6 +51,8 @@ class Scores(Record):
         model: which model.
         data: key of the data set.
         accuracy: share of correct predictions.
+        matthews: Matthews correlation of predicted and true classes, where it is asked for.
+        f1: F1 of the second of two classes, else the mean over classes, where it is asked for.
         nll: mean negative log-likelihood of the label, nats; None also where it is infinite.
         brier: mean squared distance between the probabilities and the label's indicator, 0 to 2.
         ece: expected calibration error of the winning class.
@@ -70,6 +72,8 @@ class Scores(Record):
     model: ModelKey
     data: str
     accuracy: Probability | None = None
+    matthews: Annotated[float, Field(ge=-1, le=1)] | None = None
+    f1: Probability | None = None
     nll: float | None = None
     brier: float | None = None
     ece: Probability | None = None

@@ -12,7 +12,12 @@ ModelKey = Literal["deterministic", "bayesian_mean", "bayesian_expectation"]
 Role = Literal["in_domain", "shifted", "out_of_domain"]
 """What a data set is for: the task itself, the task on other material, or material that is not the task at all."""
 
-Measure = Literal["accuracy", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu", "auroc", "fpr95"]
+ClassMeasure = Literal["matthews", "f1"]
+"""Measures of the predicted classes that are taken where they are asked for."""
+
+Measure = Literal[
+    "accuracy", "matthews", "f1", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu", "auroc", "fpr95"
+]
 """Measures that are compared between models."""
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)

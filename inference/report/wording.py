@@ -16,6 +16,7 @@ COLLAPSED = 0.01
 
 HEADLINE: tuple[tuple[str, Measure], ...] = (
     ("in_domain", "accuracy"),
+    ("in_domain", "matthews"),
     ("in_domain", "ece"),
     ("in_domain", "overconfidence"),
     ("out_of_domain", "auroc"),

@@ -76,6 +76,7 @@ def evaluate_run(
         seed=options.seed,
         num_bins=options.report.bins,
         thresholds=options.report.thresholds,
+        asked=options.report.measures,
     )
     curves = [] if baseline is None else training_curves(_records(baseline), "deterministic")
     own: ModelKey = "bayesian_mean" if trained.is_bayesian else "deterministic"

@@ -8,7 +8,18 @@ from rich.table import Table
 from probattn.inference.report import MODEL_TITLES, TEXTS, Example, Measure, ModelKey, Results
 
 HEADINGS: dict[ModelKey, str] = {"deterministic": "deterministic", "bayesian_mean": "Bayesian"}
-SHOWN: tuple[Measure, ...] = ("accuracy", "nll", "ece", "overconfidence", "pavpu", "aurc", "auroc", "fpr95")
+SHOWN: tuple[Measure, ...] = (
+    "accuracy",
+    "matthews",
+    "f1",
+    "nll",
+    "ece",
+    "overconfidence",
+    "pavpu",
+    "aurc",
+    "auroc",
+    "fpr95",
+)
 
 
 def results_table(results: Results, model: ModelKey = "bayesian_mean") -> Table:

@@ -30,6 +30,11 @@ class ReportRecipe(Section):
         description="Whether to train the same network with deterministic attention too (same data, seed and number of "
         "updates) and to compare.",
     )
+    measures: list[Literal["matthews", "f1"]] = Field(
+        default_factory=list,
+        description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (of the second "
+        "of two classes, else the mean over classes).",
+    )
     bins: int = Field(
         default=10, ge=2, le=100, description="Bins of the reliability diagram and of the calibration errors."
     )

@@ -21,6 +21,7 @@ from probattn.metrics.functional.expected_entropy import expected_entropy
 from probattn.metrics.functional.incomplete_beta import regularized_incomplete_beta
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
 from probattn.metrics.functional.least_confidence import least_confidence
+from probattn.metrics.functional.matthews_correlation import matthews_correlation
 from probattn.metrics.functional.mutual_information import mutual_information
 from probattn.metrics.functional.negative_log_likelihood import negative_log_likelihood
 from probattn.metrics.functional.ood_auroc import ood_auroc
@@ -72,6 +73,7 @@ __all__ = [
     "expected_entropy",
     "least_confidence",
     "mean_probabilities",
+    "matthews_correlation",
     "mutual_information",
     "negative_log_likelihood",
     "ood_auroc",
