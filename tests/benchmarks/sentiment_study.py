@@ -22,7 +22,7 @@ from rich.table import Table
 from scipy import stats
 
 from probattn.cli.evaluating import evaluate_run, now, package_versions
-from probattn.cli.trained import EvaluationOptions, load_model
+from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.inference.predictive import posterior_expectation
 from probattn.inference.report import Measure, ModelKey, Results, RunDescription, read_results, write_results
