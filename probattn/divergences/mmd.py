@@ -1,0 +1,199 @@
+"""Maximum mean discrepancy between queries and keys, and what measuring with it needs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from probattn.divergences.tokens import TokenSets, compare, token_sets
+
+
+def mmd(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    *,
+    bandwidth: float | Tensor = 1.0,
+    unbiased: bool = False,
+    centred: bool = False,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    r"""Squared maximum mean discrepancy with a Gaussian kernel (Gretton et al. 2012, Eq. 3 and 5).
+
+    .. math::
+        L = \mathbb E_{q, q'}\, \kappa(q, q') + \mathbb E_{k, k'}\, \kappa(k, k') - 2\, \mathbb E_{q, k}\, \kappa(q, k),
+        \qquad \kappa(x, y) = \exp\left(-\frac{|x - y|^2}{2 \sigma^2}\right),
+
+    over the tokens of one head and one sample. As a divergence to minimise it takes every pair, a token with itself
+    included: then L >= 0, and 0 for equal sets. To measure, leave those pairs out (``unbiased=True``): the biased value
+    has a floor of about 2/n that says nothing, and at a small bandwidth is nearly all of it.
+
+    Shrinking queries and keys lowers L, and so does a constant shift of the keys of a head, which the softmax over keys
+    does not see: show norms beside it, and the value ``centred`` as well as raw.
+
+    Args:
+        query: ``[B, H, T, D]``.
+        key: ``[B, H, S, D]``.
+        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a token that counts; for both where T = S.
+        bandwidth: sigma > 0, a number or broadcastable to ``[B, H]``; :func:`median_bandwidth` gives one per head.
+        unbiased: leave out pairs of a token with itself. The value may be negative, and is 0 where either set has fewer
+            than two tokens.
+        centred: remove :func:`mean_difference`, that of this call's tokens, from the keys first.
+        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, in place of ``mask``.
+        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, in place of ``mask``.
+
+    Returns:
+        ``[B, H]``, at least float32; 0 without any query or key that counts.
+
+    Raises:
+        TypeError: a mask is not bool.
+        ValueError: shapes do not fit, or a bandwidth that is not positive.
+
+    Example:
+        >>> q = torch.zeros(1, 1, 4, 2)
+        >>> mmd(q, q + 1.0, bandwidth=2.0)
+        tensor([[0.4424]])
+    """
+    width = bandwidth if isinstance(bandwidth, Tensor) else torch.tensor(float(bandwidth))
+    if not bool((width > 0).all()):
+        raise ValueError(f"mmd: expected a bandwidth > 0, got {bandwidth}")
+
+    def measure(tokens: TokenSets) -> Tensor:
+        query, key = tokens.query, tokens.key
+        if centred:
+            key = key - _mean_difference(tokens).unsqueeze(-2)
+        centre = (query.detach() * tokens.query_weight.unsqueeze(-1)).sum(dim=2, keepdim=True)
+        query, key = query - centre, key - centre  # distances are the same there and rounding errors smaller
+        factor = -0.5 / width.to(query).square().expand(query.shape[:2])[..., None, None]
+        weights = tokens.query_weight, tokens.key_weight
+        within = [
+            _within(points, weight, factor, unbiased)
+            for points, weight in zip((query, key), weights, strict=True)
+        ]
+        between = _mean(_kernel(query, key, factor), *weights)
+        value = within[0] + within[1] - 2 * between
+        return value.masked_fill(~_has_pairs(tokens), 0.0) if unbiased else value
+
+    return compare(measure, query, key, mask, query_mask, key_mask)
+
+
+def mean_difference(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    *,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """Mean key minus mean query of each head, over all tokens of the batch that count.
+
+    Subtracted from the keys, it leaves attention as it was: the scores of a query all move alike.
+
+    Args:
+        query: ``[B, H, T, D]``.
+        key: ``[B, H, S, D]``.
+        mask: as for :func:`mmd`.
+        query_mask: as for :func:`mmd`.
+        key_mask: as for :func:`mmd`.
+
+    Returns:
+        ``[H, D]``; a head without any token that counts has zeros for that mean.
+
+    Example:
+        >>> q = torch.randn(3, 2, 5, 4)
+        >>> mean_difference(q, q + 1.0).round(decimals=3)
+        tensor([[1., 1., 1., 1.],
+                [1., 1., 1., 1.]])
+    """
+    return _mean_difference(token_sets(query, key, mask, query_mask, key_mask))
+
+
+def median_bandwidth(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    *,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """The median heuristic: per head, the median distance between two tokens of one sample, queries and keys pooled.
+
+    Freeze it on the network before it is aligned: measured anew, it would shrink with queries and keys and hide the
+    change.
+
+    Args:
+        query: ``[B, H, T, D]``.
+        key: ``[B, H, S, D]``.
+        mask: as for :func:`mmd`.
+        query_mask: as for :func:`mmd`.
+        key_mask: as for :func:`mmd`.
+
+    Returns:
+        ``[H]``, without gradient.
+
+    Raises:
+        ValueError: a head has no two tokens at a distance, so that there is no bandwidth.
+
+    Example:
+        >>> q = torch.tensor([[[[0.0], [3.0]]]])
+        >>> median_bandwidth(q, torch.full((1, 1, 1, 1), 7.0))
+        tensor([4.])
+    """
+    tokens = token_sets(query, key, mask, query_mask, key_mask)
+    batch, heads = tokens.query.shape[:2]
+    with torch.no_grad():
+        pooled = tokens.both()
+        valid = torch.cat(
+            [(weight > 0).expand(batch, heads, -1) for weight in (tokens.query_weight, tokens.key_weight)],
+            dim=-1,
+        )
+        pairs = (valid.unsqueeze(-1) & valid.unsqueeze(-2)).triu(diagonal=1)
+        distances = torch.cdist(pooled, pooled)  # [B, H, T + S, T + S]
+        medians = [distances[:, head][pairs[:, head]] for head in range(heads)]
+        found = torch.stack([each.median() if each.numel() else each.new_zeros(()) for each in medians])
+    if not bool((found > 0).all()):
+        head = int((found <= 0).nonzero()[0])
+        raise ValueError(
+            f"median_bandwidth: head {head} has no two tokens at a distance; give a bandwidth instead"
+        )
+    return found
+
+
+def _mean_difference(tokens: TokenSets) -> Tensor:
+    """``[H, D]``, with gradient."""
+    means = []
+    for points, mask in ((tokens.key, tokens.key_mask), (tokens.query, tokens.query_mask)):
+        batch, _, length, _ = points.shape
+        count = (
+            points.new_full((1,), batch * length) if mask is None else mask.sum(dim=(0, 2)).to(points.dtype)
+        )
+        means.append(points.sum(dim=(0, 2)) / count.clamp_min(1).unsqueeze(-1))
+    return means[0] - means[1]
+
+
+def _kernel(x: Tensor, y: Tensor, factor: Tensor) -> Tensor:
+    squares = x.square().sum(dim=-1).unsqueeze(-1) + y.square().sum(dim=-1).unsqueeze(-2)
+    distances = squares - 2 * torch.matmul(x, y.transpose(-1, -2))  # [B, H, T, S]
+    return (distances.clamp_min(0) * factor).exp()
+
+
+def _mean(kernel: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    weighted = torch.matmul(kernel, columns.unsqueeze(-1)).squeeze(-1)
+    return (weighted * rows).sum(dim=-1)
+
+
+def _within(points: Tensor, weight: Tensor, factor: Tensor, unbiased: bool) -> Tensor:
+    kernel = _kernel(points, points, factor)
+    mean = _mean(kernel, weight, weight)
+    if not unbiased:
+        return mean
+    own = weight.square()
+    count = own.sum(dim=-1)  # 1 / n
+    alone = (kernel.diagonal(dim1=-2, dim2=-1) * own).sum(dim=-1)
+    return (mean - alone) / (1 - count).clamp_min(torch.finfo(mean.dtype).eps)
+
+
+def _has_pairs(tokens: TokenSets) -> Tensor:
+    counts = [(weight > 0).sum(dim=-1) for weight in (tokens.query_weight, tokens.key_weight)]
+    return (counts[0] > 1) & (counts[1] > 1)

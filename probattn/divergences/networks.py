@@ -1,0 +1,162 @@
+"""The small networks of alignment: highway, discriminator, critic and navigator."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+DiscriminatorKind = Literal["highway", "mlp"]
+LEAK = 0.01
+"""Slope of the leaky ReLU below 0; the paper gives none."""
+
+
+def _linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
+    """A linear layer with torch's default distribution, drawn from ``generator`` alone."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    bound = 1 / math.sqrt(inputs)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    return layer
+
+
+class Highway(nn.Module):
+    r"""A highway layer (Srivastava et al. 2015; Zhang et al. 2021, section 2.3.1).
+
+    .. math:: I_x = \tau \odot \mathrm{ReLU}(\Phi_h(x)) + (1 - \tau) \odot x, \qquad \tau = \sigma(\Phi_\tau(x)).
+
+    Args:
+        size: D.
+        generator: source of the initial weights; torch's global one by default.
+
+    Example:
+        >>> Highway(4)(torch.ones(2, 3, 4)).shape
+        torch.Size([2, 3, 4])
+    """
+
+    def __init__(self, size: int, *, generator: Generator | None = None) -> None:
+        super().__init__()
+        self.maps = _linear(size, 2 * size, generator)  # both maps in one product
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., D]`` to ``[..., D]``."""
+        gate, value = self.maps(x).chunk(2, dim=-1)
+        return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
+
+
+class Discriminator(nn.Module):
+    r"""Tells queries from keys: the logit of D(x), the probability that x is a query (section 2.3.1).
+
+    .. math:: D(x) = \sigma(\Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x))))
+
+    with the highway :math:`I_x`, or without it :math:`\sigma(\Phi_2(\mathrm{ReLU}(\Phi_1(x))))` (section B.1.2). One
+    serves all heads of a layer.
+
+    Args:
+        head_dim: D.
+        hidden: width of the hidden layer; D by default.
+        kind: "highway", or "mlp" for the single MLP.
+        generator: source of the initial weights; torch's global one by default.
+
+    Raises:
+        ValueError: an unknown kind.
+
+    Example:
+        >>> Discriminator(8)(torch.randn(2, 4, 5, 8)).shape
+        torch.Size([2, 4, 5])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        hidden: int | None = None,
+        *,
+        kind: DiscriminatorKind = "highway",
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if kind not in get_args(DiscriminatorKind):
+            raise ValueError(f"Discriminator.kind: expected 'highway' or 'mlp', got {kind!r}")
+        self.kind = kind
+        self.highway = Highway(head_dim, generator=generator) if kind == "highway" else nn.Identity()
+        self.hidden = _linear(head_dim, hidden or head_dim, generator)
+        self.output = _linear(hidden or head_dim, 1, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``[...]`` of ``[..., D]``."""
+        hidden = self.hidden(self.highway(x))
+        hidden = F.leaky_relu(hidden, LEAK) if self.kind == "highway" else torch.relu(hidden)
+        logits: Tensor = self.output(hidden).squeeze(-1)
+        return logits
+
+
+class Critic(nn.Module):
+    r"""Maps tokens to the vectors whose cosine is the cost of transport: highway and two layers (section 2.3.3).
+
+    .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
+
+    Args:
+        head_dim: D.
+        hidden: width of the hidden layer; D by default.
+        output: size of the vectors; D by default.
+        generator: source of the initial weights; torch's global one by default.
+
+    Example:
+        >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
+        torch.Size([2, 4, 5, 8])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        hidden: int | None = None,
+        output: int | None = None,
+        *,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.highway = Highway(head_dim, generator=generator)
+        self.hidden = _linear(head_dim, hidden or head_dim, generator)
+        self.output = _linear(hidden or head_dim, output or head_dim, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., D]`` to ``[..., output]``."""
+        mapped: Tensor = self.output(F.leaky_relu(self.hidden(self.highway(x)), LEAK))
+        return mapped
+
+
+class Navigator(nn.Module):
+    r"""Maps tokens to the vectors whose products say where mass goes: a two-layer MLP (section 2.3.3).
+
+    .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
+
+    Args:
+        head_dim: D.
+        hidden: width of the hidden layer; D by default.
+        output: size of the vectors; D by default.
+        generator: source of the initial weights; torch's global one by default.
+
+    Example:
+        >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape
+        torch.Size([2, 4, 5, 8])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        hidden: int | None = None,
+        output: int | None = None,
+        *,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden = _linear(head_dim, hidden or head_dim, generator)
+        self.output = _linear(hidden or head_dim, output or head_dim, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., D]`` to ``[..., output]``."""
+        mapped: Tensor = self.output(torch.relu(self.hidden(x)))
+        return mapped

@@ -1,0 +1,154 @@
+"""The two token sets that a divergence compares: checked, masked and in full precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSets:
+    """Queries and keys of the heads of a batch, each the points of an empirical distribution.
+
+    Attributes:
+        query: ``[B, H, T, D]``, at least float32, zero where masked.
+        key: ``[B, H, S, D]``, likewise.
+        query_mask: bool ``[B, 1 | H, T]``, True for a token that counts; None where all do.
+        key_mask: bool ``[B, 1 | H, S]``, likewise.
+    """
+
+    query: Tensor
+    key: Tensor
+    query_mask: Tensor | None
+    key_mask: Tensor | None
+
+    @property
+    def query_weight(self) -> Tensor:
+        """Probability of each query, ``[B | 1, 1 | H, T]``: one over their number, 0 where masked."""
+        return _weight(self.query, self.query_mask)
+
+    @property
+    def key_weight(self) -> Tensor:
+        """Probability of each key, ``[B | 1, 1 | H, S]``."""
+        return _weight(self.key, self.key_mask)
+
+    def both(self) -> Tensor:
+        """Queries, then keys, ``[B, H, T + S, D]``, for networks that run over both."""
+        return torch.cat([self.query, self.key], dim=2)
+
+    def parts(self, both: Tensor) -> tuple[Tensor, Tensor]:
+        """Splits along dimension 2 what a network made of :meth:`both`."""
+        query, key = both.split([self.query.shape[2], self.key.shape[2]], dim=2)
+        return query, key
+
+    def unless_empty(self, divergence: Tensor) -> Tensor:
+        """``divergence`` ``[B, H]``, 0 where queries or keys have no token that counts."""
+        for mask in (self.query_mask, self.key_mask):
+            if mask is not None:
+                divergence = divergence.masked_fill(~mask.any(dim=-1), 0.0)
+        return divergence
+
+
+def compare(
+    measure: Callable[[TokenSets], Tensor],
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    query_mask: Tensor | None,
+    key_mask: Tensor | None,
+) -> Tensor:
+    """Runs ``measure`` on the checked token sets, outside autocast.
+
+    Args:
+        measure: gives the divergence of two token sets, ``[B, H]``; what it gives for empty ones is not looked at.
+        query: ``[B, H, T, D]``.
+        key: ``[B, H, S, D]``.
+        mask: for both at once.
+        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``.
+        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``.
+
+    Returns:
+        ``[B, H]``, at least float32.
+
+    Raises:
+        TypeError: a mask is not bool, or queries or keys are not floating.
+        ValueError: shapes do not fit, or ``mask`` is given beside another mask or for T != S.
+    """
+    tokens = token_sets(query, key, mask, query_mask, key_mask)
+    if not tokens.query.shape[2] or not tokens.key.shape[2]:
+        return tokens.query.new_zeros(tokens.query.shape[:2])
+    with torch.autocast(query.device.type, enabled=False):
+        return tokens.unless_empty(measure(tokens))
+
+
+def token_sets(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> TokenSets:
+    """Checks what a divergence was handed; arguments and errors are those of :func:`compare`."""
+    _check_tokens(query, key)
+    if mask is not None:
+        if query_mask is not None or key_mask is not None:
+            raise ValueError(
+                "mask: expected it alone (for queries and keys at once), got query_mask or key_mask too"
+            )
+        if query.shape[2] != key.shape[2]:
+            raise ValueError(
+                f"mask: serves queries and keys of one length, got {query.shape[2]} queries and {key.shape[2]} keys; "
+                "use query_mask and key_mask"
+            )
+        query_mask = key_mask = _shaped_mask("mask", mask, query)
+    else:
+        query_mask = None if query_mask is None else _shaped_mask("query_mask", query_mask, query)
+        key_mask = None if key_mask is None else _shaped_mask("key_mask", key_mask, key)
+    return TokenSets(_cleared(query, query_mask), _cleared(key, key_mask), query_mask, key_mask)
+
+
+def _check_tokens(query: Tensor, key: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name}: expected [B, H, T or S, D], got shape {list(tensor.shape)}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name}: expected floating-point numbers, got {tensor.dtype}")
+    if query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
+        raise ValueError(
+            f"expected queries and keys alike in B, H and D, got {list(query.shape)} and {list(key.shape)}"
+        )
+
+
+def _shaped_mask(name: str, mask: Tensor, tokens: Tensor) -> Tensor:
+    batch, heads, length, _ = tokens.shape
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name}: expected bool (True = a token that counts), got {mask.dtype}")
+    shaped = mask[:, None] if mask.dim() == 2 else mask
+    if (
+        shaped.dim() != 3
+        or shaped.shape[0] != batch
+        or shaped.shape[1] not in (1, heads)
+        or shaped.shape[2] != length
+    ):
+        raise ValueError(
+            f"{name}: expected [{batch}, {length}] or [{batch}, 1 or {heads}, {length}], got {list(mask.shape)}"
+        )
+    return shaped
+
+
+def _cleared(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """At least float32; zeros where masked, so that nothing that stands there can reach a value or a gradient."""
+    if tokens.dtype in (torch.float16, torch.bfloat16):
+        tokens = tokens.float()
+    return tokens if mask is None else tokens.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def _weight(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        length = tokens.shape[2]
+        return tokens.new_full((1, 1, length), 1 / length)
+    counts = mask.to(tokens.dtype)
+    return counts / counts.sum(dim=-1, keepdim=True).clamp_min(1.0)
