@@ -9,7 +9,9 @@ from probattn.models.classifier import Classifier
 from probattn.models.hosts import (
     AttentionCall,
     AttentionCalls,
+    CapturedCall,
     StoredNetworkError,
+    capture,
     convert,
     inspect,
     load,
@@ -20,8 +22,10 @@ from probattn.models.hosts import (
 __all__ = [
     "AttentionCall",
     "AttentionCalls",
+    "CapturedCall",
     "Classifier",
     "StoredNetworkError",
+    "capture",
     "convert",
     "inspect",
     "load",

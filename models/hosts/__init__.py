@@ -1,13 +1,16 @@
 """Hugging Face networks as hosts of attention sites: finding calls, converting, saving."""
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
+from probattn.models.hosts.capture import CapturedCall, capture
 from probattn.models.hosts.convert import convert, inspect, revert
 from probattn.models.hosts.store import StoredNetworkError, load, save
 
 __all__ = [
     "AttentionCall",
     "AttentionCalls",
+    "CapturedCall",
     "StoredNetworkError",
+    "capture",
     "convert",
     "inspect",
     "load",
