@@ -1,11 +1,13 @@
-"""Early stopping on a validation metric."""
+"""Early stopping on one or several validation metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+Mode = Literal["min", "max"]
 
 
 @dataclass(frozen=True)
@@ -18,13 +20,16 @@ class EarlyStopping:
         patience: evaluations without improvement that are borne, >= 1.
         mode: whether less ("min") or more ("max") is better.
         min_delta: an improvement is a change by more than this, >= 0.
+        also: further metrics and their modes. The patience then starts anew whenever one of the metrics is at least as
+            good as it ever was, and the best weights are the last at which all of them were at once (Velickovic et al.
+            2018 stop so on loss and accuracy). What equals the best counts, for accuracies often do.
 
     Raises:
-        ValueError: a number out of its range or an unknown mode.
+        ValueError: a number out of its range, an unknown mode, or a metric named twice.
 
     Example:
         >>> state, rule = StoppingState(), EarlyStopping("accuracy", patience=1, mode="max")
-        >>> [state.update(rule, value, step) for step, value in enumerate((0.5, 0.7, 0.6))]
+        >>> [state.update(rule, {"accuracy": value}, step) for step, value in enumerate((0.5, 0.7, 0.6))]
         [True, True, False]
         >>> state.exhausted(rule), state.best_step
         (True, 1)
@@ -32,49 +37,69 @@ class EarlyStopping:
 
     metric: str = "loss"
     patience: int = 3
-    mode: Literal["min", "max"] = "min"
+    mode: Mode = "min"
     min_delta: float = 0.0
+    also: Mapping[str, Mode] | None = None
 
     def __post_init__(self) -> None:
         if self.patience < 1:
             raise ValueError(f"EarlyStopping.patience: expected an integer >= 1, got {self.patience}")
-        if self.mode not in ("min", "max"):
-            raise ValueError(f"EarlyStopping.mode: expected 'min' or 'max', got {self.mode!r}")
+        for name, mode in {"mode": self.mode, **(self.also or {})}.items():
+            if mode not in get_args(Mode):
+                where = "mode" if name == "mode" else f"also[{name!r}]"
+                raise ValueError(f"EarlyStopping.{where}: expected 'min' or 'max', got {mode!r}")
+        if self.metric in (self.also or {}):
+            raise ValueError(f"EarlyStopping.also: expected metrics other than {self.metric!r}")
         if not self.min_delta >= 0:
             raise ValueError(f"EarlyStopping.min_delta: expected a number >= 0, got {self.min_delta}")
 
-    def value(self, means: Mapping[str, float]) -> float:
-        """The metric among an evaluation's means.
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """All metrics with their modes, the first one first."""
+        return {self.metric: self.mode, **(self.also or {})}
+
+    def values(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The metrics among an evaluation's means, in the order of :attr:`modes`.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: there is none of a name.
         """
-        if self.metric not in means:
-            raise ValueError(
-                f"EarlyStopping.metric: no validation metric is called {self.metric!r}; there are {', '.join(means)}"
-            )
-        return means[self.metric]
+        for name in self.modes:
+            if name not in means:
+                where = "metric" if name == self.metric else "also"
+                raise ValueError(
+                    f"EarlyStopping.{where}: no validation metric is called {name!r}; there are {', '.join(means)}"
+                )
+        return {name: means[name] for name in self.modes}
 
 
 @dataclass
 class StoppingState:
-    """The best value so far, the step it was seen at, and the evaluations since."""
+    """The best evaluation so far and those since.
+
+    Attributes:
+        best: the first metric at ``best_step``.
+        best_step: the step of the best evaluation.
+        since_best: evaluations since the patience started anew.
+        marks: the best value of each metric, at whatever step.
+    """
 
     best: float | None = None
     best_step: int | None = None
     since_best: int = 0
+    marks: dict[str, float] = field(default_factory=dict)
 
-    def update(self, rule: EarlyStopping, value: float, step: int) -> bool:
+    def update(self, rule: EarlyStopping, values: Mapping[str, float], step: int) -> bool:
         """Takes in an evaluation; True if it is the best so far. A value that is not a number never is."""
-        sign = 1 if rule.mode == "min" else -1
-        improved = not math.isnan(value) and (
-            self.best is None or sign * value < sign * self.best - rule.min_delta
-        )
-        if improved:
-            self.best, self.best_step, self.since_best = value, step, 0
-        else:
-            self.since_best += 1
-        return improved
+        good = {name: self._is_good(rule, name, value) for name, value in values.items()}
+        for name, value in values.items():
+            if good[name] and (name not in self.marks or _less(rule, name, value, self.marks[name])):
+                self.marks[name] = value
+        self.since_best = 0 if any(good.values()) else self.since_best + 1
+        best = all(good.values())
+        if best:
+            self.best, self.best_step = values[rule.metric], step
+        return best
 
     def exhausted(self, rule: EarlyStopping) -> bool:
         """Whether the patience is used up."""
@@ -87,3 +112,19 @@ class StoppingState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self.best, self.best_step, self.since_best = state["best"], state["best_step"], state["since_best"]
+        self.marks = dict(state["marks"])
+
+    def _is_good(self, rule: EarlyStopping, name: str, value: float) -> bool:
+        """Whether a metric improves on its mark; with others beside it, also whether it equals it."""
+        if math.isnan(value) or name not in self.marks:
+            return not math.isnan(value)
+        mark = self.marks[name]
+        if rule.also and rule.min_delta == 0 and value == mark:
+            return True
+        return _less(rule, name, value, mark, rule.min_delta)
+
+
+def _less(rule: EarlyStopping, name: str, value: float, mark: float, by: float = 0.0) -> bool:
+    """Whether a value is better than a mark by more than ``by``."""
+    sign = 1 if rule.modes[name] == "min" else -1
+    return sign * value < sign * mark - by

@@ -206,7 +206,7 @@ class Run:
         self._reporter.validation(self._step, weight, means)
         self._state.validated(means["loss"])
         rule = driver.early_stopping
-        return rule is not None and self._stopping.update(rule, rule.value(means), self._step)
+        return rule is not None and self._stopping.update(rule, rule.values(means), self._step)
 
     def _finished(self) -> bool:
         return self._step >= self._total or self._stopped_early()

@@ -187,7 +187,7 @@ def _schedules(training: TrainingRecipe) -> dict[str, Any]:
 
 def _stopping(training: TrainingRecipe) -> EarlyStopping | None:
     rule = training.early_stopping
-    return None if rule is None else EarlyStopping(rule.metric, rule.patience, rule.mode, rule.min_delta)
+    return None if rule is None else EarlyStopping(**rule.model_dump())
 
 
 def accuracy(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

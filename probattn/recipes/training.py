@@ -27,6 +27,11 @@ class EarlyStoppingRecipe(Section):
     patience: int = Field(default=3, ge=1, description="Evaluations without improvement that are borne.")
     mode: Literal["min", "max"] = Field(default="min", description="Whether less or more is better.")
     min_delta: float = Field(default=0.0, ge=0, description="An improvement is a change by more than this.")
+    also: dict[str, Literal["min", "max"]] | None = Field(
+        default=None,
+        description="Further metrics, such as `{accuracy: max}`: stop when none is as good as it was, keep the last "
+        "weights with which all were.",
+    )
 
 
 class TrainingRecipe(Section):

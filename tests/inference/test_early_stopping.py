@@ -11,7 +11,7 @@ def follow(rule: EarlyStopping, values: list[float]) -> tuple[StoppingState, lis
     state = StoppingState()
     improved, exhausted = [], []
     for step, value in enumerate(values, start=1):
-        improved.append(state.update(rule, value, step))
+        improved.append(state.update(rule, {rule.metric: value}, step))
         exhausted.append(state.exhausted(rule))
     return state, improved, exhausted
 
@@ -44,21 +44,49 @@ def test_infinity_can_be_improved_on() -> None:
     assert follow(EarlyStopping(mode="max"), [-math.inf, 1.0])[1] == [True, True]
 
 
+BOTH = EarlyStopping("loss", patience=2, also={"accuracy": "max"})
+
+
+def test_of_two_metrics_either_keeps_the_run_going_and_both_at_once_make_the_best() -> None:
+    losses = [3.0, 2.0, 2.5, 2.4, 1.9, 2.0, 2.0]
+    accuracies = [0.5, 0.6, 0.7, 0.7, 0.6, 0.6, 0.6]
+    state, improved, since = StoppingState(), [], []
+    for step, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True), start=1):
+        improved.append(state.update(BOTH, {"loss": loss, "accuracy": accuracy}, step))
+        since.append(state.since_best)
+    assert improved == [True, True, False, False, False, False, False]
+    assert since == [0, 0, 0, 0, 0, 1, 2]  # step 4 equals the best accuracy, step 5 has the best loss
+    assert state.exhausted(BOTH)
+    assert (state.best, state.best_step) == (2.0, 2)
+    assert state.marks == {"loss": 1.9, "accuracy": 0.7}
+
+
+def test_of_two_metrics_what_equals_both_is_the_best() -> None:
+    state = StoppingState()
+    assert [state.update(BOTH, {"loss": 1.0, "accuracy": 0.5}, step) for step in (1, 2)] == [True, True]
+    assert state.best_step == 2
+
+
+def test_every_metric_must_be_there() -> None:
+    with pytest.raises(ValueError, match="also: no validation metric is called 'accuracy'; there are loss"):
+        BOTH.values({"loss": 1.0})
+
+
 def test_state_survives_a_checkpoint() -> None:
     rule = EarlyStopping(patience=3)
     state, _, _ = follow(rule, [1.0, 2.0, 2.0])
     other = StoppingState()
     other.load_state_dict(state.state_dict())
     assert other == state
-    other.update(rule, 2.0, 4)
+    other.update(rule, {"loss": 2.0}, 4)
     assert other.exhausted(rule)
     assert not state.exhausted(rule)
 
 
 def test_the_metric_is_found_by_name() -> None:
-    assert EarlyStopping("accuracy", mode="max").value({"loss": 1.0, "accuracy": 0.5}) == 0.5
+    assert EarlyStopping("accuracy", mode="max").values({"loss": 1.0, "accuracy": 0.5}) == {"accuracy": 0.5}
     with pytest.raises(ValueError, match="'acuracy'; there are loss, accuracy"):
-        EarlyStopping("acuracy").value({"loss": 1.0, "accuracy": 0.5})
+        EarlyStopping("acuracy").values({"loss": 1.0, "accuracy": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -67,6 +95,8 @@ def test_the_metric_is_found_by_name() -> None:
         ({"patience": 0}, "patience.*>= 1"),
         ({"mode": "less"}, "mode.*'less'"),
         ({"min_delta": -1.0}, "min_delta"),
+        ({"also": {"accuracy": "more"}}, r"also\['accuracy'\].*'more'"),
+        ({"also": {"loss": "min"}}, "also: expected metrics other than 'loss'"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object], words: str) -> None:
