@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -90,6 +91,15 @@ class NodeGraph:
     def num_classes(self) -> int:
         """C."""
         return len(self.label_names)
+
+    def rows(self, role: Literal["train", "validation", "test"]) -> dict[str, Tensor]:
+        """Nodes of a purpose and their labels, as batches of :class:`probattn.models.graph.NodeClassifier` hold them.
+
+        Returns:
+            ``nodes`` and ``labels``, int64 ``[B]`` each.
+        """
+        mask: Tensor = getattr(self, f"{role}_mask")
+        return {"nodes": mask.nonzero().flatten(), "labels": self.labels[mask]}
 
     def with_self_loops(self) -> NodeGraph:
         """The same graph with exactly one edge from every node to itself, after all others."""

@@ -1,0 +1,10 @@
+"""Graph attention on torch-geometric (the extra ``graph``): layer, network and Pyro program.
+
+It is not imported with :mod:`probattn.models`, so that nothing else needs torch-geometric.
+"""
+
+from probattn.models.graph.classifier import NodeClassifier
+from probattn.models.graph.layer import GraphAttention
+from probattn.models.graph.network import GATOptions, GraphAttentionNetwork
+
+__all__ = ["GATOptions", "GraphAttention", "GraphAttentionNetwork", "NodeClassifier"]

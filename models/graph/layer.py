@@ -1,0 +1,140 @@
+"""One layer of graph attention: deterministic, latent or aligned."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probattn.models.graph.geometric import MessagePassing
+from probattn.sites import BayesianAttention, EdgeAttentionSite, Edges, SiteSpec, UpwardChain
+
+
+class GraphAttention(MessagePassing):
+    r"""A graph attention layer (Velickovic et al. 2018, section 2.1) on torch-geometric's message passing.
+
+    .. math::
+        \Phi_{ij} &= \mathrm{LeakyReLU}(a_{dst}^\top W h_i + a_{src}^\top W h_j), \quad j \to i \\
+        h'_i &= \sum_{j \to i} w_{ij} W h_j + b, \qquad w = \mathrm{softmax}_{j \to i}(\Phi)
+
+    per head. With ``method`` the weights are latent, :math:`w = S / \sum S` with S of
+    :class:`probattn.sites.EdgeAttentionSite`, whose keys are :math:`a_{src} \odot W h_j`: what the source brings into
+    the score.
+
+    Args:
+        in_features: F.
+        out_features: D, features of a head.
+        heads: H.
+        concat: concatenate the heads' outputs, ``[N, H * D]``, or average them, ``[N, D]``.
+        negative_slope: of the leaky ReLU.
+        dropout: share of weights that are dropped in training, where they are deterministic; latent ones bring their
+            own noise.
+        method: options of latent attention; None for deterministic attention.
+        chain: upward chain shared with other layers of as many heads.
+
+    Raises:
+        ValueError: a size below 1, a share outside [0, 1), or ``upward="positions"``.
+
+    Example:
+        >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
+        >>> layer = GraphAttention(3, 4, heads=2)
+        >>> output, weights = layer("layer", torch.randn(2, 3), edges)
+        >>> output.shape, weights.shape
+        (torch.Size([2, 8]), torch.Size([3, 2]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        heads: int = 1,
+        *,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        method: BayesianAttention | None = None,
+        chain: UpwardChain | None = None,
+    ) -> None:
+        super().__init__(aggr="add", node_dim=0)
+        for name, size in (("in_features", in_features), ("out_features", out_features), ("heads", heads)):
+            if size < 1:
+                raise ValueError(f"GraphAttention.{name}: expected an integer >= 1, got {size}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"GraphAttention.dropout: expected a share in [0, 1), got {dropout}")
+        self.in_features, self.out_features, self.heads = in_features, out_features, heads
+        self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
+        self.weight = nn.Parameter(torch.empty(heads * out_features, in_features))
+        self.attend_source = nn.Parameter(torch.empty(heads, out_features))
+        self.attend_target = nn.Parameter(torch.empty(heads, out_features))
+        self.bias = nn.Parameter(torch.empty(heads * out_features if concat else out_features))
+        self.latent = (
+            None if method is None else EdgeAttentionSite(method, SiteSpec(heads, out_features), chain)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weights as Glorot and Bengio 2010 do (uniform), biases 0; a latent site keeps its own."""
+        super().reset_parameters()
+        for parameter in (self.weight, self.attend_source, self.attend_target):
+            nn.init.xavier_uniform_(parameter)
+        nn.init.zeros_(self.bias)
+
+    def features(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Values, queries and keys of the nodes, each ``[N, H, D]``.
+
+        The values are :math:`W h`. The score has one feature, so a node's query is what it brings into a score as
+        target, :math:`a_{dst} \odot W h`, and its key what it brings as source, :math:`a_{src} \odot W h`: their sums
+        over D are the two terms of :math:`\Phi`.
+        """
+        value = F.linear(nodes, self.weight).view(len(nodes), self.heads, self.out_features)
+        return value, self.attend_target * value, self.attend_source * value
+
+    def forward(
+        self, name: str, nodes: Tensor, edges: Edges, *, observations: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Attends.
+
+        Args:
+            name: name of the Pyro site, where weights are latent.
+            nodes: features of the nodes, ``[N, F]``.
+            edges: E edges between the N nodes.
+            observations: number of labels that the graph explains; see :class:`probattn.sites.EdgePosterior`.
+
+        Returns:
+            Output ``[N, H * D]`` or ``[N, D]``, and weights ``[E, H]`` before dropout.
+
+        Raises:
+            RuntimeError: training latent weights without a driver.
+            ValueError: features of the wrong width or number.
+        """
+        if nodes.shape != (edges.num_nodes, self.in_features):
+            raise ValueError(
+                f"{name}: expected features [{edges.num_nodes}, {self.in_features}] of nodes, got {list(nodes.shape)}"
+            )
+        value, query, key = self.features(nodes)
+        by_target = query.sum(dim=-1).index_select(0, edges.target)
+        by_source = key.sum(dim=-1).index_select(0, edges.source)
+        scores = F.leaky_relu(by_target + by_source, self.negative_slope)  # [E, H]
+        kept = weights = self._weights(name, scores, key, edges, observations)
+        if self.latent is None:
+            kept = F.dropout(weights, self.dropout, self.training)
+        output = self.propagate(edges.index, x=value, weights=kept)  # [N, H, D]
+        output = output.flatten(1) if self.concat else output.mean(dim=1)
+        return output + self.bias, weights
+
+    def message(self, x_j: Tensor, weights: Tensor) -> Tensor:
+        """The sources' values, weighted: ``[E, H, D]``."""
+        return x_j * weights.unsqueeze(-1)
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``print(network)``."""
+        return f"{self.in_features}, {self.out_features}, heads={self.heads}, concat={self.concat}"
+
+    def __repr__(self) -> str:
+        return nn.Module.__repr__(self)
+
+    def _weights(self, name: str, scores: Tensor, key: Tensor, edges: Edges, observations: int) -> Tensor:
+        if self.latent is None:
+            return edges.softmax(scores.t()).t()
+        found: Tensor = self.latent(name, scores, key, edges, observations=observations)
+        return found
