@@ -68,7 +68,7 @@ def evaluate_run(
         The records.
     """
     described = {key: item for key, item in data.items() if key in REPORT_ROLES}
-    predicted = [_predict(trained, baseline, key, item, options) for key, item in described.items()]
+    predicted = [predict_data(trained, baseline, key, item, options) for key, item in described.items()]
     measured = evaluate(
         predicted,
         resamples=options.report.resamples,
@@ -95,37 +95,53 @@ def evaluate_run(
     )
 
 
-def _predict(
+def predict_data(
     trained: TrainedModel,
     baseline: TrainedModel | None,
     key: str,
     data: TextDataset,
     options: EvaluationOptions,
 ) -> PredictedData:
+    """What the models say to every text of a data set, in its order.
+
+    Args:
+        trained: the run's network.
+        baseline: the deterministic network beside a Bayesian one.
+        key: role of the data in the recipe.
+        data: the texts.
+        options: numbers of draws and rows.
+
+    Returns:
+        Predictions by model.
+    """
     models: dict[ModelKey, Predictions] = {}
+    order = data.shortest_first()  # a batch is as long as its longest text
+    rows, back = data.rows(order), torch.tensor(order).argsort()
     plain = baseline if trained.is_bayesian else trained
     if plain is not None:
         found = predict_deterministic(
             plain.model,
-            plain.batches(data, options),
+            plain.batches(rows, options),
             options.num_samples,
             seed=options.seed,
             device=plain.device,
         )
-        models["deterministic"] = Predictions(
-            found.probabilities, found.draws, None if found.draws is None else "dropout"
+        models["deterministic"] = (
+            Predictions(found.probabilities[back])
+            if found.draws is None
+            else Predictions(found.probabilities[back], found.draws[:, back], "dropout")
         )
     if trained.is_bayesian:
         drawn = predict_bayesian(
             trained.model,
-            trained.batches(data, options),
+            trained.batches(rows, options),
             options.num_samples,
             seed=options.seed,
             chunk_size=options.chunk_size,
             device=trained.device,
         )
-        models["bayesian_mean"] = Predictions.from_draws(drawn.draws)
-        models["bayesian_expectation"] = Predictions(drawn.expectation)
+        models["bayesian_mean"] = Predictions.from_draws(drawn.draws[:, back])
+        models["bayesian_expectation"] = Predictions(drawn.expectation[back])
     labels = None if data.labels is None else torch.tensor(data.labels)
     described = DataSet(
         key=key,

@@ -78,7 +78,7 @@ def interval(values: Iterable[float]) -> Interval:
 
 
 def rest_accuracy(trained: TrainedModel, recipe: Recipe, number: int) -> dict[str, float]:
-    """Accuracy of the point prediction on training texts beyond ``data.limits.train``, the shortest first.
+    """Accuracy of the point prediction on training texts beyond ``data.limits.train``.
 
     The posterior expectation of a Bayesian network, one pass a text: more texts than the test set has, for less.
     """
@@ -90,7 +90,8 @@ def rest_accuracy(trained: TrainedModel, recipe: Recipe, number: int) -> dict[st
     left = [row for row, text in enumerate(pool.texts) if text not in used][:number]
     if not left:
         return {}
-    rest = pool.rows(sorted(left, key=lambda row: len(pool.texts[row])))
+    rest = pool.rows(left)
+    rest = rest.rows(rest.shortest_first())
     assert rest.labels is not None
     batches = trained.batches(rest, EvaluationOptions.of(recipe))
     guesses = [posterior_expectation(trained.model, plain(batch)).argmax(dim=-1) for batch in batches]
