@@ -3,6 +3,7 @@
 Importing this package also registers the Kullback-Leibler divergences between its distributions.
 """
 
+from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.functional import attention as attention
 from probattn.sites.masks import AttentionMask
@@ -10,4 +11,12 @@ from probattn.sites.multihead import MultiheadAttention, link
 
 __version__ = "0.1.0"
 
-__all__ = ["AttentionMask", "BayesianAttention", "MultiheadAttention", "__version__", "attention", "link"]
+__all__ = [
+    "AlignmentAttention",
+    "AttentionMask",
+    "BayesianAttention",
+    "MultiheadAttention",
+    "__version__",
+    "attention",
+    "link",
+]

@@ -140,24 +140,41 @@ def median_bandwidth(
         >>> median_bandwidth(q, torch.full((1, 1, 1, 1), 7.0))
         tensor([4.])
     """
-    tokens = token_sets(query, key, mask, query_mask, key_mask)
-    batch, heads = tokens.query.shape[:2]
-    with torch.no_grad():
-        pooled = tokens.both()
-        valid = torch.cat(
-            [(weight > 0).expand(batch, heads, -1) for weight in (tokens.query_weight, tokens.key_weight)],
-            dim=-1,
-        )
-        pairs = (valid.unsqueeze(-1) & valid.unsqueeze(-2)).triu(diagonal=1)
-        distances = torch.cdist(pooled, pooled)  # [B, H, T + S, T + S]
-        medians = [distances[:, head][pairs[:, head]] for head in range(heads)]
-        found = torch.stack([each.median() if each.numel() else each.new_zeros(()) for each in medians])
+    found = median_distances(query, key, mask, query_mask=query_mask, key_mask=key_mask)
     if not bool((found > 0).all()):
         head = int((found <= 0).nonzero()[0])
         raise ValueError(
             f"median_bandwidth: head {head} has no two tokens at a distance; give a bandwidth instead"
         )
     return found
+
+
+def median_distances(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    *,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """What :func:`median_bandwidth` gives, with 0 for a head that has no two tokens at a distance."""
+    tokens = token_sets(query, key, mask, query_mask, key_mask)
+    batch, heads = tokens.query.shape[:2]
+    with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+        pooled = tokens.both()
+        weights = [weight.expand(batch, heads, -1) for weight in (tokens.query_weight, tokens.key_weight)]
+        valid = torch.cat(weights, dim=-1) > 0
+        medians = [
+            _median(pooled[:, head], valid[:, head]) for head in range(heads)
+        ]  # all at once is much memory
+    return torch.stack(medians)
+
+
+def _median(points: Tensor, valid: Tensor) -> Tensor:
+    """Median distance of two different points ``[B, N, D]`` of one sample; 0 where there are none."""
+    pairs = (valid.unsqueeze(-1) & valid.unsqueeze(-2)).triu(diagonal=1)
+    distances = torch.cdist(points, points)[pairs]
+    return distances.median() if distances.numel() else points.new_zeros(())
 
 
 def _mean_difference(tokens: TokenSets) -> Tensor:

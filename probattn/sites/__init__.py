@@ -1,5 +1,7 @@
 """Attention as a probabilistic program: scores, masks, edges, latent sites and their options."""
 
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.edge_site import EdgeAttentionSite, EdgePosterior
 from probattn.sites.edges import Edges
@@ -11,6 +13,8 @@ from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.upward import UpwardChain
 
 __all__ = [
+    "AlignmentAttention",
+    "AlignmentFactor",
     "AttentionMask",
     "AttentionSite",
     "BayesianAttention",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
+
+from probattn.sites.checks import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     from probattn.sites.site import AttentionSite
@@ -15,6 +16,7 @@ PriorKind = Literal["contextual", "constant"]
 ScoreScale = Literal["normalised", "raw"]
 NoiseKind = Literal["exact", "truncated"]
 KLReduction = Literal["mean", "keys", "sum"]
+OWNER = "BayesianAttention"
 
 
 @dataclass(frozen=True)
@@ -79,24 +81,24 @@ class BayesianAttention:
     prior_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_choice("posterior", self.posterior, PosteriorFamily)
-        _check_choice("upward", self.upward, UpwardAxis)
-        _check_choice("prior", self.prior, PriorKind)
-        _check_choice("scores", self.scores, ScoreScale)
-        _check_choice("noise", self.noise, NoiseKind)
-        _check_choice("kl_reduction", self.kl_reduction, KLReduction)
+        check_choice(OWNER, "posterior", self.posterior, PosteriorFamily)
+        check_choice(OWNER, "upward", self.upward, UpwardAxis)
+        check_choice(OWNER, "prior", self.prior, PriorKind)
+        check_choice(OWNER, "scores", self.scores, ScoreScale)
+        check_choice(OWNER, "noise", self.noise, NoiseKind)
+        check_choice(OWNER, "kl_reduction", self.kl_reduction, KLReduction)
         if isinstance(self.concentration, str):
-            _check_choice("concentration", self.concentration, Literal["learned"])
+            check_choice(OWNER, "concentration", self.concentration, Literal["learned"])
         else:
-            _check_number("concentration", self.concentration, positive=True)
+            check_number(OWNER, "concentration", self.concentration, positive=True)
         for name in ("rho", "sigma", "floor"):
-            _check_number(name, getattr(self, name), positive=False)
+            check_number(OWNER, name, getattr(self, name), positive=False)
         for name in ("prior_concentration", "rate", "scale", "prior_scale"):
-            _check_number(name, getattr(self, name), positive=True)
+            check_number(OWNER, name, getattr(self, name), positive=True)
         for name in ("prior_hidden", "max_positions"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"BayesianAttention.{name}: expected an integer >= 1, got {value!r}")
+            if value is not None:
+                check_integer(OWNER, name, value, least=1)
         if self.posterior == "lognormal" and self.sigma > 0:
             raise ValueError(
                 "BayesianAttention: sigma belongs to the Weibull posterior; with 'lognormal' leave it 0"
@@ -162,18 +164,3 @@ class BayesianAttention:
 
         spec = SiteSpec(num_heads, head_dim, causal=causal, max_positions=max_positions)
         return AttentionSite(self, spec)
-
-
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    allowed = get_args(choices)
-    if value not in allowed:
-        listed = ", ".join(repr(choice) for choice in allowed)
-        raise ValueError(f"BayesianAttention.{name}: expected one of {listed}, got {value!r}")
-
-
-def _check_number(name: str, value: object, *, positive: bool) -> None:
-    bound = "> 0" if positive else ">= 0"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"BayesianAttention.{name}: expected a finite number {bound}, got {value!r}")
-    if value < 0 or (positive and value == 0):
-        raise ValueError(f"BayesianAttention.{name}: expected a number {bound}, got {value}")

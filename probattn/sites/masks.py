@@ -97,3 +97,8 @@ class AttentionMask:
     def pair_valid(self) -> Tensor:
         """:attr:`pair_weight` as bool."""
         return self.pair_weight.bool()
+
+    @cached_property
+    def key_valid(self) -> Tensor:
+        """Bool ``[B, 1 | H, S]``: keys that some real query may attend to."""
+        return self.pair_valid.any(dim=2)

@@ -1,0 +1,225 @@
+"""The factor of one attention call that draws its queries and keys together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Generator, Tensor, nn
+
+from probattn.divergences import (
+    Critic,
+    Discriminator,
+    Navigator,
+    adversarial,
+    conditional_transport,
+    mmd,
+    scale_gradient,
+    sinkhorn,
+)
+from probattn.divergences.mmd import median_distances
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.deferred import deferred_factor
+from probattn.sites.scores import repeat_heads
+
+SUFFIX = ".alignment"
+"""What follows an attention call's name in that of its factor."""
+
+
+class AlignmentFactor(nn.Module):
+    r"""Adds ``-weight * sum over heads of L`` to a Pyro model's log density, one term per sample.
+
+    Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
+    The divergence is computed when a density is asked for, so prediction does not pay for it.
+
+    Args:
+        method: the options.
+        num_heads: H.
+        head_dim: D.
+        num_sites: calls that are aligned in the network, for ``reduction="mean"``.
+        generator: source of the initial weights; by default one with the seed of the options.
+
+    Attributes:
+        weight: what the divergence summed over heads is multiplied by.
+
+    Example:
+        >>> import pyro
+        >>> from pyro import poutine
+        >>> align = AlignmentAttention("ct", weight=0.1).build(num_heads=4, head_dim=8)
+        >>> def model(query, key):
+        ...     with pyro.plate("data", len(query)):
+        ...         align("attend", query, key)
+        >>> trace = poutine.trace(model).get_trace(*torch.randn(2, 3, 4, 5, 8))
+        >>> trace.compute_log_prob()
+        >>> trace.nodes["attend.alignment"]["log_prob"].shape
+        torch.Size([3])
+    """
+
+    bandwidth: Tensor
+    draws: Tensor
+
+    def __init__(
+        self,
+        method: AlignmentAttention,
+        num_heads: int,
+        head_dim: int,
+        *,
+        num_sites: int = 1,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.method = method
+        self.num_heads = num_heads
+        self.weight = method.factor_weight(num_heads, num_sites)
+        source = torch.Generator().manual_seed(method.seed) if generator is None else generator
+        self.discriminator: Discriminator | None = None
+        self.critic: Critic | None = None
+        self.navigator: Navigator | None = None
+        if method.method == "gan":
+            kind = method.discriminator
+            self.discriminator = Discriminator(head_dim, method.hidden, kind=kind, generator=source)
+        if method.method == "ct":
+            self.critic = Critic(head_dim, method.hidden, generator=source)
+            self.navigator = Navigator(head_dim, method.hidden, generator=source)
+        if method.method == "mmd" and method.bandwidth == "median":
+            self.register_buffer("bandwidth", torch.zeros(num_heads))  # 0: not known yet
+        if method.max_tokens is not None:
+            self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(network)``."""
+        return str(self.method)
+
+    def forward(
+        self,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        query_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> None:
+        """Announces the factor ``name + ".alignment"``, ``[B]``.
+
+        Args:
+            name: of the attention call.
+            query: ``[B, H, T, D]``.
+            key: ``[B, G, S, D]``, G dividing H.
+            query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a real token; None for all.
+            key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, True for a token that some query may attend to; None for
+                all.
+
+        Raises:
+            RuntimeError: training without a driver.
+            ValueError: a wrong number of heads.
+        """
+        if not am_i_wrapped():
+            if self.training and torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"site {name + SUFFIX!r}: training without a driver would leave the alignment out unnoticed; train "
+                    "with probattn.inference.SVIDriver or pyro.infer.SVI, or call .eval() or torch.no_grad() to predict"
+                )
+            return
+        if query.shape[1] != self.num_heads:
+            raise ValueError(
+                f"site {name + SUFFIX!r}: expected {self.num_heads} query heads, got {query.shape[1]}"
+            )
+        deferred_factor(
+            name + SUFFIX,
+            lambda: self._log_factor(query, key, query_mask, key_mask),
+            torch.Size([len(query)]),
+        )
+
+    def divergence(
+        self, query: Tensor, key: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        """The unweighted divergence of each head, ``[B, H]``; arguments as for the call.
+
+        Minimising it trains the site's networks too, each in its direction.
+        """
+        key = repeat_heads(key, query.shape[1])
+        query, query_mask, key, key_mask = self._subsets(query, query_mask, key, key_mask)
+        if self.method.method == "mmd":
+            bandwidth = self._bandwidth(query, key, query_mask, key_mask)
+            return mmd(query, key, bandwidth=bandwidth, query_mask=query_mask, key_mask=key_mask)
+        return self._measure()(query, key, query_mask=query_mask, key_mask=key_mask)
+
+    def _measure(self) -> Callable[..., Tensor]:
+        method = self.method
+        if self.discriminator is not None:
+            return partial(adversarial, discriminator=self.discriminator)
+        if self.critic is not None and self.navigator is not None:
+            return partial(
+                conditional_transport,
+                navigator=self.navigator,
+                critic=self.critic,
+                forward_weight=method.forward_weight,
+            )
+        return partial(
+            sinkhorn,
+            epsilon=method.epsilon,
+            debias=method.debias,
+            scaling=method.scaling,
+            sweeps=method.sweeps,
+        )
+
+    def _log_factor(
+        self, query: Tensor, key: Tensor, query_mask: Tensor | None, key_mask: Tensor | None
+    ) -> Tensor:
+        """``[B]``. Queries and keys get the weighted gradient, the site's networks the unweighted one."""
+        query, key = (scale_gradient(tensor, self.weight) for tensor in (query, key))
+        divergence = self.divergence(query, key, query_mask, key_mask).sum(dim=-1)
+        value = divergence.detach()
+        return -(self.weight * value + (divergence - value))
+
+    def _subsets(
+        self, query: Tensor, query_mask: Tensor | None, key: Tensor, key_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        limit = self.method.max_tokens
+        if limit is None or max(query.shape[2], key.shape[2]) <= limit:
+            return query, query_mask, key, key_mask
+        if self.training and torch.is_grad_enabled():
+            self.draws += 1
+        source = torch.Generator().manual_seed((self.method.seed << 32) + int(self.draws))
+        queries = random_subset(query, query_mask, limit, source)
+        return (*queries, *random_subset(key, key_mask, limit, source))
+
+    def _bandwidth(
+        self, query: Tensor, key: Tensor, query_mask: Tensor | None, key_mask: Tensor | None
+    ) -> float | Tensor:
+        if not isinstance(self.method.bandwidth, str):
+            return self.method.bandwidth
+        if not bool((self.bandwidth > 0).all()):
+            found = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
+            known = torch.where(self.bandwidth > 0, self.bandwidth, found)
+            if self.training and torch.is_grad_enabled():
+                self.bandwidth.copy_(known)
+            return torch.where(known > 0, known, 1.0)  # coincident points: any bandwidth serves
+        return self.bandwidth
+
+
+def random_subset(
+    tokens: Tensor, mask: Tensor | None, limit: int, source: Generator
+) -> tuple[Tensor, Tensor | None]:
+    """Up to ``limit`` tokens of each sample, those that count before those that do not.
+
+    Args:
+        tokens: ``[B, H, T, D]``.
+        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a token that counts; None for all.
+        limit: tokens to keep.
+        source: of the random numbers.
+
+    Returns:
+        Tokens ``[B, H, limit, D]`` and their mask ``[B, 1 | H, limit]``; both as they came where T <= limit.
+    """
+    batch, heads, length, size = tokens.shape
+    if length <= limit:
+        return tokens, mask
+    rank = torch.rand(batch, 1, length, generator=source).to(tokens.device)
+    if mask is not None:
+        mask = mask[:, None] if mask.dim() == 2 else mask
+        rank = rank + (~mask).float()
+    chosen = rank.topk(limit, dim=-1, largest=False).indices  # [B, 1 | H, limit]
+    kept = tokens.gather(2, chosen.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
+    return kept, None if mask is None else mask.gather(2, chosen)

@@ -1,0 +1,64 @@
+"""A factor whose value is computed when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import pyro
+import torch
+from pyro.distributions import Unit
+from torch import Tensor
+
+
+class DeferredFactor(Unit):
+    """``pyro.distributions.Unit`` with a log factor that its first density computes.
+
+    Handlers that never ask for a density, those of prediction, never pay for the factor.
+
+    Args:
+        compute: gives the log factor, of shape ``batch_shape``.
+        batch_shape: its shape.
+
+    Example:
+        >>> factor = DeferredFactor(lambda: torch.ones(2), torch.Size([2]))
+        >>> factor.log_prob(torch.empty(2, 0))
+        tensor([1., 1.])
+    """
+
+    arg_constraints: ClassVar[dict[str, object]] = {}  # validating the log factor would compute it
+
+    def __init__(self, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
+        super(Unit, self).__init__(batch_shape, torch.Size((0,)), validate_args=False)
+        self._compute = compute
+        self._log_factor: Tensor | None = None
+
+    @property
+    def log_factor(self) -> Tensor:
+        """The log factor, computed once."""
+        if self._log_factor is None:
+            self._log_factor = self._compute()
+        return self._log_factor
+
+    def expand(self, batch_shape: torch.Size, _instance: object = None) -> DeferredFactor:
+        """The same factor in every row of a larger batch."""
+        shape = torch.Size(batch_shape)
+        if shape == self.batch_shape:
+            return self
+        return DeferredFactor(lambda: self.log_factor.expand(shape), shape)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 - Pyro's signature
+        """The value without content that a factor has, of shape ``[*sample_shape, *batch_shape, 0]``."""
+        return torch.empty(sample_shape + self.shape())
+
+
+def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
+    """``pyro.factor(name, compute())``, computed when its density is asked for.
+
+    Args:
+        name: of the site.
+        compute: gives the log factor.
+        batch_shape: its shape.
+    """
+    factor = DeferredFactor(compute, batch_shape)
+    pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
