@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,15 @@ from probattn.cli.evaluating import evaluate_run, now, package_versions
 from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.inference.predictive import posterior_expectation
-from probattn.inference.report import Measure, ModelKey, Results, RunDescription, read_results, write_results
+from probattn.inference.report import (
+    Measure,
+    ModelKey,
+    Results,
+    RunDescription,
+    SiteHealth,
+    read_results,
+    write_results,
+)
 from probattn.recipes import Recipe, load_recipe
 
 VARIANTS: dict[str, list[str]] = {
@@ -38,6 +46,7 @@ VARIANTS: dict[str, list[str]] = {
     "bam": ["attention.method=bam"],
 }
 BASELINE = "deterministic"
+HEALTH = ("spread", "concentration", "kl_nats", "kl_reduced")
 REST = "rest.json"
 """Accuracy of a run on training texts that it was not trained on."""
 MEASURES: tuple[Measure, ...] = (
@@ -182,15 +191,24 @@ def summarise(
                     ]
                     row["difference"] = vars(interval(gaps))
                 rows[f"{data}.{measure}"] = row
-        health = [[vars_of(site) for site in found.health] for found in runs[variant].values()]
+        health = mean_health([found.health for found in runs[variant].values()])
         summary[variant] = {"measures": rows, "health": health}
     return summary
 
 
-def vars_of(record: Any) -> dict[str, Any]:
-    """A record as plain values."""
-    values: dict[str, Any] = record.model_dump()
-    return values
+def mean_health(runs: Sequence[Sequence[SiteHealth]]) -> dict[str, dict[str, float]]:
+    """State of the posterior by site, averaged over runs; what no run has is left out."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for site in (site for run in runs for site in run):
+        values = found.setdefault(site.site, {})
+        for name in HEALTH:
+            value = getattr(site, name)
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    return {
+        site: {name: statistics.fmean(numbers) for name, numbers in values.items()}
+        for site, values in found.items()
+    }
 
 
 def table(summary: Mapping[str, Any]) -> Table:
@@ -234,7 +252,8 @@ def main(
             runs[name][seed] = run_one(load_recipe(recipe, overrides), place, rest)
             points[name][seed] = rest_of(place)
             found = summarise({known: seeds for known, seeds in runs.items() if seeds}, points)
-            (folder / "study.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            content = {"recipe": recipe, "set": set_ or [], "rest": rest, "variants": found}
+            (folder / "study.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     Console(width=120).print(table(found))
 
 
