@@ -87,7 +87,12 @@ class TrainingRecipe(Section):
         le=2**31 - 1,
         description="Of new parameters, the order of the data, noise and dropout.",
     )
-    kl_weight: float = Field(default=1.0, ge=0, description="Weight of the divergence after its warm-up.")
+    kl_weight: float = Field(
+        default=1e-3,
+        ge=0,
+        description="Weight of the divergence after its warm-up. 1 is the lower bound of the evidence, up to the "
+        "reduction; fine-tuning a pretrained network asks for far less.",
+    )
     kl_schedule: Literal["constant", "linear", "sigmoid"] = Field(
         default="linear",
         description="Course of that weight while it warms up, from 0; `constant` has no warm-up.",
