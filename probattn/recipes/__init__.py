@@ -1,5 +1,6 @@
 """Recipes: all that a run depends on, written in YAML and checked strictly."""
 
+from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
 from probattn.recipes.errors import RecipeError
@@ -11,6 +12,7 @@ from probattn.recipes.reference import recipe_reference
 from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
 
 __all__ = [
+    "AlignmentRecipe",
     "AttentionRecipe",
     "DataRecipe",
     "EarlyStoppingRecipe",

@@ -49,6 +49,7 @@ def _sentence(
             str(details["ctx"]["error"])
             .removeprefix("BayesianAttention.")
             .removeprefix("BayesianAttention: ")
+            .removeprefix("AlignmentAttention.")
         )
         return f"{_dotted(path)}{_place(path, places)}: {said}"
     expected = "keys and values" if field is None or section(field.annotation) else allowed(field)

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import Field, model_validator
 
+from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe
 from probattn.recipes.network import NetworkRecipe
@@ -14,6 +15,8 @@ from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.section import Section
 from probattn.recipes.training import TrainingRecipe
 from probattn.recipes.yaml_nodes import RecipeDumper
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.bayesian import BayesianAttention
 
 
 class Recipe(Section):
@@ -25,8 +28,8 @@ class Recipe(Section):
         >>> recipe = Recipe(data={"train": "rotten_tomatoes"})
         >>> recipe.attention.method, recipe.output
         ('babn', 'runs/run')
-        >>> recipe.baseline().attention.method
-        'deterministic'
+        >>> recipe.baseline().methods()
+        ()
     """
 
     name: str = Field(
@@ -42,6 +45,9 @@ class Recipe(Section):
     network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
+    alignment: AlignmentRecipe | None = Field(
+        default=None, description="The alignment of queries and keys, beside that method; null for none."
+    )
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
@@ -62,9 +68,15 @@ class Recipe(Section):
         return self
 
     def baseline(self) -> Recipe:
-        """The same recipe with deterministic attention; everything else stays, the output folder too."""
+        """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
         attention = self.attention.model_copy(update={"method": "deterministic"})
-        return self.model_copy(update={"attention": attention})
+        return self.model_copy(update={"attention": attention, "alignment": None})
+
+    def methods(self) -> tuple[BayesianAttention | AlignmentAttention, ...]:
+        """What the network is converted with; empty where its attention stays as it is."""
+        bayesian = self.attention.build()
+        aligned = None if self.alignment is None else self.alignment.build(self.training.seed)
+        return tuple(method for method in (bayesian, aligned) if method is not None)
 
     def resolved(self) -> Recipe:
         """The same recipe with the paths of files and folders it reads made absolute."""

@@ -114,8 +114,8 @@ SOURCES = {
     "data:\n  train:\n    text: review\n": "missing key 'source' in data.train (line 2)",
     "data:\n  train: roten_tomatoes\n": (
         "data.train (line 2): unknown data set 'roten_tomatoes': expected one of rotten_tomatoes, imdb, bbc_news, "
-        "sst2, trec, mrpc, cola, cola_out_of_domain, a file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, or hub:owner/name; "
-        "did you mean 'rotten_tomatoes'?"
+        "sst2, trec, mrpc, cola, cola_out_of_domain, a file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, "
+        "or hub:owner/name; did you mean 'rotten_tomatoes'?"
     ),
     "data:\n  train: {source: my.csv, lable: stars}\n": (
         "unknown key 'lable' in data.train (line 2); did you mean 'label'?"

@@ -1,6 +1,6 @@
 """Sections against what they configure."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +14,7 @@ from probattn import BayesianAttention
 from probattn.data import BUILT_IN, ROLES, DataError, Source
 from probattn.data.tables import is_table
 from probattn.recipes import (
+    AlignmentRecipe,
     AttentionRecipe,
     DataRecipe,
     LimitsRecipe,
@@ -25,7 +26,8 @@ from probattn.recipes import (
     read_recipe,
 )
 from probattn.recipes.section import Section
-from probattn.sites import bayesian
+from probattn.sites import alignment, bayesian
+from probattn.sites.alignment import AlignmentAttention
 
 OPTIONS = [field.name for field in fields(BayesianAttention)]
 
@@ -41,6 +43,54 @@ def test_every_option_of_the_attention_is_a_key_with_the_same_default() -> None:
         assert AttentionRecipe.model_fields[field.name].default == field.default, field.name
 
 
+def test_every_option_of_the_alignment_is_a_key_with_the_same_default() -> None:
+    own = {"preset", "learning_rate", "kind"}
+    elsewhere = {"attention": "kind", "seed": None}  # under another name; the run's seed
+    options = {field.name: field.default for field in fields(AlignmentAttention)}
+    assert set(AlignmentRecipe.model_fields) == own | set(options) - set(elsewhere)
+    for name in options.keys() - elsewhere.keys() - {"layers"}:
+        assert AlignmentRecipe.model_fields[name].default == options[name], name
+
+
+@pytest.mark.parametrize(
+    ("written", "options"),
+    [
+        ({}, AlignmentAttention(layers="all", attention="all")),
+        ({"method": "gan", "weight": 0.1}, AlignmentAttention("gan", 0.1, layers="all", attention="all")),
+        ({"method": "ot", "preset": "paper"}, AlignmentAttention.paper("ot", layers="all", attention="all")),
+        (
+            {"method": "ot", "preset": "paper", "debias": True, "layers": [0, -1], "kind": "self"},
+            AlignmentAttention.paper("ot", debias=True, layers=[0, -1], attention="self"),
+        ),
+        (
+            {"method": "mmd", "bandwidth": 2},
+            AlignmentAttention("mmd", bandwidth=2, layers="all", attention="all"),
+        ),
+    ],
+)
+def test_alignment_is_built_as_written(written: dict[str, Any], options: AlignmentAttention) -> None:
+    recipe = AlignmentRecipe(**written)
+    assert recipe.build() == options
+    assert AlignmentRecipe(**recipe.model_dump()) == recipe
+    assert recipe.build(seed=7) == replace(options, seed=7)
+
+
+def test_a_recipe_names_several_methods_at_once() -> None:
+    text = "data: {train: imdb}\nattention: {method: bam}\nalignment: {method: gan}\ntraining: {seed: 5}\n"
+    recipe = read_recipe(text)
+    aligned = AlignmentAttention("gan", layers="all", attention="all", seed=5)
+    assert recipe.methods() == (BayesianAttention.bam(), aligned)
+    assert read_recipe(text, overrides=["attention.method=deterministic"]).methods() == (aligned,)
+    assert read_recipe(text, overrides=["alignment=null"]).methods() == (BayesianAttention.bam(),)
+    plain = read_recipe("data: {train: imdb}\nalignment:\n")
+    assert plain.alignment is None
+    assert read_recipe("data: {train: imdb}", overrides=["alignment.method=ot"]).alignment == AlignmentRecipe(
+        method="ot"
+    )
+    assert recipe.baseline().methods() == ()
+    assert read_recipe(recipe.dump()) == recipe
+
+
 def test_choices_are_those_of_what_they_configure() -> None:
     for key, kind in (
         ("posterior", bayesian.PosteriorFamily),
@@ -51,6 +101,12 @@ def test_choices_are_those_of_what_they_configure() -> None:
         ("kl_reduction", bayesian.KLReduction),
     ):
         assert choices(AttentionRecipe, key) == get_args(kind), key
+    for key, kind in (
+        ("method", alignment.AlignmentMethod),
+        ("reduction", alignment.AlignmentReduction),
+        ("discriminator", alignment.DiscriminatorKind),
+    ):
+        assert choices(AlignmentRecipe, key) == get_args(kind), key
     assert set(choices(TrainingRecipe, "schedule")) <= {item.value for item in SchedulerType}
     for name in choices(TrainingRecipe, "optimizer"):
         assert issubclass(
