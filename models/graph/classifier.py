@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probattn.data import NodeGraph
 from probattn.models.graph.network import GraphAttentionNetwork
+from probattn.models.graph.sparse import is_mostly_zero, matrix
 from probattn.sites import Edges
 
 
@@ -72,14 +73,27 @@ class NodeClassifier(PyroModule):
         self.net = net
         self.num_data = num_data
         self.label_name = label_name
-        # The graph moves with the network and is no part of its weights.
-        self.register_buffer("features", graph.features, persistent=False)
+        self._shape = (graph.num_nodes, graph.num_features)
+        # The graph moves with the network and is no part of its weights. Sparse features are kept in two dense parts,
+        # which any number of processes can share.
+        place, values = None, graph.features
+        if is_mostly_zero(graph.features):
+            entries = graph.features.to_sparse().coalesce()
+            place, values = entries.indices(), entries.values()
+        self.register_buffer("_feature_place", place, persistent=False)
+        self.register_buffer("_feature_values", values, persistent=False)
         self.register_buffer("edge_index", graph.edge_index, persistent=False)
+
+    @property
+    def features(self) -> Tensor:
+        """Features of the nodes, ``[N, F]``; sparse (COO) where few are not 0."""
+        place, values = self._feature_place, self._feature_values
+        return values if place is None else matrix(place, values, self._shape)
 
     @property
     def edges(self) -> Edges:
         """The graph's edges, where the network is."""
-        return Edges(self.edge_index, len(self.features))
+        return Edges(self.edge_index, self._shape[0])
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Runs the graph once; outside Pyro's handlers it only answers, announcing nothing.
@@ -118,11 +132,9 @@ class NodeClassifier(PyroModule):
         if nodes is None or nodes.dim() != 1 or nodes.dtype != torch.int64 or not len(nodes):
             got = f"keys {sorted(batch)}" if nodes is None else f"{nodes.dtype} {list(nodes.shape)}"
             raise ValueError(f"NodeClassifier: expected int64 node numbers [B] under 'nodes', got {got}")
-        first, last = int(nodes.min()), int(nodes.max())
-        if first < 0 or last >= len(self.features):
-            raise ValueError(
-                f"NodeClassifier: expected nodes 0..{len(self.features) - 1}, got {first}..{last}"
-            )
+        first, last, count = int(nodes.min()), int(nodes.max()), self._shape[0]
+        if first < 0 or last >= count:
+            raise ValueError(f"NodeClassifier: expected nodes 0..{count - 1}, got {first}..{last}")
         return nodes
 
 

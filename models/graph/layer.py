@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.models.graph.geometric import MessagePassing
+from probattn.models.graph.sparse import project
 from probattn.sites import BayesianAttention, EdgeAttentionSite, Edges, SiteSpec, UpwardChain
 
 
@@ -86,7 +87,7 @@ class GraphAttention(MessagePassing):
         target, :math:`a_{dst} \odot W h`, and its key what it brings as source, :math:`a_{src} \odot W h`: their sums
         over D are the two terms of :math:`\Phi`.
         """
-        value = F.linear(nodes, self.weight).view(len(nodes), self.heads, self.out_features)
+        value = project(nodes, self.weight).view(len(nodes), self.heads, self.out_features)
         return value, self.attend_target * value, self.attend_source * value
 
     def forward(
@@ -96,7 +97,7 @@ class GraphAttention(MessagePassing):
 
         Args:
             name: name of the Pyro site, where weights are latent.
-            nodes: features of the nodes, ``[N, F]``.
+            nodes: features of the nodes, ``[N, F]``, dense or sparse (COO).
             edges: E edges between the N nodes.
             observations: number of labels that the graph explains; see :class:`probattn.sites.EdgePosterior`.
 

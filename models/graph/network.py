@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.models.graph.layer import GraphAttention
+from probattn.models.graph.sparse import drop
 from probattn.sites import BayesianAttention, Edges, UpwardChain
 
 Layers = Literal["all", "first", "last"] | Sequence[int]
@@ -108,7 +109,7 @@ class GraphAttentionNetwork(nn.Module):
         """Logits of all nodes.
 
         Args:
-            features: ``[N, F]``.
+            features: ``[N, F]``, dense or coalesced sparse (COO).
             edges: with a self loop at every node, if a node is to see itself.
             observations: number of labels that the graph explains.
 
@@ -139,7 +140,7 @@ class GraphAttentionNetwork(nn.Module):
             site = f"{name}.attention"
             if name != LAYERS[0]:
                 state = F.elu(state)
-            state = F.dropout(state, self.options.dropout, self.training)
+            state = drop(state, self.options.dropout, self.training)
             state, weights[site] = layer(site, state, edges, observations=observations)
         return state, weights
 
