@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite
 
 
@@ -19,11 +20,15 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
     for name, parameter in model.named_parameters():
         line = f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.requires_grad}\n"
         digest.update(line.encode())
-    return {
+    described = {
         "class": _qualified_name(type(model)),
         "parameters": digest.hexdigest()[:16],
         "sites": {name: repr(site.method) for name, site in attention_sites(model).items()},
     }
+    aligned = {
+        name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, AlignmentFactor)
+    }
+    return described | ({"alignment": aligned} if aligned else {})
 
 
 def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite
 
 ParameterGroup = dict[str, Any]
@@ -23,15 +24,18 @@ SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """An optimiser of ``torch.optim`` over up to four parameter groups.
+    """An optimiser of ``torch.optim`` over up to six parameter groups.
 
-    The groups are ``pretrained`` and ``sites`` (the parameters that attention sites brought along and that no one has
-    trained before), each with a ``.no_decay`` twin for what is not decayed. Empty groups are left out.
+    The groups are ``pretrained``, ``sites`` (the parameters that attention sites brought along and that no one has
+    trained before) and ``alignment`` (the networks of alignment factors: discriminators, critics, navigators), each
+    with a ``.no_decay`` twin for what is not decayed. Empty groups are left out.
 
     Args:
         name: class in ``torch.optim``.
         learning_rate: of the network's own parameters, > 0.
         site_learning_rate: of the sites' parameters, > 0; None takes ``learning_rate``.
+        alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``learning_rate``, which in
+            fine-tuning would leave them where they began.
         weight_decay: >= 0.
         decay_biases_and_norms: decay parameters of fewer than two dimensions (biases, scales of norms) too.
         arguments: further arguments of the class.
@@ -49,6 +53,7 @@ class OptimizerOptions:
     name: str = "AdamW"
     learning_rate: float = 2e-5
     site_learning_rate: float | None = 1e-3
+    alignment_learning_rate: float | None = 1e-3
     weight_decay: float = 0.01
     decay_biases_and_norms: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -58,10 +63,10 @@ class OptimizerOptions:
             raise ValueError(
                 f"OptimizerOptions.learning_rate: expected a number > 0, got {self.learning_rate}"
             )
-        if self.site_learning_rate is not None and not self.site_learning_rate > 0:
-            raise ValueError(
-                f"OptimizerOptions.site_learning_rate: expected a number > 0 or None, got {self.site_learning_rate}"
-            )
+        for name in ("site_learning_rate", "alignment_learning_rate"):
+            rate = getattr(self, name)
+            if rate is not None and not rate > 0:
+                raise ValueError(f"OptimizerOptions.{name}: expected a number > 0 or None, got {rate}")
         if not self.weight_decay >= 0:
             raise ValueError(
                 f"OptimizerOptions.weight_decay: expected a number >= 0, got {self.weight_decay}"
@@ -95,9 +100,9 @@ class OptimizerOptions:
         return optimizer
 
     def _learning_rate(self, name: str) -> float:
-        if name.startswith("sites") and self.site_learning_rate is not None:
-            return self.site_learning_rate
-        return self.learning_rate
+        own = {"sites": self.site_learning_rate, "alignment": self.alignment_learning_rate}
+        rate = own.get(name.removesuffix(".no_decay"))
+        return self.learning_rate if rate is None else rate
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ class SchedulerOptions:
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by group name: the sites' own apart from the network's, the undecayed apart from both.
+    """Trainable parameters by group name: those of sites and of alignment apart, the undecayed apart from the others.
 
     Args:
         model: holds each parameter in one group, shared ones once.
@@ -168,22 +173,37 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
     Raises:
         ValueError: nothing to train.
     """
-    site_parameters = {
-        id(parameter)
-        for module in model.modules()
-        if isinstance(module, LatentSite)
-        for parameter in module.parameters()
-    }
-    names = ("pretrained", "pretrained.no_decay", "sites", "sites.no_decay")
+    kinds = {"sites": _ids(model, LatentSite), "alignment": _ids(model, AlignmentFactor)}
+    names = [name + twin for name in ("pretrained", *kinds) for twin in ("", ".no_decay")]
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
     for parameter in _trainable(model):
-        name = "sites" if id(parameter) in site_parameters else "pretrained"
+        name = next((kind for kind, ids in kinds.items() if id(parameter) in ids), "pretrained")
         decayed = decay_biases_and_norms or parameter.ndim > 1
         groups[name if decayed else f"{name}.no_decay"].append(parameter)
     groups = {name: parameters for name, parameters in groups.items() if parameters}
     if not groups:
         raise ValueError("the model has no trainable parameter: every one has requires_grad=False")
     return groups
+
+
+def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Trainable parameters without the networks of alignment factors, and those networks' own.
+
+    The two are clipped apart: these networks learn from the unweighted divergence, whose gradient says nothing about
+    the step of all others.
+
+    Args:
+        model: holds each parameter in one of the lists.
+    """
+    ids = _ids(model, AlignmentFactor)
+    parameters = list(_trainable(model))
+    others = [parameter for parameter in parameters if id(parameter) not in ids]
+    return others, [parameter for parameter in parameters if id(parameter) in ids]
+
+
+def _ids(model: nn.Module, kind: type[nn.Module]) -> set[int]:
+    modules = (module for module in model.modules() if isinstance(module, kind))
+    return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
 def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:

@@ -64,7 +64,8 @@ class SVIDriver:
         precision: "no" for the parameters' own, "bf16" or "fp16" for autocast ("fp16" needs a GPU).
         cpu: stay on the CPU where there is a GPU.
         accumulation: micro-batches per update, >= 1.
-        max_grad_norm: joint 2-norm at which gradients are clipped, > 0, or None.
+        max_grad_norm: joint 2-norm at which gradients are clipped, > 0, or None; the networks of alignment factors are
+            clipped apart from all others.
         seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
         log_every: updates between records, >= 1.
         eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,12 @@ from probattn.inference.configuration import (
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import NonFiniteThrough, StepTerms, accumulate_gradients, gradient_norm
-from probattn.inference.optimizers import SchedulerOptions, build_optimizer, learning_rates
+from probattn.inference.optimizers import (
+    SchedulerOptions,
+    build_optimizer,
+    learning_rates,
+    split_alignment,
+)
 
 if TYPE_CHECKING:
     from probattn.inference.svi import SVIDriver
@@ -45,8 +51,8 @@ class TrainingState:
         self.scheduler = _build_scheduler(driver, optimizer, total_steps)
         self.guarded = NonFiniteThrough(self.bare)
         self.module, self.optimizer = accelerator.prepare(self.guarded, optimizer)
-        self._norm = torch.zeros(())
-        self.parameters = [parameter for parameter in self.bare.parameters() if parameter.requires_grad]
+        self.parameters, self._alignment = split_alignment(self.bare)
+        self._norm = self._alignment_norm = torch.zeros(())
 
     def configuration(self) -> dict[str, Any]:
         """Model, optimiser and scheduler as a resumed run must find them."""
@@ -64,18 +70,22 @@ class TrainingState:
             batches: as many batches.
 
         Returns:
-            The means of the objective's parts and the gradient's norm.
+            The means of the objective's parts and the gradient's norm, without the networks of alignment factors unless
+            theirs is not finite.
         """
         sums = accumulate_gradients(self._accelerator, self.module, weights, batches)
         self._norm = gradient_norm(self._accelerator, self.parameters)
-        *values, norm = torch.cat([sums, self._norm.to(sums).reshape(1)]).tolist()
-        return StepTerms(*values), norm
+        self._alignment_norm = gradient_norm(self._accelerator, self._alignment)
+        norms = [norm.to(sums).reshape(1) for norm in (self._norm, self._alignment_norm)]
+        *values, norm, other = torch.cat([sums, *norms]).tolist()
+        return StepTerms(*values), norm if math.isfinite(other) else other
 
     def apply(self) -> dict[str, float]:
         """Clips and makes the update, clears the gradients; returns the learning rates it was made with."""
         limit = self._driver.max_grad_norm
         if limit is not None:
             clip_grads_with_norm_(self.parameters, limit, self._norm)
+            clip_grads_with_norm_(self._alignment, limit, self._alignment_norm)
         self.optimizer.step()
         rates = learning_rates(self.optimizer)
         skipped = self._accelerator.optimizer_step_was_skipped  # by a gradient scaler, which overflowed

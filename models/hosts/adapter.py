@@ -12,8 +12,8 @@ from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.windows import beside_heads, count_windows, in_batch
-from probattn.sites import AttentionMask, AttentionSite
+from probattn.models.hosts.windows import as_tokens, beside_heads, count_windows, in_batch
+from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function is registered with transformers."""
@@ -32,6 +32,8 @@ class HostedSite(nn.Module):
         calls: all calls of the module in a forward pass, in order.
         selected: those of them that are latent, by index; the site's own numbering follows this order.
         state: what the module's stack shares in a forward pass.
+        factor: what draws queries and keys together; None where nothing does.
+        aligned: the calls that it concerns, by index.
     """
 
     def __init__(
@@ -40,18 +42,21 @@ class HostedSite(nn.Module):
         calls: tuple[AttentionCall, ...],
         selected: tuple[int, ...],
         state: StackPass,
+        factor: AlignmentFactor | None = None,
+        aligned: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.site = site
+        self.factor = factor
         self.calls = calls
         self.selected = selected
+        self.aligned = aligned
         self.state = state
 
     def extra_repr(self) -> str:
-        """The calls' names, for ``print(network)``."""
-        if not self.selected:
-            return "deterministic"
-        return ", ".join(self.calls[index].name for index in self.selected)
+        """The names of the calls that are latent or aligned, for ``print(network)``."""
+        touched = sorted({*self.selected, *self.aligned})
+        return ", ".join(self.calls[index].name for index in touched) or "deterministic"
 
     def attend(
         self,
@@ -78,6 +83,8 @@ class HostedSite(nn.Module):
         read = read_mask(module, mask) if call.windowed else self.state.read(module, mask)
         # Read also where attention stays deterministic: a cross attention learns from it which queries are real.
         validity = self._validity(call, read, query, key)
+        if self.factor is not None and index in self.aligned:
+            self._align(self.factor, call, query, key, validity)
         if self.site is None or index not in self.selected:
             return eager_attention(module)(module, query, key, value, mask, **options)
         bias, position = read.bias, options.get("position_bias")
@@ -96,6 +103,22 @@ class HostedSite(nn.Module):
 
     def _windows(self, call: AttentionCall, query: Tensor) -> int:
         return count_windows(len(query), self.state.rows, call.name) if call.windowed else 1
+
+    def _align(
+        self,
+        factor: AlignmentFactor,
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask | None,
+    ) -> None:
+        """Announces the factor over the tokens of a datum, those of all its windows together."""
+        windows = self._windows(call, query)
+        tokens = (as_tokens(beside_heads(tensor, windows), windows) for tensor in (query, key))
+        if mask is None:
+            factor(call.name, *tokens)
+        else:
+            factor(call.name, *tokens, mask.query_valid, as_tokens(mask.key_valid, windows))
 
     def _latent(
         self,

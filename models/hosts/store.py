@@ -16,13 +16,15 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE
-from probattn.models.hosts.convert import conversion, convert
-from probattn.sites import BayesianAttention
+from probattn.models.hosts.convert import Conversion, conversion, convert
+from probattn.models.hosts.hosting import Method
+from probattn.sites import AlignmentAttention, BayesianAttention
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
 """The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
-FORMAT = 1
+FORMATS = (1, 2)
+"""Format 2 may hold alignment."""
 
 
 class StoredNetworkError(ValueError):
@@ -50,10 +52,9 @@ def save(net: PreTrainedModel, folder: Path | str) -> Path:
         raise FileExistsError(f"{target}: expected a new folder, it holds files; choose another or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     record = conversion(net)
-    described: dict[str, Any] = {"format": FORMAT, "class": type(net).__name__, "method": None}
+    described = {"format": FORMATS[0], "class": type(net).__name__, "method": None}
     if record is not None:
-        layers = record.layers if isinstance(record.layers, str) else list(record.layers)
-        described |= {"method": asdict(record.method), "layers": layers, "attention": record.attention}
+        described |= _describe(record)
     weights: dict[str, Tensor] = net.state_dict()
     draft = target.parent / f".{target.name}.{uuid.uuid4().hex}"
     draft.mkdir()
@@ -100,11 +101,11 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
     described = _description(source)
     try:
         net = _host(source, auto_class or _network_class(source, described["class"]), options)
-        if described["method"] is None:
+        methods = _methods(described)
+        if not methods:
             return net.eval()
         weights = load_file(source / WEIGHTS)
-        method = BayesianAttention(**described["method"])
-        convert(net, method, layers=described["layers"], attention=described["attention"])
+        convert(net, *methods, layers=described["layers"], attention=described["attention"])
         _fill_sites(net, weights, source)
     except StoredNetworkError:
         raise
@@ -112,6 +113,26 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoredNetworkError(f"{source}: cannot be read ({reason}); save it again") from error
     return net.eval()
+
+
+def _describe(record: Conversion) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "method": None if record.method is None else asdict(record.method),
+        "layers": record.layers if isinstance(record.layers, str) else list(record.layers),
+        "attention": record.attention,
+    }
+    if record.alignment is not None:
+        described |= {"format": FORMATS[1], "alignment": asdict(record.alignment)}
+    return described
+
+
+def _methods(described: dict[str, Any]) -> list[Method]:
+    methods: list[Method] = []
+    if described["method"] is not None:
+        methods.append(BayesianAttention(**described["method"]))
+    if described.get("alignment") is not None:
+        methods.append(AlignmentAttention(**described["alignment"]))
+    return methods
 
 
 def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
@@ -159,7 +180,7 @@ def _description(source: Path) -> dict[str, Any]:
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
         found = [described[name] for name in ("format", "class", "method")]
-        if found[2] is not None:
+        if found[2] is not None or described.get("alignment") is not None:
             found += [described[name] for name in ("layers", "attention")]
     except FileNotFoundError as error:
         raise StoredNetworkError(
@@ -167,9 +188,9 @@ def _description(source: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoredNetworkError(f"{file}: corrupt ({error})") from error
-    if found[0] != FORMAT:
+    if found[0] not in FORMATS:
         raise StoredNetworkError(
-            f"{file}: expected format {FORMAT}, got {found[0]!r}; another version wrote it"
+            f"{file}: expected format {' or '.join(map(str, FORMATS))}, got {found[0]!r}; another version wrote it"
         )
     return dict(described)
 

@@ -39,6 +39,23 @@ def in_batch(tensor: Tensor, rows: int) -> Tensor:
     return tensor if len(tensor) == rows else tensor.reshape(rows, -1, *tensor.shape[2:])
 
 
+def as_tokens(tensor: Tensor, windows: int) -> Tensor:
+    """``[B, W * H, T, ...]`` as ``[B, H, W * T, ...]``: the windows of :func:`beside_heads` one after the other.
+
+    Args:
+        tensor: queries, keys or a mask of them, windows beside heads.
+        windows: W.
+
+    Example:
+        >>> import torch
+        >>> as_tokens(torch.ones(2, 6, 4, 5), 3).shape
+        torch.Size([2, 2, 12, 5])
+    """
+    if windows == 1:
+        return tensor
+    return tensor.unflatten(1, (windows, -1)).transpose(1, 2).flatten(2, 3)
+
+
 def count_windows(rows: int, data: int | None, site: str) -> int:
     """W, from the rows ``B * W`` of a call.
 

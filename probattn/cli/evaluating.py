@@ -160,6 +160,7 @@ def _details(
     """What only a Bayesian network has: health of its sites, uncertain inputs, attention maps."""
     record = conversion(trained.model.net)
     assert record is not None
+    assert record.method is not None
     batches = trained.batches(data, options)
     spreads = weight_spreads(
         trained.model,

@@ -72,7 +72,8 @@ class TrainedModel:
     @property
     def is_bayesian(self) -> bool:
         """Whether its attention is latent."""
-        return conversion(self.model.net) is not None
+        record = conversion(self.model.net)
+        return record is not None and record.method is not None
 
     @property
     def class_names(self) -> tuple[str, ...]:

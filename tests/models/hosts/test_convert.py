@@ -65,9 +65,9 @@ def test_a_refusal_leaves_the_network_as_it_was(families, by_name):
     net, inputs = family.network(), family.inputs()
     before, keys = families.forward(net, inputs), list(net.state_dict())
     refused = [
-        (TypeError, "expected one attention method", ()),
-        (TypeError, "expected one attention method", (BayesianAttention(), BayesianAttention())),
-        (TypeError, "expected a BayesianAttention, got str", ("weibull",)),
+        (TypeError, "expected an attention method", ()),
+        (TypeError, "expected one BayesianAttention, got 2", (BayesianAttention(), BayesianAttention())),
+        (TypeError, "expected BayesianAttention or AlignmentAttention, got str", ("weibull",)),
         (ValueError, "decoder.*see the future; use upward='heads'", (families.POSITIONS,)),
     ]
     for error, message, methods in refused:
