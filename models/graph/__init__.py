@@ -5,6 +5,16 @@ It is not imported with :mod:`probattn.models`, so that nothing else needs torch
 
 from probattn.models.graph.classifier import NodeClassifier
 from probattn.models.graph.layer import GraphAttention
-from probattn.models.graph.network import GATOptions, GraphAttentionNetwork
+from probattn.models.graph.measures import LayerMeasures, distance_from_uniform, measure_attention
+from probattn.models.graph.network import GATOptions, GraphAttentionNetwork, LayerPass
 
-__all__ = ["GATOptions", "GraphAttention", "GraphAttentionNetwork", "NodeClassifier"]
+__all__ = [
+    "GATOptions",
+    "GraphAttention",
+    "GraphAttentionNetwork",
+    "LayerMeasures",
+    "LayerPass",
+    "NodeClassifier",
+    "distance_from_uniform",
+    "measure_attention",
+]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import pyro
 import torch
+from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.models.graph.geometric import MessagePassing
 from probattn.models.graph.sparse import project
-from probattn.sites import BayesianAttention, EdgeAttentionSite, Edges, SiteSpec, UpwardChain
+from probattn.sites import (
+    AlignmentFactor,
+    BayesianAttention,
+    EdgeAttentionSite,
+    Edges,
+    SiteSpec,
+    UpwardChain,
+)
 
 
 class GraphAttention(MessagePassing):
@@ -20,7 +31,8 @@ class GraphAttention(MessagePassing):
 
     per head. With ``method`` the weights are latent, :math:`w = S / \sum S` with S of
     :class:`probattn.sites.EdgeAttentionSite`, whose keys are :math:`a_{src} \odot W h_j`: what the source brings into
-    the score.
+    the score. With ``align`` the queries :math:`a_{dst} \odot W h_i` and the keys of all nodes are matched in
+    distribution, head by head.
 
     Args:
         in_features: F.
@@ -32,6 +44,7 @@ class GraphAttention(MessagePassing):
             own noise.
         method: options of latent attention; None for deterministic attention.
         chain: upward chain shared with other layers of as many heads.
+        align: factor of the queries and keys; None for none.
 
     Raises:
         ValueError: a size below 1, a share outside [0, 1), or ``upward="positions"``.
@@ -55,6 +68,7 @@ class GraphAttention(MessagePassing):
         dropout: float = 0.0,
         method: BayesianAttention | None = None,
         chain: UpwardChain | None = None,
+        align: AlignmentFactor | None = None,
     ) -> None:
         super().__init__(aggr="add", node_dim=0)
         for name, size in (("in_features", in_features), ("out_features", out_features), ("heads", heads)):
@@ -71,10 +85,11 @@ class GraphAttention(MessagePassing):
         self.latent = (
             None if method is None else EdgeAttentionSite(method, SiteSpec(heads, out_features), chain)
         )
+        self.align = align
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weights as Glorot and Bengio 2010 do (uniform), biases 0; a latent site keeps its own."""
+        """Draws weights as Glorot and Bengio 2010 do (uniform), biases 0; sites and factors keep their own."""
         super().reset_parameters()
         for parameter in (self.weight, self.attend_source, self.attend_target):
             nn.init.xavier_uniform_(parameter)
@@ -96,16 +111,17 @@ class GraphAttention(MessagePassing):
         """Attends.
 
         Args:
-            name: name of the Pyro site, where weights are latent.
+            name: name of the Pyro site, where weights are latent; that of a factor ends in ``.alignment``.
             nodes: features of the nodes, ``[N, F]``, dense or sparse (COO).
             edges: E edges between the N nodes.
-            observations: number of labels that the graph explains; see :class:`probattn.sites.EdgePosterior`.
+            observations: number of labels that the graph explains: the factor counts once for each, so that it keeps
+                its weight beside their mean; see also :class:`probattn.sites.EdgePosterior`.
 
         Returns:
             Output ``[N, H * D]`` or ``[N, D]``, and weights ``[E, H]`` before dropout.
 
         Raises:
-            RuntimeError: training latent weights without a driver.
+            RuntimeError: training latent weights or a factor without a driver.
             ValueError: features of the wrong width or number.
         """
         if nodes.shape != (edges.num_nodes, self.in_features):
@@ -113,6 +129,8 @@ class GraphAttention(MessagePassing):
                 f"{name}: expected features [{edges.num_nodes}, {self.in_features}] of nodes, got {list(nodes.shape)}"
             )
         value, query, key = self.features(nodes)
+        if self.align is not None:
+            self._align(self.align, name, query, key, observations)
         by_target = query.sum(dim=-1).index_select(0, edges.target)
         by_source = key.sum(dim=-1).index_select(0, edges.source)
         scores = F.leaky_relu(by_target + by_source, self.negative_slope)  # [E, H]
@@ -122,6 +140,16 @@ class GraphAttention(MessagePassing):
         output = self.propagate(edges.index, x=value, weights=kept)  # [N, H, D]
         output = output.flatten(1) if self.concat else output.mean(dim=1)
         return output + self.bias, weights
+
+    def _align(
+        self, align: AlignmentFactor, name: str, query: Tensor, key: Tensor, observations: int
+    ) -> None:
+        """Announces the factor of queries and keys ``[N, H, D]`` as that of one datum, ``[1, H, N, D]``."""
+        if align.weight == 0:  # not even the order in which gradients are summed may depend on it
+            query, key = query.detach(), key.detach()
+        scaled = pyro.poutine.scale(scale=float(observations)) if am_i_wrapped() else nullcontext()
+        with scaled:
+            align(name, query.transpose(0, 1)[None], key.transpose(0, 1)[None])
 
     def message(self, x_j: Tensor, weights: Tensor) -> Tensor:
         """The sources' values, weighted: ``[E, H, D]``."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,20 @@ from torch.nn import functional as F
 
 from probattn.models.graph.layer import GraphAttention
 from probattn.models.graph.sparse import drop
-from probattn.sites import BayesianAttention, Edges, UpwardChain
+from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
 
 Layers = Literal["all", "first", "last"] | Sequence[int]
 LAYERS = ("hidden", "output")
 """Names of the layers; their sites are ``hidden.attention`` and ``output.attention``."""
 
+ALIGNED_NODES = 512
+"""Nodes that stand for a graph's queries and keys in a divergence where the options say nothing: pairs of all nodes
+would not fit memory."""
+
 
 @dataclass(frozen=True)
 class GATOptions:
-    """Sizes and regularisation of the network (Velickovic et al. 2018, section 3.3, transductive).
+    """Sizes and regularisation of the network (Velickovic et al. 2018, section 3.3, transductive learning).
 
     Args:
         heads: of the hidden layer, concatenated.
@@ -51,6 +55,14 @@ class GATOptions:
                 raise ValueError(f"GATOptions.{name}: expected a share in [0, 1), got {getattr(self, name)}")
 
 
+class LayerPass(NamedTuple):
+    """One layer's part in a pass: the site's name, what the layer was given ``[N, F]``, its weights ``[E, H]``."""
+
+    site: str
+    inputs: Tensor
+    weights: Tensor
+
+
 class GraphAttentionNetwork(nn.Module):
     """Two graph attention layers with ELU between them: logits of every node.
 
@@ -59,7 +71,10 @@ class GraphAttentionNetwork(nn.Module):
         num_classes: C.
         options: sizes and regularisation.
         attention: options of latent attention; None for deterministic attention.
-        layers: which layers ``attention`` is for: "all", "first", "last", or numbers (0, 1; negative from the end).
+        alignment: options of a divergence between the queries and the keys of the nodes; None for none. Its
+            ``max_tokens`` counts nodes; None takes 512.
+        layers: which layers are latent or aligned: "all", "first", "last", or numbers (0, 1; negative from the end);
+            ``alignment.layers`` is heard first.
 
     Raises:
         ValueError: a layer that does not exist, or options that do not suit a graph.
@@ -77,6 +92,7 @@ class GraphAttentionNetwork(nn.Module):
         options: GATOptions | None = None,
         *,
         attention: BayesianAttention | None = None,
+        alignment: AlignmentAttention | None = None,
         layers: Layers = "all",
     ) -> None:
         super().__init__()
@@ -84,6 +100,7 @@ class GraphAttentionNetwork(nn.Module):
         self.in_features = in_features
         chosen = pick_layers(layers)
         chain = UpwardChain()
+        factors = _factors(alignment, layers, options, num_classes)
         sizes = (
             (in_features, options.features, options.heads, True),
             (options.heads * options.features, num_classes, options.output_heads, False),
@@ -100,6 +117,7 @@ class GraphAttentionNetwork(nn.Module):
                 method=attention if number in chosen else None,
                 # One chain rises through calls of one shape; heads that differ in number cannot share it.
                 chain=chain if options.heads == options.output_heads else None,
+                align=factors.get(number),
             )
             made.append(layer)
         self.hidden, self.output = made
@@ -117,32 +135,54 @@ class GraphAttentionNetwork(nn.Module):
             ``[N, C]``.
 
         Raises:
-            RuntimeError: training latent weights without a driver.
+            RuntimeError: training latent or aligned attention without a driver.
             ValueError: features of the wrong width.
         """
         return self._run(features, edges, observations)[0]
 
     @torch.no_grad()
-    def attention(self, features: Tensor, edges: Edges) -> dict[str, Tensor]:
-        """Attention weights ``[E, H]`` by site in evaluation mode; expected ones where they are latent."""
-        mode = self.training
+    def passes(self, features: Tensor, edges: Edges) -> list[LayerPass]:
+        """What each layer is given and how it attends, in evaluation mode; expected weights where they are latent."""
+        training = [module for module in self.modules() if module.training]
         self.eval()
         try:
             return self._run(features, edges, 1)[1]
         finally:
-            self.train(mode)
+            for module in training:
+                module.training = True
 
-    def _run(self, features: Tensor, edges: Edges, observations: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def attention(self, features: Tensor, edges: Edges) -> dict[str, Tensor]:
+        """Attention weights ``[E, H]`` by site, as :meth:`passes` finds them."""
+        return {found.site: found.weights for found in self.passes(features, edges)}
+
+    def _run(self, features: Tensor, edges: Edges, observations: int) -> tuple[Tensor, list[LayerPass]]:
         self.chain.clear()  # of a pass that ended early
-        weights: dict[str, Tensor] = {}
+        found: list[LayerPass] = []
         state = features
         for name, layer in zip(LAYERS, (self.hidden, self.output), strict=True):
-            site = f"{name}.attention"
-            if name != LAYERS[0]:
+            if found:
                 state = F.elu(state)
-            state = drop(state, self.options.dropout, self.training)
-            state, weights[site] = layer(site, state, edges, observations=observations)
-        return state, weights
+            inputs = drop(state, self.options.dropout, self.training)
+            site = f"{name}.attention"
+            state, weights = layer(site, inputs, edges, observations=observations)
+            found.append(LayerPass(site, inputs, weights))
+        return state, found
+
+
+def _factors(
+    alignment: AlignmentAttention | None, layers: Layers, options: GATOptions, num_classes: int
+) -> dict[int, AlignmentFactor]:
+    """The factors of the aligned layers, by number."""
+    if alignment is None:
+        return {}
+    if alignment.max_tokens is None:
+        alignment = replace(alignment, max_tokens=ALIGNED_NODES)
+    chosen = pick_layers(layers if alignment.layers is None else alignment.layers)
+    source = torch.Generator().manual_seed(alignment.seed)
+    sizes = ((options.heads, options.features), (options.output_heads, num_classes))
+    return {
+        number: alignment.build(*sizes[number], num_sites=len(chosen), generator=source) for number in chosen
+    }
 
 
 def pick_layers(layers: Layers) -> tuple[int, ...]:
