@@ -40,8 +40,8 @@ class GraphAttention(MessagePassing):
         heads: H.
         concat: concatenate the heads' outputs, ``[N, H * D]``, or average them, ``[N, D]``.
         negative_slope: of the leaky ReLU.
-        dropout: share of weights that are dropped in training, where they are deterministic; latent ones bring their
-            own noise.
+        dropout: share of weights that are dropped in training, latent ones too: it is the nodes' neighbourhoods that
+            are sampled so.
         method: options of latent attention; None for deterministic attention.
         chain: upward chain shared with other layers of as many heads.
         align: factor of the queries and keys; None for none.
@@ -82,11 +82,11 @@ class GraphAttention(MessagePassing):
         self.attend_source = nn.Parameter(torch.empty(heads, out_features))
         self.attend_target = nn.Parameter(torch.empty(heads, out_features))
         self.bias = nn.Parameter(torch.empty(heads * out_features if concat else out_features))
-        self.latent = (
-            None if method is None else EdgeAttentionSite(method, SiteSpec(heads, out_features), chain)
-        )
+        self.latent: EdgeAttentionSite | None = None
         self.align = align
         self.reset_parameters()
+        if method is not None:
+            self.make_latent(method, chain)
 
     def reset_parameters(self) -> None:
         """Draws weights as Glorot and Bengio 2010 do (uniform), biases 0; sites and factors keep their own."""
@@ -94,6 +94,18 @@ class GraphAttention(MessagePassing):
         for parameter in (self.weight, self.attend_source, self.attend_target):
             nn.init.xavier_uniform_(parameter)
         nn.init.zeros_(self.bias)
+
+    def make_latent(self, method: BayesianAttention, chain: UpwardChain | None = None) -> None:
+        """Makes the weights latent.
+
+        Args:
+            method: options of latent attention.
+            chain: upward chain shared with other layers of as many heads.
+
+        Raises:
+            ValueError: ``upward="positions"``.
+        """
+        self.latent = EdgeAttentionSite(method, SiteSpec(self.heads, self.out_features), chain)
 
     def features(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Values, queries and keys of the nodes, each ``[N, H, D]``.
@@ -134,9 +146,8 @@ class GraphAttention(MessagePassing):
         by_target = query.sum(dim=-1).index_select(0, edges.target)
         by_source = key.sum(dim=-1).index_select(0, edges.source)
         scores = F.leaky_relu(by_target + by_source, self.negative_slope)  # [E, H]
-        kept = weights = self._weights(name, scores, key, edges, observations)
-        if self.latent is None:
-            kept = F.dropout(weights, self.dropout, self.training)
+        weights = self._weights(name, scores, key, edges, observations)
+        kept = F.dropout(weights, self.dropout, self.training)
         output = self.propagate(edges.index, x=value, weights=kept)  # [N, H, D]
         output = output.flatten(1) if self.concat else output.mean(dim=1)
         return output + self.bias, weights

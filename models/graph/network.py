@@ -32,7 +32,7 @@ class GATOptions:
         features: of a hidden head.
         output_heads: of the output layer, averaged; 1 for Cora and Citeseer, 8 for Pubmed.
         dropout: of both layers' inputs.
-        attention_dropout: of deterministic attention weights.
+        attention_dropout: of the attention weights, latent ones too: each node sees a sample of its neighbours.
         negative_slope: of the leaky ReLU in the scores.
 
     Raises:
@@ -98,14 +98,12 @@ class GraphAttentionNetwork(nn.Module):
         super().__init__()
         self.options = options = GATOptions() if options is None else options
         self.in_features = in_features
-        chosen = pick_layers(layers)
-        chain = UpwardChain()
         factors = _factors(alignment, layers, options, num_classes)
         sizes = (
             (in_features, options.features, options.heads, True),
             (options.heads * options.features, num_classes, options.output_heads, False),
         )
-        made = []
+        made: list[GraphAttention] = []
         for number, (inputs, outputs, heads, concat) in enumerate(sizes):
             layer = GraphAttention(
                 inputs,
@@ -114,14 +112,16 @@ class GraphAttentionNetwork(nn.Module):
                 concat=concat,
                 negative_slope=options.negative_slope,
                 dropout=options.attention_dropout,
-                method=attention if number in chosen else None,
-                # One chain rises through calls of one shape; heads that differ in number cannot share it.
-                chain=chain if options.heads == options.output_heads else None,
                 align=factors.get(number),
             )
             made.append(layer)
         self.hidden, self.output = made
-        self.chain = chain
+        # One chain rises through calls of one shape; heads that differ in number cannot share it.
+        self.chain = UpwardChain()
+        shared = self.chain if options.heads == options.output_heads else None
+        if attention is not None:
+            for number in pick_layers(layers):  # after both layers: these begin alike, latent or not
+                made[number].make_latent(attention, shared)
 
     def forward(self, features: Tensor, edges: Edges, *, observations: int = 1) -> Tensor:
         """Logits of all nodes.

@@ -103,22 +103,17 @@ def test_queries_and_keys_sum_to_the_score():
     torch.testing.assert_close(layer("layer", nodes, edges)[1], edges.softmax(scores.t()).t())
 
 
-def test_dropout_is_of_deterministic_weights_only():
-    edges, nodes = random_graph()
-    layer = GraphAttention(FEATURES, 4, 2, dropout=0.5)
-    first, second = (layer("layer", nodes, edges)[0] for _ in range(2))
-    assert not torch.equal(first, second)
-    latent = GraphAttention(FEATURES, 4, 2, dropout=0.5, method=BayesianAttention())
-    guide = AttentionGuide(lambda: latent("layer", nodes, edges)[0])
-    torch.manual_seed(1)
-    log_value = guide()["layer"].log()
-    drawn = edges.softmax(log_value)[0, :, 0].t()
-    torch.manual_seed(1)
-    with guide:
-        output = guide.model()
-    value, _, _ = latent.features(nodes)
-    summed = edges.sum((drawn[..., None] * value[edges.source]).permute(1, 2, 0)).permute(2, 0, 1)
-    torch.testing.assert_close(output, summed.flatten(1) + latent.bias)
+@pytest.mark.parametrize("method", [None, BayesianAttention.bam(1e6)], ids=["deterministic", "latent"])
+def test_dropout_is_of_weights_after_they_are_normalised(method):
+    edges = Edges(torch.tensor([[0] * 4000, list(range(4000))]), 4000)
+    layer = GraphAttention(1, 1, dropout=0.75, method=method)
+    with torch.no_grad(), AttentionGuide(lambda: layer("layer", torch.ones(4000, 1), edges)) as guide:
+        output, weights = guide.model()
+    value = layer.features(torch.ones(1, 1))[0].item()
+    kept = output[:, 0] / value
+    assert set(kept.round().tolist()) == {0.0, 4.0}
+    assert kept.mean().item() == pytest.approx(1.0, abs=0.15)
+    torch.testing.assert_close(weights, torch.ones(4000, 1))
 
 
 def test_weights_start_as_glorot_has_it():

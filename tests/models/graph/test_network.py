@@ -102,9 +102,13 @@ def test_heads_of_one_number_share_an_upward_chain(graph):
         assert bool(terms.loss.isfinite())
 
 
+def test_latent_and_deterministic_networks_begin_alike(graph):
+    latent, plain = build(graph, BayesianAttention()), build(graph)
+    assert all(torch.equal(latent.get_parameter(name), value) for name, value in plain.named_parameters())
+
+
 def test_undriven_the_expectation_answers_and_training_is_refused(graph):
     latent, plain = build(graph, BayesianAttention()), build(graph)
-    plain.load_state_dict(latent.state_dict(), strict=False)
     batch = {"nodes": torch.arange(13)}
     torch.testing.assert_close(latent.eval()(batch), plain.eval()(batch))  # sigma 0: E[S] = exp(scores)
     with pytest.raises(RuntimeError, match=r"site 'hidden\.attention': training without a driver"):
