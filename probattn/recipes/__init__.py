@@ -4,7 +4,15 @@ from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
 from probattn.recipes.errors import RecipeError
-from probattn.recipes.loading import load_recipe, read_recipe, recipe_names
+from probattn.recipes.graph import (
+    GraphDataRecipe,
+    GraphNetworkRecipe,
+    GraphPredictionRecipe,
+    GraphRecipe,
+    GraphReportRecipe,
+)
+from probattn.recipes.graph_training import GraphTrainingRecipe
+from probattn.recipes.loading import load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.recipe import Recipe
@@ -16,6 +24,12 @@ __all__ = [
     "AttentionRecipe",
     "DataRecipe",
     "EarlyStoppingRecipe",
+    "GraphDataRecipe",
+    "GraphNetworkRecipe",
+    "GraphPredictionRecipe",
+    "GraphRecipe",
+    "GraphReportRecipe",
+    "GraphTrainingRecipe",
     "LimitsRecipe",
     "NetworkRecipe",
     "PredictionRecipe",
@@ -24,6 +38,7 @@ __all__ = [
     "ReportRecipe",
     "SourceRecipe",
     "TrainingRecipe",
+    "load_any_recipe",
     "load_recipe",
     "read_recipe",
     "recipe_names",

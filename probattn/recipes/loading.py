@@ -8,13 +8,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from probattn.data import DataError
 from probattn.data.errors import shown, suggestion
 from probattn.data.text_files import read_text
 from probattn.recipes.describe import section
 from probattn.recipes.errors import RecipeError
+from probattn.recipes.graph import GraphRecipe
 from probattn.recipes.problems import problems
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.yaml_nodes import Places, parse, parse_value
@@ -22,6 +23,7 @@ from probattn.recipes.yaml_nodes import Places, parse, parse_value
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+AnyRecipe = Recipe | GraphRecipe
 SUFFIXES = (".yaml", ".yml")
 ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("training", "steps"): "epochs"}
 """Keys that an override drops, because it says the same in another way."""
@@ -43,7 +45,7 @@ def recipe_names(folder: Traversable | None = None) -> tuple[str, ...]:
 def load_recipe(
     path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
 ) -> Recipe:
-    """Reads a recipe and checks all of it.
+    """Reads a recipe of texts and checks all of it; :func:`load_any_recipe` also takes one of a graph.
 
     Paths in it that are relative are relative to the current folder and come out absolute.
 
@@ -63,6 +65,29 @@ def load_recipe(
         >>> load_recipe("sentiment_babn", ["training.steps=100"]).training.steps
         100
     """
+    return _of_texts(load_any_recipe(path_or_name, overrides, folder=folder), str(path_or_name))
+
+
+def load_any_recipe(
+    path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
+) -> AnyRecipe:
+    """Reads a recipe of texts, or of a graph if it has a section ``graph``, and checks all of it.
+
+    Args:
+        path_or_name: a file that ends in .yaml or .yml, or the name of a recipe that comes with the library.
+        overrides: keys to replace, as ``training.learning_rate=1e-4``; the values are YAML.
+        folder: where named recipes are kept; by default the library's own.
+
+    Returns:
+        The recipe, every key filled in, paths absolute.
+
+    Raises:
+        RecipeError: no such recipe, or what is wrong with it, in one line.
+
+    Example:
+        >>> load_any_recipe("cora_ct", ["graph.name=citeseer"]).graph.name
+        'citeseer'
+    """
     where = str(path_or_name)
     if where.endswith(SUFFIXES):
         path = Path(where).expanduser()
@@ -70,7 +95,7 @@ def load_recipe(
             text = read_text(path)
         except DataError as error:
             raise RecipeError(where, [str(error).removeprefix(f"{path}").lstrip(": ")]) from None
-        return read_recipe(text, where, overrides, name=path.stem).resolved()
+        return _read(text, where, overrides, path.stem).resolved()
     folder = folder or _own_folder()
     names = recipe_names(folder)
     if where not in names:
@@ -79,13 +104,13 @@ def load_recipe(
         )
         raise RecipeError(where, [f"{said} ({', '.join(names)}){suggestion(where, names)}"])
     text = folder.joinpath(f"{where}.yaml").read_text(encoding="utf-8")
-    return read_recipe(text, where, overrides, name=where).resolved()
+    return _read(text, where, overrides, where).resolved()
 
 
 def read_recipe(
     text: str, where: str = "recipe", overrides: Sequence[str] = (), *, name: str | None = None
 ) -> Recipe:
-    r"""Makes a recipe of YAML text.
+    r"""Makes a recipe of texts from YAML.
 
     Args:
         text: the YAML.
@@ -107,21 +132,31 @@ def read_recipe(
         ...     print(error)
         recipe: unknown key 'lerning_rate' in training (line 2); did you mean 'learning_rate'?
     """
+    return _of_texts(_read(text, where, overrides, name), where)
+
+
+def _of_texts(recipe: AnyRecipe, where: str) -> Recipe:
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(where, ["expected a recipe of texts, got one of a graph"])
+    return recipe
+
+
+def _read(text: str, where: str, overrides: Sequence[str], name: str | None) -> AnyRecipe:
     content, places = parse(text, where)
     for override in overrides:
         _override(content, places, override, where)
     if name is not None:
         content.setdefault("name", re.sub(r"[^\w .-]", "-", name).lstrip(" .-_") or "run")
-    content = _without_empty_sections(content)
+    kind: type[AnyRecipe] = GraphRecipe if "graph" in content else Recipe
     try:
-        return Recipe.model_validate(content)
+        return kind.model_validate(_without_empty_sections(content, kind))
     except ValidationError as error:
-        raise RecipeError(where, problems(error, Recipe, places)) from None
+        raise RecipeError(where, problems(error, kind, places)) from None
 
 
-def _without_empty_sections(content: dict[str, Any]) -> dict[str, Any]:
+def _without_empty_sections(content: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
     """Leaves out sections of which only the name stands there."""
-    fields = Recipe.model_fields
+    fields = kind.model_fields
     return {
         key: value
         for key, value in content.items()

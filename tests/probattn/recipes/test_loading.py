@@ -9,6 +9,15 @@ from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
+GRAPHS = (
+    "cora_babn",
+    "cora_bam",
+    "cora_ct",
+    "cora_deterministic",
+    "cora_gan",
+    "pubmed_ct",
+    "pubmed_deterministic",
+)
 
 
 def said(path: Path | str, *overrides: str) -> str:
@@ -31,8 +40,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    assert recipe_names() == NAMES
-    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == set(NAMES)
+    assert recipe_names() == tuple(sorted((*NAMES, *GRAPHS)))
+    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {*NAMES, *GRAPHS}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,8 +160,8 @@ def test_what_is_no_override(file: Path, override: str, message: str) -> None:
 
 def test_recipes_that_are_not_there(file: Path) -> None:
     assert said("sentiment_babm") == (
-        "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (demo, sentiment_babn, "
-        "sentiment_bam, sentiment_deterministic, sentiment_paper); did you mean 'sentiment_bam'?"
+        "expected a file that ends in .yaml or .yml, or a recipe that comes with the library "
+        f"({', '.join(recipe_names())}); did you mean 'sentiment_bam'?"
     )
     assert said("my_first.yaml") == "no such file; did you mean 'my first.yaml'?"
 

@@ -197,7 +197,7 @@ def test_gradients_match_finite_differences(method):
 
 def test_two_calls_of_a_chain_rise_from_the_first():
     edges = Edges(torch.tensor([[0, 1, 2, 1], [0, 0, 0, 2]]), 3)
-    method, chain = BayesianAttention(), UpwardChain()
+    method, chain = BayesianAttention(rho=1.5), UpwardChain()
     first, second = (EdgeAttentionSite(method, SiteSpec(HEADS, SIZE), chain) for _ in range(2))
     (one, key), (two, _) = tensors(3, 4), tensors(3, 4, seed=1)
 
@@ -218,7 +218,7 @@ def test_two_calls_of_a_chain_rise_from_the_first():
     for site, name, scores, hidden in ((first, "first", one, lower), (second, "second", two, upper)):
         found = guide.trace.nodes[name]["infer"]["attention"].distribution.concentration[0, :, 0]
         rise = torch.nn.functional.softplus(mix(site.upward.concentration, hidden))
-        torch.testing.assert_close(found, 1.5 * rise + edges.softmax(scores.t()) + 0.05)
+        torch.testing.assert_close(found, method.rho * rise + edges.softmax(scores.t()) + method.floor)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""A recipe of node classification on a graph: all that a run depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from probattn.data import NodeGraph, load_planetoid
+from probattn.recipes.alignment import AlignmentRecipe
+from probattn.recipes.attention import AttentionRecipe
+from probattn.recipes.graph_training import GraphTrainingRecipe
+from probattn.recipes.section import Section
+from probattn.recipes.yaml_nodes import RecipeDumper
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.bayesian import BayesianAttention
+
+
+class GraphDataRecipe(Section):
+    """A citation graph, with its standard split and with a self loop at every node."""
+
+    name: Literal["cora", "citeseer", "pubmed"] = Field(description="Which graph.")
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` "
+        "names.",
+    )
+    normalise_rows: bool = Field(
+        default=True, description="Whether each node's features are divided by their sum."
+    )
+
+    def load(self) -> NodeGraph:
+        """Reads the graph.
+
+        Raises:
+            DataError: in one line, whatever is wrong with it.
+        """
+        graph = load_planetoid(self.name, self.folder)
+        return (graph.with_normalised_rows() if self.normalise_rows else graph).with_self_loops()
+
+    def resolved(self) -> GraphDataRecipe:
+        """The same, with the folder made absolute."""
+        if self.folder is None:
+            return self
+        return self.model_copy(update={"folder": str(Path(self.folder).expanduser().absolute())})
+
+
+class GraphNetworkRecipe(Section):
+    """The graph attention network of Velickovic et al. 2018."""
+
+    heads: int = Field(default=8, ge=1, description="Heads of the hidden layer, concatenated.")
+    features: int = Field(default=8, ge=1, description="Features of a hidden head.")
+    output_heads: int = Field(
+        default=1, ge=1, description="Heads of the output layer, averaged; 8 for Pubmed in the paper."
+    )
+    dropout: float = Field(default=0.6, ge=0, lt=1, description="Of both layers' inputs.")
+    attention_dropout: float = Field(default=0.6, ge=0, lt=1, description="Of the attention weights.")
+    negative_slope: float = Field(default=0.2, ge=0, description="Of the leaky ReLU in the scores.")
+
+
+class GraphPredictionRecipe(Section):
+    """How predictions are drawn."""
+
+    num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
+
+
+class GraphReportRecipe(Section):
+    """What the report shows."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
+        "compare.",
+    )
+    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
+    resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+
+
+class GraphRecipe(Section):
+    """All that a run on a graph depends on. What makes a recipe one of a graph is its section `graph`.
+
+    Example:
+        >>> recipe = GraphRecipe(graph={"name": "cora"}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.training.learning_rate
+        ((None, None), 0.005)
+    """
+
+    name: str = Field(
+        default="run",
+        pattern=r"^[A-Za-z0-9][\w .-]*$",
+        description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
+    )
+    output: str = Field(
+        default="runs/run",
+        min_length=1,
+        description="Folder of the run; `runs/` and its name where it is left out.",
+    )
+    graph: GraphDataRecipe = Field(description="The graph to train on and to measure on.")
+    network: GraphNetworkRecipe = Field(default=GraphNetworkRecipe(), description="The network.")
+    attention: AttentionRecipe = Field(
+        default=AttentionRecipe(),
+        description="The attention method; its keys are those of recipes for texts (`kind` has no effect, and "
+        "`upward: positions` is refused).",
+    )
+    alignment: AlignmentRecipe | None = Field(
+        default=None,
+        description="The alignment of queries and keys over the nodes, beside that method; null for none. Its keys are "
+        "those of recipes for texts; `max_tokens` counts nodes, 512 where it is null.",
+    )
+    training: GraphTrainingRecipe = Field(default=GraphTrainingRecipe(), description="How to train.")
+    prediction: GraphPredictionRecipe = Field(default=GraphPredictionRecipe(), description="How to predict.")
+    report: GraphReportRecipe = Field(default=GraphReportRecipe(), description="What to report.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("output") is None:
+            return value | {"output": f"runs/{value.get('name', 'run')}"}
+        return value
+
+    @model_validator(mode="after")
+    def _suits_a_graph(self) -> GraphRecipe:
+        method = self.attention.build()
+        if method is not None and method.has_upward_path and method.upward == "positions":
+            raise ValueError(
+                "attention.upward: expected 'heads', since nodes have no positions, got 'positions'"
+            )
+        return self
+
+    def methods(self) -> tuple[BayesianAttention | None, AlignmentAttention | None]:
+        """Options of latent attention and of alignment; None for what is not asked for."""
+        aligned = None if self.alignment is None else self.alignment.build(self.training.seed)
+        return self.attention.build(), aligned
+
+    def resolved(self) -> GraphRecipe:
+        """The same recipe with the graph's folder made absolute."""
+        return self.model_copy(update={"graph": self.graph.resolved()})
+
+    def dump(self) -> str:
+        """The recipe as YAML, every key written out."""
+        text: str = yaml.dump(
+            self.model_dump(), Dumper=RecipeDumper, sort_keys=False, allow_unicode=True, width=110
+        )
+        return text

@@ -1,0 +1,125 @@
+"""Recipes of graphs: those that come with the library, what they refuse, and who takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from probattn import AlignmentAttention, BayesianAttention
+from probattn.recipes import GraphRecipe, Recipe, RecipeError, load_any_recipe, load_recipe, recipe_names
+
+GRAPHS = [name for name in recipe_names() if name.startswith(("cora", "pubmed"))]
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.yaml"
+    path.write_text("graph:\n  name: cora\n  folder: files\nattention:\n  method: babn\n")
+    return path
+
+
+def said(path: Path | str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        load_any_recipe(path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_each_of_them_loads_and_round_trips(name: str, tmp_path: Path) -> None:
+    recipe = load_any_recipe(name)
+    assert isinstance(recipe, GraphRecipe)
+    assert (recipe.name, recipe.output) == (name, f"runs/{name}")
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.dump())
+    assert load_any_recipe(again) == recipe
+
+
+def test_they_have_the_settings_of_the_paper() -> None:
+    found = {name: load_any_recipe(name) for name in GRAPHS}
+    for name, recipe in found.items():
+        assert isinstance(recipe, GraphRecipe)
+        network, training = recipe.network, recipe.training
+        pubmed = name.startswith("pubmed")
+        assert (network.heads, network.features, network.output_heads) == (8, 8, 8 if pubmed else 1)
+        assert (network.dropout, network.attention_dropout) == (0.6, 0.6)
+        assert (training.learning_rate, training.weight_decay) == ((0.01, 1e-3) if pubmed else (0.005, 5e-4))
+        rule = training.early_stopping
+        assert rule is not None
+        assert (rule.metric, rule.mode, rule.patience, rule.also) == (
+            "log_likelihood",
+            "max",
+            100,
+            {"accuracy": "max"},
+        )
+
+
+def test_what_they_are_named_after() -> None:
+    def methods(name: str) -> tuple[BayesianAttention | None, AlignmentAttention | None]:
+        recipe = load_any_recipe(name)
+        assert isinstance(recipe, GraphRecipe)
+        return recipe.methods()
+
+    assert methods("cora_deterministic") == (None, None)
+    assert methods("cora_babn") == (BayesianAttention(), None)
+    assert methods("cora_bam") == (BayesianAttention.bam(), None)
+    for name in ("cora_ct", "cora_gan"):
+        bayesian, aligned = methods(name)
+        assert bayesian is None and aligned is not None
+        assert (aligned.method, aligned.weight) == (name.removeprefix("cora_"), 0.01)
+
+
+def test_a_section_graph_makes_it_one_of_a_graph(file: Path) -> None:
+    recipe = load_any_recipe(file, ["alignment.method=ot"])
+    assert isinstance(recipe, GraphRecipe)
+    assert recipe.name == "mine"
+    assert recipe.graph.folder == str(file.parent / "files")
+    assert all(recipe.methods())
+    assert isinstance(load_any_recipe("demo"), Recipe)
+
+
+def test_who_wants_texts_refuses_a_graph(file: Path) -> None:
+    with pytest.raises(RecipeError, match="expected a recipe of texts, got one of a graph"):
+        load_recipe(file)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "graph.name=corra",
+            "graph.name (override graph.name=corra): expected 'cora', 'citeseer' or 'pubmed', got",
+        ),
+        ("graph.nam=cora", "unknown key 'nam' in graph"),
+        ("data.train=imdb", "unknown key 'data'"),
+        ("training.epochs=0", "training.epochs (override training.epochs=0): expected a whole number"),
+        ("training.batch_size=2", "unknown key 'batch_size' in training"),
+        (
+            "network.dropout=1.0",
+            "network.dropout (override network.dropout=1.0): expected a number in [0, 1)",
+        ),
+        ("alignment.weight=-1", "alignment.weight (override alignment.weight=-1): expected a number"),
+        (
+            "alignment.method=tc",
+            "alignment.method (override alignment.method=tc): expected 'ct', 'ot', 'gan' or",
+        ),
+        ("attention.upward=positions", "attention.upward: expected 'heads', since nodes have no positions"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(file: Path, override: str, message: str) -> None:
+    assert message in said(file, override)
+
+
+def test_the_graph_must_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "none.yaml"
+    path.write_text("graph:\n  folder: files\n")
+    assert "missing key 'name' in graph" in said(path)
+
+
+def test_the_dump_is_plain_yaml() -> None:
+    recipe = load_any_recipe("cora_ct")
+    assert yaml.safe_load(recipe.dump())["training"]["early_stopping"]["also"] == {"accuracy": "max"}
