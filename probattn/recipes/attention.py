@@ -51,7 +51,7 @@ class AttentionRecipe(Section):
         description="Concentration k of the Weibull posterior: `learned` with `babn`, a number with `bam` (10 where it "
         "is left out). Unused by `lognormal`.",
     )
-    rho: float = Field(default=1.5, ge=0, description="Weight of the upward path in the concentration.")
+    rho: float = Field(default=4.0, ge=0, description="Weight of the upward path in the concentration.")
     sigma: float = Field(
         default=0.0,
         ge=0,

@@ -129,7 +129,7 @@ def test_positions_refuse_long_and_causal_inputs():
 
 def test_chain_serves_the_first_call_all_maps_and_the_last_call_one():
     chain = UpwardChain()
-    sites = [AttentionSite(BayesianAttention(), SiteSpec(2, 4), chain) for _ in range(3)]
+    sites = [AttentionSite(BayesianAttention(rho=1.5), SiteSpec(2, 4), chain) for _ in range(3)]
     scores = [torch.randn(1, 2, 3, 3) for _ in sites]
     softplus = torch.nn.functional.softplus
     state, expected = scores[0].softmax(-1), []
