@@ -5,6 +5,16 @@ are :class:`Results`, which :func:`write_results` and :func:`read_results` keep 
 :func:`write_report` shows.
 """
 
+from probattn.inference.report.alignment import (
+    HeadDistances,
+    TokenSample,
+    gather,
+    head_bandwidths,
+    head_distances,
+    site_alignments,
+)
+from probattn.inference.report.alignment_clouds import Projection, clouds
+from probattn.inference.report.alignment_records import Alignment, HeadCloud, SiteAlignment
 from probattn.inference.report.collect import (
     BayesianPredictions,
     DeterministicPredictions,
@@ -48,6 +58,14 @@ __all__ = [
     "confident_mistakes",
     "attention_example",
     "own_tokens",
+    "gather",
+    "head_bandwidths",
+    "head_distances",
+    "site_alignments",
+    "clouds",
+    "TokenSample",
+    "HeadDistances",
+    "Projection",
     "weight_spreads",
     "site_health",
     "training_curves",
@@ -61,6 +79,9 @@ __all__ = [
     "RiskCoverage",
     "PAvPUPoint",
     "SiteHealth",
+    "Alignment",
+    "SiteAlignment",
+    "HeadCloud",
     "Curve",
     "Example",
     "AttentionExample",

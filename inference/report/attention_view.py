@@ -22,6 +22,30 @@ CLIPPED = 0.99
 BETWEEN = "\N{MIDDLE DOT}"
 """Stands between the two texts of a pair in a title."""
 
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to look at a map.
+
+    Attributes:
+        name: field of the record.
+        heading: above the drawing.
+        title: what a screen reader says.
+        said: beside a number.
+        scale: of the packed integers.
+        digits: decimals of a number.
+        ramp: colours.
+    """
+
+    name: str
+    heading: str
+    title: str
+    said: str
+    scale: int
+    digits: int
+    ramp: str
+
+
 Option = tuple[str, str, str]
 
 
@@ -73,23 +97,21 @@ def attention_views(
 def _view(
     number: int, item: AttentionExample, labels: Mapping[str, str], to_json: Callable[[Any], Markup]
 ) -> AttentionView:
-    entries = [_entry(item, one, labels) for one in item.maps]
-    first, entry = item.maps[0], entries[0]
+    first = item.maps[0]
+    kinds = [kind for kind in _kinds(first) if getattr(first, kind.name)]
+    entries = [_entry(item, one, kinds, labels) for one in item.maps]
+    entry = entries[0]
     maps = tuple(
-        (
-            kind,
-            heading,
-            Markup(heatmap(item.queries, item.keys, values, top, kind, entry[f"{kind}_title"], item.second)),
-            words,
-        )
-        for kind, heading, values, top, words in (
-            ("mean", "Mean weight", first.mean, entry["mean_top"], entry["mean_words"]),
-            ("ratio", "Std / mean", first.ratio, entry["ratio_top"], entry["ratio_words"]),
-        )
+        (kind.name, kind.heading, Markup(_drawn(item, first, kind, entry)), entry[f"{kind.name}_words"])
+        for kind in kinds
     )
     payload = {
         "queries": list(map(printable, item.queries)),
         "keys": list(map(printable, item.keys)),
+        "kinds": [
+            {"name": kind.name, "said": kind.said, "scale": kind.scale, "digits": kind.digits}
+            for kind in kinds
+        ],
         "maps": entries,
     }
     text = printable(_whole(item))
@@ -114,7 +136,9 @@ def _whole(item: AttentionExample) -> str:
 
 def _answer(item: AttentionExample) -> str:
     example = item.example
-    words = f"{isolated(example.predicted)}, {example.probability:.0%} ± {100 * example.spread:.0f} points"
+    words = f"{isolated(example.predicted)}, {example.probability:.0%}"
+    if example.draws or example.spread:
+        words += f" ± {100 * example.spread:.0f} points"
     if example.label is None:
         return words
     return (
@@ -152,22 +176,50 @@ def _head_value(head: int | None) -> str:
     return "average" if head is None else str(head)
 
 
-def _entry(item: AttentionExample, one: AttentionMap, labels: Mapping[str, str]) -> dict[str, Any]:
+def _kinds(one: AttentionMap) -> tuple[Kind, ...]:
+    """What may be shown of a map, the left one first."""
+    latent = bool(one.ratio)
+    return (
+        Kind(
+            "baseline", "Deterministic", "Deterministic attention weights", "deterministic", 10_000, 4, "mean"
+        ),
+        Kind("mean", "Mean weight", "Posterior mean of the attention weights", "mean", 10_000, 4, "mean")
+        if latent
+        else Kind("mean", "Aligned", "Aligned attention weights", "aligned", 10_000, 4, "mean"),
+        Kind(
+            "ratio",
+            "Std / mean",
+            "Standard deviation over mean of the attention weights",
+            "std/mean",
+            1_000,
+            3,
+            "ratio",
+        ),
+    )
+
+
+def _drawn(item: AttentionExample, one: AttentionMap, kind: Kind, entry: Mapping[str, Any]) -> str:
+    values, top, title = getattr(one, kind.name), entry[f"{kind.name}_top"], entry[f"{kind.name}_title"]
+    return heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
+
+
+def _entry(
+    item: AttentionExample, one: AttentionMap, kinds: Sequence[Kind], labels: Mapping[str, str]
+) -> dict[str, Any]:
     place = f"{labels[one.site]}, {_head(one.head)}"
     entry: dict[str, Any] = {
         "site": one.site,
         "head": _head_value(one.head),
         "showing": f"Shown: {place}.",
         "strongest": _strongest(item, one),
-        "mean16": _packed(one.mean, 10_000),
-        "ratio16": _packed(one.ratio, 1_000),
-        "mean_title": f"Posterior mean of the attention weights, {place}",
-        "ratio_title": f"Standard deviation over mean of the attention weights, {place}",
     }
-    for kind, values in (("mean", one.mean), ("ratio", one.ratio)):
-        top, clipped = _top(values)
-        entry[f"{kind}_top"] = top
-        entry[f"{kind}_words"] = f"{top:.2f}{'+' if clipped else ''}"
+    weights = _top([*one.mean, *one.baseline])  # one scale for what is to be compared
+    for kind in kinds:
+        top, clipped = _top(one.ratio) if kind.name == "ratio" else weights
+        entry[f"{kind.name}16"] = _packed(getattr(one, kind.name), kind.scale)
+        entry[f"{kind.name}_title"] = f"{kind.title}, {place}"
+        entry[f"{kind.name}_top"] = top
+        entry[f"{kind.name}_words"] = f"{top:.2f}{'+' if clipped else ''}"
     return entry
 
 
@@ -186,10 +238,16 @@ def _strongest(item: AttentionExample, one: AttentionMap) -> str:
     words = [
         f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.queries[q], 24))}\N{RIGHT DOUBLE QUOTATION MARK} to "
         f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.keys[k], 24))}\N{RIGHT DOUBLE QUOTATION MARK} "
-        f"{value:.2f} (std/mean {one.ratio[q][k]:.2f})"
+        f"{value:.2f}{_beside(one, q, k)}"
         for value, q, k in cells[:3]
     ]
     return f"Largest weights: {', '.join(words)}."
+
+
+def _beside(one: AttentionMap, query: int, key: int) -> str:
+    if one.ratio:
+        return f" (std/mean {one.ratio[query][key]:.2f})"
+    return f" (deterministic {one.baseline[query][key]:.2f})" if one.baseline else ""
 
 
 def _packed(rows: Sequence[Sequence[float]], scale: int) -> str:

@@ -24,7 +24,7 @@ class Card:
     pair: str | None
     long: bool
     sure: Markup
-    spread: Markup
+    spread: Markup | None
     baseline: Markup | None
     draws: Markup | None
 
@@ -50,7 +50,7 @@ def _card(example: Example, data: str) -> Card:
         None if example.pair is None else printable(example.pair),
         len(text) + len(example.pair or "") > 420,
         exact(example.probability, f"{example.probability:.0%}"),
-        exact(example.spread, f"{100 * example.spread:.0f}"),
+        exact(example.spread, f"{100 * example.spread:.0f}") if example.draws else None,
         baseline,
         draws,
     )

@@ -20,7 +20,7 @@ class Example(Record):
         label: name of the true class, if known.
         predicted: name of the class with the highest mean probability.
         probability: that mean probability.
-        spread: standard deviation of that class's probability over the draws.
+        spread: standard deviation of that class's probability over the draws; 0 without draws.
         entropy: predictive entropy, nats.
         draws: the class's probability in each draw (the first hundred).
         baseline_predicted: the deterministic network's class.
@@ -44,19 +44,23 @@ class Example(Record):
 
 
 class AttentionMap(Record):
-    """Posterior weights of one head, or of the mean over heads (``head`` None), at one site.
+    """Attention weights of one head, or of the mean over heads (``head`` None), at one site.
 
     Attributes:
         site: the site's name.
         head: index of the head; None for the weights averaged over heads.
-        mean: posterior mean of W, rows are queries, columns keys, rounded to 4 decimals.
-        ratio: standard deviation over mean, rounded to 3 decimals; 0 where the mean is 0.
+        mean: posterior mean of W, rows are queries, columns keys, rounded to 4 decimals; of deterministic attention W
+            itself.
+        ratio: standard deviation over mean, rounded to 3 decimals; 0 where the mean is 0. Empty for deterministic
+            attention.
+        baseline: the weights of the deterministic baseline; empty where they are not shown.
     """
 
     site: str
     head: Count | None = None
     mean: tuple[tuple[Probability, ...], ...]
-    ratio: tuple[tuple[Annotated[float, Field(ge=0)], ...], ...]
+    ratio: tuple[tuple[Annotated[float, Field(ge=0)], ...], ...] = ()
+    baseline: tuple[tuple[Probability, ...], ...] = ()
 
 
 class AttentionExample(Record):
@@ -82,7 +86,9 @@ class AttentionExample(Record):
     def _shapes(self) -> AttentionExample:
         expected = (len(self.queries), len(self.keys))
         for item in self.maps:
-            for name, rows in (("mean", item.mean), ("ratio", item.ratio)):
+            for name, rows in (("mean", item.mean), ("ratio", item.ratio), ("baseline", item.baseline)):
+                if name != "mean" and not rows:
+                    continue
                 found = (len(rows), {len(row) for row in rows})
                 if found != (expected[0], {expected[1]}):
                     raise ValueError(

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
 
+Rows = tuple[tuple[float, ...], ...]
+
 
 def attention_example(
     example: Example,
@@ -19,6 +21,8 @@ def attention_example(
     keys: Sequence[str] | None = None,
     heads: Sequence[int] = (),
     second: int | None = None,
+    baseline: Mapping[str, Tensor] | None = None,
+    latent: bool = True,
     reason: Literal["chosen", "uncertain"] = "chosen",
 ) -> AttentionExample:
     """Mean and standard deviation over mean of the weights between an input's tokens, by site and head.
@@ -33,6 +37,8 @@ def attention_example(
         keys: the S tokens of the columns; those of the rows by default.
         heads: heads that get maps of their own.
         second: where the second text of a pair begins among the tokens.
+        baseline: the deterministic baseline's weights by site, ``[H, T, S]``, to stand beside.
+        latent: whether the weights vary; False for deterministic attention, whose maps have no standard deviation.
         reason: why the input is shown.
 
     Returns:
@@ -62,8 +68,12 @@ def attention_example(
             raise ValueError(
                 f"attention_example, site {site!r}: expected heads in 0..{draws.shape[1] - 1}, got {wrong[0]}"
             )
-        maps.append(_map(site, None, draws.mean(dim=1)))
-        maps += [_map(site, head, draws[:, head]) for head in heads]
+        beside = None if baseline is None else _checked(baseline, site, draws)
+        shown: list[tuple[int | None, Tensor, Tensor | None]] = [
+            (None, draws.mean(dim=1), None if beside is None else beside.mean(dim=0))
+        ]
+        shown += [(head, draws[:, head], None if beside is None else beside[head]) for head in heads]
+        maps += [_map(site, head, own, other, latent) for head, own, other in shown]
     return AttentionExample(
         example=example,
         reason=reason,
@@ -74,15 +84,31 @@ def attention_example(
     )
 
 
-def _map(site: str, head: int | None, draws: Tensor) -> AttentionMap:
+def _checked(baseline: Mapping[str, Tensor], site: str, draws: Tensor) -> Tensor:
+    found = baseline.get(site)
+    if found is None or found.shape != draws.shape[1:]:
+        got = "none" if found is None else list(found.shape)
+        raise ValueError(
+            f"attention_example, site {site!r}: expected weights {list(draws.shape[1:])} of the baseline, got {got}"
+        )
+    return found
+
+
+def _map(site: str, head: int | None, draws: Tensor, baseline: Tensor | None, latent: bool) -> AttentionMap:
     draws = draws.double().cpu()
     mean = draws.mean(dim=0).clamp(0, 1)  # [T, S]
     std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
     ratio = torch.where(mean > 0, std / mean.clamp_min(torch.finfo(mean.dtype).tiny), 0.0)
-    return AttentionMap(site=site, head=head, mean=_rows(mean, 4), ratio=_rows(ratio, 3))
+    return AttentionMap(
+        site=site,
+        head=head,
+        mean=_rows(mean, 4),
+        ratio=_rows(ratio, 3) if latent else (),
+        baseline=() if baseline is None else _rows(baseline.double().cpu().clamp(0, 1), 4),
+    )
 
 
-def _rows(values: Tensor, decimals: int) -> tuple[tuple[float, ...], ...]:
+def _rows(values: Tensor, decimals: int) -> Rows:
     return tuple(tuple(round(value, decimals) for value in row) for row in values.tolist())
 
 

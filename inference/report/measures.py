@@ -182,6 +182,7 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
 MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
     {
         "deterministic": "Deterministic",
+        "aligned": "Aligned",
         "bayesian_mean": "Bayesian, mean of draws",
         "bayesian_expectation": "Bayesian, expected weights",
     }
@@ -189,14 +190,19 @@ MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
 """Names of the models in tables."""
 
 MODEL_STYLES: Mapping[ModelKey, str] = MappingProxyType(
-    {"deterministic": "det", "bayesian_mean": "bay", "bayesian_expectation": "exp"}
+    {"deterministic": "det", "aligned": "bay", "bayesian_mean": "bay", "bayesian_expectation": "exp"}
 )
 """Their classes in the style sheet."""
 
 MODEL_LABELS: Mapping[ModelKey, str] = MappingProxyType(
-    {"deterministic": "deterministic", "bayesian_mean": "Bayesian", "bayesian_expectation": "expected"}
+    {
+        "deterministic": "deterministic",
+        "aligned": "aligned",
+        "bayesian_mean": "Bayesian",
+        "bayesian_expectation": "expected",
+    }
 )
-"""Their names beside lines."""
+"""Their names beside lines and before nouns."""
 
 ROLE_TITLES: Mapping[Role, str] = MappingProxyType(
     {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "foreign"}

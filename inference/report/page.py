@@ -11,11 +11,12 @@ from markupsafe import Markup
 
 from probattn.inference.durable import write_atomically
 from probattn.inference.report import figures
+from probattn.inference.report.alignment_view import alignment_view
 from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.markup import plain
-from probattn.inference.report.measures import ROLE_TITLES
+from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
 from probattn.inference.report.results import Results
 from probattn.inference.report.tables import sites, tables
 from probattn.inference.report.wording import findings, headline, opening, posterior_words
@@ -35,6 +36,7 @@ SECTIONS = (
     ("entropy", "Foreign inputs"),
     ("selective", "Trust"),
     ("attention", "Attention"),
+    ("alignment", "Queries and keys"),
     ("examples", "Inputs"),
     ("posterior", "Posterior"),
     ("training", "Training"),
@@ -86,6 +88,9 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "level": _level(found),
         "tables": tables(results),
         "models": {score.model for score in results.scores},
+        "aligned": results.contender == "aligned",
+        "contender": MODEL_TITLES[results.contender],
+        "contender_label": MODEL_LABELS[results.contender],
         "foreign": any(data.role != "in_domain" for data in results.data),
         "reliability": figures.reliability_figures(results),
         "entropy": figures.entropy_figures(results),
@@ -93,6 +98,7 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "pavpu": figures.pavpu_figures(results),
         "dropout": any(score.draws == "dropout" for score in results.scores),
         "attention": attention_views(results.attention, [s.site for s in results.health], _script_json),
+        "alignment": alignment_view(results),
         "uncertain": cards(results, results.uncertain),
         "mistakes": cards(results, results.mistakes),
         "sites": sites(results),
@@ -119,6 +125,7 @@ def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
         "entropy": context["entropy"],
         "selective": context["risk"] or context["pavpu"],
         "attention": context["attention"],
+        "alignment": context["alignment"],
         "examples": context["uncertain"] or context["mistakes"],
         "posterior": context["sites"],
         "training": context["training"],

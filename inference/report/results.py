@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probattn.inference.report.alignment_records import Alignment
 from probattn.inference.report.examples import AttentionExample, Example
 from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
 from probattn.inference.report.record import Count, Measure, ModelKey, Record, Role
@@ -80,12 +81,13 @@ class Results(Record):
         classes: class names by label.
         data: the data sets, the in-domain one first.
         scores: one entry per model and data set.
-        differences: Bayesian minus deterministic.
+        differences: Bayesian or aligned minus deterministic.
         health: the posterior, per site.
         curves: training curves.
         attention: inputs with attention maps.
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
+        alignment: how far queries and keys lie apart; None where that was not measured.
     """
 
     schema_version: Literal[1] = 1
@@ -99,6 +101,7 @@ class Results(Record):
     attention: tuple[AttentionExample, ...] = ()
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
+    alignment: Alignment | None = None
 
     @model_validator(mode="after")
     def _known_data(self) -> Results:
@@ -117,6 +120,12 @@ class Results(Record):
     def home(self) -> DataSet:
         """The data set of the task itself: the first in-domain one, or the first of all."""
         return next((item for item in self.data if item.role == "in_domain"), self.data[0])
+
+    @property
+    def contender(self) -> ModelKey:
+        """What the run is about and is compared with the baseline: the mean over draws, or an aligned network."""
+        aligned = any(score.model == "aligned" for score in self.scores)
+        return "aligned" if aligned else "bayesian_mean"
 
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from probattn.inference.report.evaluation import PredictedData
+from probattn.inference.report.evaluation import PredictedData, Predictions
 from probattn.inference.report.examples import Example
+from probattn.inference.report.record import ModelKey
 from probattn.metrics.functional import predictive_entropy
 
 SHOWN_DRAWS = 100
@@ -21,10 +22,11 @@ def describe(
     classes: Sequence[str],
     pairs: Sequence[str] | None = None,
 ) -> list[Example]:
-    """Records of single inputs, as the mean over draws predicts them.
+    """Records of single inputs, as the run's own network predicts them: the mean over draws, or an aligned network.
 
     Args:
-        item: predictions with ``"bayesian_mean"``; ``"deterministic"`` is shown beside it if there.
+        item: predictions with ``"bayesian_mean"``, draws among them, or ``"aligned"``, or else ``"deterministic"``,
+            which is otherwise shown beside it if there.
         rows: indices of the inputs.
         texts: all N inputs of the data set, as text.
         classes: names of the C classes.
@@ -34,11 +36,9 @@ def describe(
         One record a row.
 
     Raises:
-        ValueError: no Bayesian draws, or the numbers of texts, second texts or classes do not fit.
+        ValueError: no such predictions, or the numbers of texts, second texts or classes do not fit.
     """
-    predictions = item.models.get("bayesian_mean")
-    if predictions is None or predictions.draws is None:
-        raise ValueError(f"describe: expected posterior draws of {item.data.key!r}, got none")
+    predictions = _own(item)
     expected = tuple(predictions.probabilities.shape)
     if (len(texts), len(classes)) != expected:
         raise ValueError(
@@ -53,11 +53,14 @@ def describe(
 
 
 def _example(item: PredictedData, row: int, text: str, pair: str | None, classes: Sequence[str]) -> Example:
-    predictions, baseline = item.models["bayesian_mean"], item.models.get("deterministic")
-    assert predictions.draws is not None
+    predictions, baseline = _own(item), item.models.get("deterministic")
+    if baseline is predictions:
+        baseline = None
     probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
     winner = int(probabilities.argmax())
-    draws = predictions.draws[:, row, winner].double().cpu().clamp(0, 1)
+    draws = torch.zeros(0, dtype=torch.float64)
+    if predictions.source == "posterior" and predictions.draws is not None:
+        draws = predictions.draws[:, row, winner].double().cpu().clamp(0, 1)
     base = None if baseline is None else baseline.probabilities[row].double().cpu().clamp(0, 1)
     return Example(
         data=item.data.key,
@@ -76,9 +79,20 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
     )
 
 
+def _own(item: PredictedData) -> Predictions:
+    """What the run's own network predicted, not its baseline."""
+    preferred: tuple[ModelKey, ...] = ("bayesian_mean", "aligned", "deterministic")
+    own = next((item.models[model] for model in preferred if model in item.models), None)
+    if own is None or ("bayesian_mean" in item.models and own.draws is None):
+        raise ValueError(
+            f"describe: expected predictions of {item.data.key!r}, Bayesian ones with their posterior draws, got none"
+        )
+    return own
+
+
 def most_uncertain(item: PredictedData, count: int) -> list[int]:
-    """Rows with the highest predictive entropy of the mean over draws, the highest first; ties in order of rows."""
-    entropy = predictive_entropy(item.models["bayesian_mean"].probabilities.double())
+    """Rows with the highest predictive entropy, the highest first; ties in order of rows."""
+    entropy = predictive_entropy(_own(item).probabilities.double())
     return entropy.argsort(descending=True, stable=True)[:count].tolist()
 
 
@@ -86,6 +100,6 @@ def confident_mistakes(item: PredictedData, count: int) -> list[int]:
     """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
     if item.labels is None:
         return []
-    confidence, winner = item.models["bayesian_mean"].probabilities.double().cpu().max(dim=-1)
+    confidence, winner = _own(item).probabilities.double().cpu().max(dim=-1)
     wrong = torch.nonzero(winner != item.labels.cpu()).flatten()
     return wrong[confidence[wrong].argsort(descending=True, stable=True)][:count].tolist()

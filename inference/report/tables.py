@@ -11,7 +11,7 @@ from probattn.inference.report.charts.glyphs import bar_glyph, interval_glyph
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measurements import Difference
 from probattn.inference.report.measures import ROLE_TITLES, TEXTS
-from probattn.inference.report.record import MEASURES, MODELS, Measure
+from probattn.inference.report.record import MEASURES, MODELS, Measure, ModelKey
 from probattn.inference.report.results import DataSet, Results
 from probattn.inference.report.wording import COLLAPSED
 
@@ -69,11 +69,12 @@ def _measured(results: Results, data: DataSet, measure: Measure) -> bool:
 def _row(results: Results, data: DataSet, measure: Measure, *, explain: bool) -> Row:
     text = TEXTS[measure]
     values = []
-    for model in MODELS:
+    models: tuple[ModelKey, ...] = ("deterministic", results.contender, "bayesian_expectation")
+    for model in models:
         score = results.score(model, data.key)
         value = score.measure(measure) if score else None
         values.append(exact(value, text.value(value)))
-    gaps = [_gap(results.difference(measure, model, data.key)) for model in MODELS[1:]]
+    gaps = [_gap(results.difference(measure, model, data.key)) for model in models[1:]]
     meaning = f"{text.meaning}; {text.better} is better" if explain else f"{text.better} is better"
     return Row(text.title, meaning, values[0], values[1], gaps[0], values[2], gaps[1])
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.measurements import Difference
-from probattn.inference.report.measures import TEXTS, listed
+from probattn.inference.report.measures import MODEL_LABELS, TEXTS, listed
 from probattn.inference.report.record import MEASURES, Measure
 from probattn.inference.report.results import DataSet, Results
 
@@ -48,11 +48,11 @@ class Finding:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Comparisons of the mean over draws with the deterministic baseline, in the order of data sets and measures."""
+    """Comparisons of the run's own network with the deterministic baseline, in the order of data sets and measures."""
     found = []
     for data in results.data:
         for measure in MEASURES:
-            difference = results.difference(measure, "bayesian_mean", data.key)
+            difference = results.difference(measure, results.contender, data.key)
             if difference is not None:
                 found.append(_finding(results, data, difference))
     return found
@@ -96,7 +96,8 @@ def interval_words(difference: Difference) -> str:
 
 
 def headline(found: list[Finding]) -> str:
-    """The title: gains and losses whose intervals exclude 0, and nothing else."""
+    """The title: gains and losses whose intervals exclude 0, and nothing else; there must be a finding."""
+    name = MODEL_LABELS[found[0].difference.model]
     said: dict[str, list[str]] = {"better": [], "worse": []}
     for role, measure in HEADLINE:
         for finding in found:
@@ -105,25 +106,26 @@ def headline(found: list[Finding]) -> str:
                 said[finding.verdict].append(finding.claim[0].lower() + finding.claim[1:])
     gains, losses = listed(said["better"]), listed(said["worse"])
     if gains and losses:
-        return f"Here, Bayesian attention is {gains}, but {losses}."
+        return f"Here, {name} attention is {gains}, but {losses}."
     if gains or losses:
-        return f"Here, Bayesian attention is {gains or losses}."
-    return "No clear difference between Bayesian and deterministic attention here."
+        return f"Here, {name} attention is {gains or losses}."
+    return f"No clear difference between {name} and deterministic attention here."
 
 
 def opening(results: Results) -> str:
     """The paragraph under the title: accuracy first, whatever it is."""
     data = results.home
     place = f"{data.size:,} examples of {isolated(data.title)}"
-    ours, base = results.score("bayesian_mean", data.key), results.score("deterministic", data.key)
+    model = results.contender
+    ours, base = results.score(model, data.key), results.score("deterministic", data.key)
     if ours is None or ours.accuracy is None:
         return f"{isolated(results.run.network)} was measured on {place}."
     text = TEXTS["accuracy"]
-    words = f"Of {place}, Bayesian attention got {text.value(ours.accuracy)} right"
+    words = f"Of {place}, {MODEL_LABELS[model]} attention got {text.value(ours.accuracy)} right"
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
     words += f" and deterministic attention {text.value(base.accuracy)}"
-    difference = results.difference("accuracy", "bayesian_mean", data.key)
+    difference = results.difference("accuracy", model, data.key)
     if difference is None:
         return f"{words}."
     verdict = text.verdict(difference.low, difference.high)

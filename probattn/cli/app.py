@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,25 +11,24 @@ import typer
 from rich.console import Console
 
 import probattn
+from probattn.cli.description import describe_run
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
-from probattn.cli.evaluating import evaluate_run, now, package_versions, predict_texts
+from probattn.cli.evaluating import evaluate_run
 from probattn.cli.networks import load_any
 from probattn.cli.processes import Processes, launched
+from probattn.cli.showing import predict_texts
 from probattn.cli.tables import predictions_table, results_table
 from probattn.cli.trained import BASELINE, MODEL, EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
-from probattn.inference.records import read_records
 from probattn.inference.report import (
     Example,
     Results,
-    RunDescription,
     read_results,
     write_report,
     write_results,
 )
 from probattn.models import inspect as inspect_network
 from probattn.recipes import NetworkRecipe, Recipe, load_recipe
-from probattn.sites.bayesian import BayesianAttention
 
 RESULTS = "metrics.json"
 REPORT = "report.html"
@@ -188,11 +186,11 @@ def demo(
 def _evaluate(run: Path, baseline_run: Path | None) -> Results:
     recipe = _recipe_of(run)
     trained = load_model(run)
-    baseline = _baseline(run, baseline_run) if trained.is_bayesian else None
+    baseline = _baseline(run, baseline_run) if trained.is_converted else None
     data = {str(role): item for role, item in recipe.data.load().roles().items()}
     options = EvaluationOptions.of(recipe)
     results = evaluate_run(
-        trained, baseline, data, _description(run, recipe, trained, len(data["train"])), options
+        trained, baseline, data, describe_run(run, recipe, trained, len(data["train"])), options
     )
     write_results(results, run / RESULTS)
     return results
@@ -226,45 +224,10 @@ def _baseline(run: Path, given: Path | None) -> TrainedModel | None:
     if given is None and not (folder / MODEL).is_dir():
         return None
     found = load_model(folder)
-    if found.is_bayesian:
-        raise CommandError(f"{folder}: expected a deterministic run as baseline, its attention is Bayesian")
+    if found.is_converted:
+        kind = "Bayesian" if found.is_bayesian else "aligned"
+        raise CommandError(f"{folder}: expected a deterministic run as baseline, its attention is {kind}")
     return found
-
-
-def _description(run: Path, recipe: Recipe, trained: TrainedModel, train_size: int) -> RunDescription:
-    records = read_records(run / "metrics.jsonl")
-    last = records[-1] if records else {}
-    return RunDescription(
-        name=recipe.name,
-        method=_method_words(recipe),
-        network=recipe.network.name,
-        data=recipe.data.train.source,
-        train_size=train_size,
-        steps=int(last.get("step", 0)),
-        seconds=float(last.get("seconds", 0.0)),
-        num_samples=recipe.prediction.num_samples,
-        device=f"{trained.device.type}, {recipe.training.precision} autocast".replace(
-            "no autocast", "float32"
-        ),
-        seed=recipe.training.seed,
-        created=now(),
-        versions=package_versions(),
-        recipe=(run / RECIPE).read_text(encoding="utf-8"),
-        commands=(f"probattn train {run / RECIPE} --output NEW_FOLDER", "probattn report NEW_FOLDER"),
-    )
-
-
-def _method_words(recipe: Recipe) -> str:
-    method = recipe.attention.build()
-    if method is None:
-        return "deterministic attention"
-    defaults = BayesianAttention()
-    changed = [
-        f"{option.name} {getattr(method, option.name)}"
-        for option in fields(method)
-        if getattr(method, option.name) != getattr(defaults, option.name)
-    ]
-    return f"{recipe.attention.method.upper()}, " + (", ".join(changed) if changed else "default options")
 
 
 def _free_folder(folder: Path) -> Path:

@@ -7,7 +7,11 @@ from rich.table import Table
 
 from probattn.inference.report import MODEL_TITLES, TEXTS, Example, Measure, ModelKey, Results
 
-HEADINGS: dict[ModelKey, str] = {"deterministic": "deterministic", "bayesian_mean": "Bayesian"}
+HEADINGS: dict[ModelKey, str] = {
+    "deterministic": "deterministic",
+    "aligned": "aligned",
+    "bayesian_mean": "Bayesian",
+}
 SHOWN: tuple[Measure, ...] = (
     "accuracy",
     "matthews",
@@ -22,8 +26,9 @@ SHOWN: tuple[Measure, ...] = (
 )
 
 
-def results_table(results: Results, model: ModelKey = "bayesian_mean") -> Table:
-    """Deterministic against Bayesian, measure by measure, with the difference and its 95% interval."""
+def results_table(results: Results, model: ModelKey | None = None) -> Table:
+    """Deterministic against the run's own network, measure by measure, with the difference and its 95% interval."""
+    model = model or results.contender
     compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("data", no_wrap=True)

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from probattn.cli.errors import CommandError
 from probattn.cli.networks import quiet_loading
 from probattn.data import PadCollate, TextDataset, TokenizedTexts
+from probattn.inference.report import ModelKey
 from probattn.models import Classifier, load
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import Recipe, ReportRecipe
@@ -70,15 +71,38 @@ class TrainedModel:
     folder: Path
 
     @property
+    def net(self) -> PreTrainedModel:
+        """The Hugging Face network itself."""
+        return cast(PreTrainedModel, self.model.net)
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether its attention is not just deterministic."""
+        return self.is_bayesian or self.is_aligned
+
+    @property
     def is_bayesian(self) -> bool:
         """Whether its attention is latent."""
-        record = conversion(self.model.net)
+        record = conversion(self.net)
         return record is not None and record.method is not None
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether its queries and keys were drawn together."""
+        record = conversion(self.net)
+        return record is not None and record.alignment is not None
+
+    @property
+    def key(self) -> ModelKey:
+        """What it is called in records: latent attention comes before alignment."""
+        if self.is_bayesian:
+            return "bayesian_mean"
+        return "aligned" if self.is_aligned else "deterministic"
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the outputs."""
-        names = cast(dict[int, str], cast(PreTrainedModel, self.model.net).config.id2label)
+        names = cast(dict[int, str], self.net.config.id2label)
         return tuple(names[index] for index in range(len(names)))
 
     @property
@@ -88,7 +112,7 @@ class TrainedModel:
 
     def batches(self, data: TextDataset, options: EvaluationOptions) -> DataLoader[Any]:
         """Batches of a data set, in order."""
-        config = self.model.net.config
+        config = self.net.config
         rows = TokenizedTexts(data, self.tokenizer, max_length=options.max_length, config=config)
         return DataLoader(rows, batch_size=options.batch_size, collate_fn=PadCollate(self.tokenizer))
 

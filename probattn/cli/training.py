@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
+from probattn.cli.aligning import check_projection
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
 from probattn.cli.processes import Processes
@@ -52,8 +53,9 @@ def prepare(recipe: Recipe) -> Prepared:
 
     Raises:
         DataError: the data are not what the recipe says.
-        CommandError: the network cannot be loaded.
+        CommandError: the network cannot be loaded, or a figure not be drawn.
     """
+    check_projection(recipe)
     task = recipe.data.load()
     tokenizer = load_tokenizer(recipe.network)
     network = load_classifier(recipe.network, task.label_names, seed=recipe.training.seed)
@@ -68,21 +70,21 @@ def prepare(recipe: Recipe) -> Prepared:
     return Prepared(recipe, task, tokenizer, roles["train"], roles["validation"])
 
 
-def build_model(prepared: Prepared, *, bayesian: bool) -> Classifier:
-    """The recipe's network as a Pyro program, its attention latent or not; same seed, same initial weights.
+def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
+    """The recipe's network as a Pyro program, or its deterministic baseline; same seed, same initial weights.
 
     Raises:
-        CommandError: the network's attention cannot be made latent as asked.
+        CommandError: the network's attention cannot be made latent or aligned as asked.
     """
     recipe = prepared.recipe
     seed = recipe.training.seed
     net = load_classifier(recipe.network, prepared.task.label_names, seed=seed)
-    method = recipe.attention.build()
-    if bayesian and method is not None:
+    methods = () if baseline else recipe.methods()
+    if methods:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             try:
-                convert(net, method, layers=recipe.attention.layers, attention=recipe.attention.kind)
+                convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
             except (TypeError, ValueError) as error:
                 raise CommandError(f"network {recipe.network.name!r}: {one_line(error)}") from error
     return Classifier(net, num_data=len(prepared.train))
@@ -91,7 +93,7 @@ def build_model(prepared: Prepared, *, bayesian: bool) -> Classifier:
 def train_run(
     prepared: Prepared, folder: Path, *, resume: bool = False, quiet: bool = False
 ) -> dict[str, FitResult]:
-    """Trains what the recipe asks for: its network and, beside a Bayesian one, the deterministic baseline.
+    """Trains what the recipe asks for: its network and, beside a Bayesian or aligned one, the deterministic baseline.
 
     Args:
         prepared: recipe and data.
@@ -108,16 +110,16 @@ def train_run(
     recipe = prepared.recipe
     processes = Processes(cpu=recipe.training.device == "cpu")
     _check_folder(recipe, folder, resume)
-    bayesian = recipe.attention.build() is not None
     results: dict[str, FitResult] = {}
-    parts = [(BASELINE, folder / BASELINE, False)] if bayesian and recipe.report.baseline else []
-    parts.append((MODEL, folder, bayesian))
-    models = {name: build_model(prepared, bayesian=latent) for name, _, latent in parts}
+    parts = [(MODEL, folder)]
+    if recipe.methods() and recipe.report.baseline:
+        parts.insert(0, (BASELINE, folder / BASELINE))
+    models = {name: build_model(prepared, baseline=name == BASELINE) for name, _ in parts}
     with processes.first_writes() as writes:
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
-    for name, place, _ in parts:
+    for name, place in parts:
         results[name] = _fit(prepared, models[name], place, resume=resume, quiet=quiet)
         with processes.first_writes() as writes:
             if writes:
@@ -130,7 +132,7 @@ def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, q
     driver = SVIDriver(
         model,
         guide=AttentionGuide(model),
-        **_schedules(training),
+        **_schedules(prepared.recipe),
         batch_size=training.batch_size,
         collate=PadCollate(prepared.tokenizer),
         precision=training.precision,
@@ -166,13 +168,15 @@ def _save(prepared: Prepared, model: Classifier, target: Path) -> None:
     prepared.tokenizer.save_pretrained(target)
 
 
-def _schedules(training: TrainingRecipe) -> dict[str, Any]:
+def _schedules(recipe: Recipe) -> dict[str, Any]:
+    training = recipe.training
     return {
         "optimizer": OptimizerOptions(
             training.optimizer_class,
             training.learning_rate,
             training.site_learning_rate,
-            training.weight_decay,
+            alignment_learning_rate=None if recipe.alignment is None else recipe.alignment.learning_rate,
+            weight_decay=training.weight_decay,
             arguments=training.optimizer_arguments,
         ),
         "scheduler": SchedulerOptions(training.schedule, warmup_fraction=training.warmup),

@@ -59,6 +59,15 @@ class ReportRecipe(Section):
     map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
         default="last", description="Layers whose attention maps are shown."
     )
+    alignment_texts: int = Field(
+        default=64,
+        ge=0,
+        description="Test texts over which queries and keys are compared, where the recipe aligns them.",
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        default="pca",
+        description="How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn.",
+    )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
     )

@@ -48,16 +48,13 @@ function setUp(example) {
   }
 
   function show(map) {
-    if (!map.mean) {
-      map.mean = numbers(map.mean16, 10000);
-      map.ratio = numbers(map.ratio16, 1000);
-    }
+    if (!map.mean) data.kinds.forEach(({ name, scale }) => { map[name] = numbers(map[name + "16"], scale); });
     current = map;
-    ["mean", "ratio"].forEach((kind, index) => {
-      const href = picture(map[kind], rows, columns, map[kind + "_top"] || 1);
+    data.kinds.forEach(({ name }, index) => {
+      const href = picture(map[name], rows, columns, map[name + "_top"] || 1);
       svgs[index].querySelector("image").setAttribute("href", href);
-      svgs[index].setAttribute("aria-label", map[kind + "_title"]);
-      example.querySelector(`.ramp.${kind} .top`).textContent = map[kind + "_words"];
+      svgs[index].setAttribute("aria-label", map[name + "_title"]);
+      example.querySelector(`.ramp.${name} .top`).textContent = map[name + "_words"];
     });
     example.querySelector(".showing").textContent = map.showing;
     readout.textContent = map.strongest;
@@ -83,8 +80,8 @@ function setUp(example) {
         if (label) label.classList.add("on");
       });
     });
-    readout.textContent = `${quoted(data.queries[cell[0]])} attends to ${quoted(data.keys[cell[1]])}: ` +
-      `mean ${current.mean[index].toFixed(4)}, std/mean ${current.ratio[index].toFixed(3)}`;
+    const said = data.kinds.map((kind) => `${kind.said} ${current[kind.name][index].toFixed(kind.digits)}`);
+    readout.textContent = `${quoted(data.queries[cell[0]])} attends to ${quoted(data.keys[cell[1]])}: ${said.join(", ")}`;
   }
 
   svgs.forEach((svg) => {

@@ -5,6 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from probattn.inference.report.alignment import TokenSample, head_bandwidths, site_alignments
+from probattn.inference.report.alignment_clouds import clouds
+from probattn.inference.report.alignment_records import Alignment
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.maps import attention_example
 from probattn.inference.report.measurements import Curve, SiteHealth
@@ -101,6 +104,29 @@ def curves() -> tuple[Curve, ...]:
     return tuple(made)
 
 
+def alignment() -> Alignment:
+    """Queries and keys of two networks at two calls of three heads, the second network's closer together."""
+    generator = torch.Generator().manual_seed(9)
+    names = [f"net.bert.encoder.layer.{layer}.attention.self" for layer in (0, 5)]
+    valid = torch.arange(7) < torch.randint(4, 8, (10, 1), generator=generator)
+    base = {name: torch.randn(2, 10, 3, 7, 4, generator=generator) for name in names}
+    samples = {
+        model: {name: TokenSample(query, key + shift, valid, valid) for name, (query, key) in base.items()}
+        for model, shift in (("deterministic", 2.0), ("bayesian_mean", 0.4))
+    }
+    bandwidths = {name: head_bandwidths(sample) for name, sample in samples["deterministic"].items()}
+    return Alignment(
+        texts=10,
+        bandwidth_of="deterministic",
+        sites=tuple(
+            site for model, found in samples.items() for site in site_alignments(found, bandwidths, model)
+        ),
+        clouds=tuple(
+            cloud for model, found in samples.items() for cloud in clouds(found[names[1]], model, names[1])
+        ),
+    )
+
+
 def make_results() -> Results:
     """A full set of results."""
     items = [
@@ -160,6 +186,7 @@ def make_results() -> Results:
         attention=tuple(attention),
         uncertain=tuple(uncertain),
         mistakes=tuple(mistakes),
+        alignment=alignment(),
     )
 
 

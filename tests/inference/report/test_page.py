@@ -261,6 +261,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
         ({"health": ()}, {"posterior"}),
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
+        ({"alignment": None}, {"alignment"}),
         ({"uncertain": (), "mistakes": ()}, {"examples"}),
         ({"uncertain": ()}, set()),
         ({"mistakes": ()}, set()),
@@ -292,12 +293,16 @@ def test_a_missing_data_set_is_not_spoken_of(results: Results, gone: str) -> Non
 
 @pytest.mark.parametrize("only", MODELS)
 def test_one_model_alone(results: Results, only: str) -> None:
-    scores = tuple(score for score in results.scores if score.model == only)
+    like = "bayesian_mean" if only == "aligned" else only
+    scores = tuple(
+        score.model_copy(update={"model": only}) for score in results.scores if score.model == like
+    )
     text = render_report(changed(results, scores=scores, differences=()))
     page = Page(text)
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
     assert ("expected weights" in heads) == (only == "bayesian_expectation")
+    assert ("mean of draws" in heads) == (only != "aligned")
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")
 
@@ -366,7 +371,7 @@ def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tens
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
-    assert page.sections() == [name for name, _ in SECTIONS]
+    assert page.sections() == [name for name, _ in SECTIONS if name != "alignment"]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
     assert ">more" not in text

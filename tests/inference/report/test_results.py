@@ -77,7 +77,7 @@ def test_records_name_known_data_sets(results: Results) -> None:
 
 
 def test_scores_and_differences_are_found_by_name(results: Results) -> None:
-    for model in MODELS:
+    for model in {*MODELS} - {"aligned"}:
         for data in results.data:
             score = results.score(model, data.key)
             assert score is not None

@@ -60,5 +60,5 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="4 texts and 2 class names for 't', got 3 and 2"):
         describe(item(), [0], TEXTS[:3], CLASSES)
     without = item(bayesian_mean=Predictions(DRAWS.mean(0)))
-    with pytest.raises(ValueError, match="expected posterior draws"):
+    with pytest.raises(ValueError, match="Bayesian ones with their posterior draws, got none"):
         describe(without, [0], TEXTS, CLASSES)

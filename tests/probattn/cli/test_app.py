@@ -37,8 +37,8 @@ def test_baseline_starts_from_the_same_weights(recipe, command, tmp_path):
 
     with pytest.warns(UserWarning, match="training data"):
         prepared = prepare(load_recipe(recipe))
-    plain = build_model(prepared, bayesian=False).net.state_dict()
-    latent = build_model(prepared, bayesian=True).net.state_dict()
+    plain = build_model(prepared, baseline=True).net.state_dict()
+    latent = build_model(prepared, baseline=False).net.state_dict()
     assert all(plain[name].equal(latent[name]) for name in plain)
     assert any("probattn" in name for name in latent)
 

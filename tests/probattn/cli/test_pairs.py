@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from probattn.cli.evaluating import second_text
+from probattn.cli.showing import second_text
 from probattn.cli.trained import load_model
 from probattn.cli.training import data_digest
 from probattn.data import Task, TextDataset

@@ -211,7 +211,7 @@ RECIPES = st.fixed_dictionaries(
     {
         "data": st.fixed_dictionaries(
             {
-                "train": st.sampled_from(sorted(BUILT_IN))
+                "train": st.sampled_from(sorted(name for name in BUILT_IN if not BUILT_IN[name].paired))
                 | WORDS.map(lambda word: f"{word}.csv").filter(is_table)
             }
         )
@@ -236,6 +236,11 @@ RECIPES = st.fixed_dictionaries(
                 "optimizer_arguments": st.dictionaries(st.just("eps"), NUMBERS),
                 "early_stopping": st.none() | st.fixed_dictionaries({"patience": st.integers(1, 9)}),
             },
+        ),
+        "alignment": st.none()
+        | st.fixed_dictionaries(
+            {"method": st.sampled_from(["ct", "ot", "gan", "mmd"])},
+            optional={"weight": NUMBERS, "preset": st.sampled_from(["default", "paper"])},
         ),
         "report": st.fixed_dictionaries({"texts": st.lists(WORDS, max_size=3)}),
     },

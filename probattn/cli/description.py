@@ -1,0 +1,80 @@
+"""What was run, in words."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from probattn.cli.evaluating import now, package_versions
+from probattn.cli.trained import TrainedModel
+from probattn.cli.training import RECIPE
+from probattn.inference.records import read_records
+from probattn.inference.report import RunDescription
+from probattn.recipes import AnyRecipe, Recipe
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.bayesian import BayesianAttention
+
+Method = BayesianAttention | AlignmentAttention
+
+
+def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: int) -> RunDescription:
+    """What a run folder holds, in words for its report.
+
+    Args:
+        run: the folder.
+        recipe: what was asked for.
+        trained: the network that came out.
+        train_size: training examples.
+    """
+    records = read_records(run / "metrics.jsonl")
+    last = records[-1] if records else {}
+    return RunDescription(
+        name=recipe.name,
+        method=method_words(recipe),
+        network=recipe.network.name,
+        data=recipe.data.train.source,
+        train_size=train_size,
+        steps=int(last.get("step", 0)),
+        seconds=float(last.get("seconds", 0.0)),
+        num_samples=recipe.prediction.num_samples,
+        device=f"{trained.device.type}, {recipe.training.precision} autocast".replace(
+            "no autocast", "float32"
+        ),
+        seed=recipe.training.seed,
+        created=now(),
+        versions=package_versions(),
+        recipe=(run / RECIPE).read_text(encoding="utf-8"),
+        commands=(f"probattn train {run / RECIPE} --output NEW_FOLDER", "probattn report NEW_FOLDER"),
+    )
+
+
+def method_words(recipe: AnyRecipe) -> str:
+    r"""The attention method with the options that differ from the defaults, and the alignment beside it.
+
+    Example:
+        >>> from probattn.recipes import read_recipe
+        >>> method_words(read_recipe("data: {train: imdb}\nalignment: {method: gan, weight: 0.1}"))
+        'BABN, default options; GAN alignment, weight 0.1'
+    """
+    method = recipe.attention.build()
+    words = "deterministic attention"
+    if method is not None:
+        changed = _changed(method, BayesianAttention())
+        words = f"{recipe.attention.method.upper()}, {', '.join(changed) or 'default options'}"
+    if recipe.alignment is None:
+        return words
+    aligned = recipe.alignment.build(recipe.training.seed)
+    usual = AlignmentAttention(
+        aligned.method, aligned.weight, layers="all", attention="all", seed=aligned.seed
+    )
+    own = [f"weight {aligned.weight:g}", *_changed(aligned, usual)]
+    return f"{words}; {aligned.method.upper()} alignment, {', '.join(own)}"
+
+
+def _changed(method: Method, usual: Method) -> list[str]:
+    """The options that differ, in words."""
+    return [
+        f"{option.name} {getattr(method, option.name)}"
+        for option in fields(method)
+        if getattr(method, option.name) != getattr(usual, option.name)
+    ]

@@ -1,0 +1,186 @@
+"""Aligned runs through the whole command line, on a tiny network."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+
+import pytest
+import torch
+
+from probattn.cli.aligning import check_projection
+from probattn.cli.description import method_words
+from probattn.cli.errors import CommandError
+from probattn.cli.trained import load_model
+from probattn.inference.records import read_records
+from probattn.inference.report import read_results
+from probattn.recipes import load_recipe
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def aligned(recipe, command, tmp_path_factory):
+    """A run of deterministic attention with conditional transport, and its baseline."""
+    folder = tmp_path_factory.mktemp("runs") / "aligned"
+    keys = (
+        "attention.method=deterministic",
+        "alignment={method: ct, weight: 0.5}",
+        "report.alignment_texts=6",
+    )
+    overrides = [part for key in keys for part in ("--set", key)]
+    result = command("train", recipe, "--output", folder, "--quiet", *overrides)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(aligned, command):
+    result = command("report", aligned)
+    assert result.exit_code == 0, result.output
+    return read_results(aligned / "metrics.json")
+
+
+def test_training_adds_the_factor_and_its_own_learning_rate(aligned):
+    records = [record for record in read_records(aligned / "metrics.jsonl") if record["kind"] == "train"]
+    assert all(record["factors"] != 0 and record["kl_nats"] == 0 for record in records)
+    assert records[0]["learning_rates"]["alignment"] == pytest.approx(
+        records[0]["learning_rates"]["pretrained"]
+    )
+    plain = read_records(aligned / "baseline" / "metrics.jsonl")
+    assert all(record.get("factors", 0) == 0 for record in plain)
+    trained, baseline = load_model(aligned), load_model(aligned / "baseline")
+    assert (trained.key, baseline.key) == ("aligned", "deterministic")
+    assert (trained.is_aligned, trained.is_bayesian, baseline.is_converted) == (True, False, False)
+
+
+def test_the_report_compares_aligned_with_deterministic(aligned, report):
+    assert {score.model for score in report.scores} == {"deterministic", "aligned"}
+    assert {difference.model for difference in report.differences} == {"aligned"}
+    assert not report.health
+    assert report.contender == "aligned"
+    page = (aligned / "report.html").read_text(encoding="utf-8")
+    assert "Deterministic against aligned" in page
+    spoken = re.sub(r"<style>.*?</style>|<details class=.recipe.*?</details>", "", page, flags=re.DOTALL)
+    assert "Bayesian" not in spoken
+    assert "deterministic attention; CT alignment, weight 0.5" in page
+
+
+def test_queries_and_keys_are_measured_before_and_after(report):
+    found = report.alignment
+    assert found.models == ("deterministic", "aligned")
+    assert (found.bandwidth_of, found.texts, found.projection) == ("deterministic", 6, "pca")
+    names = [f"bert.encoder.layer.{layer}.attention.self" for layer in range(2)]
+    assert [(site.model, site.site) for site in found.sites] == [
+        (model, name) for model in found.models for name in names
+    ]
+    for site, other in zip(found.sites[:2], found.sites[2:], strict=True):
+        assert site.bandwidth == other.bandwidth and len(site.mmd) == 2
+        assert site.mmd != other.mmd
+    assert {(cloud.model, cloud.site, cloud.head) for cloud in found.clouds} == {
+        (model, names[1], head) for model in found.models for head in range(2)
+    }
+
+
+def test_maps_of_both_networks_stand_side_by_side(aligned, report):
+    from probattn.models import capture
+
+    example = report.attention[0]
+    shown = example.maps[0]
+    assert shown.ratio == () and len(shown.baseline) == len(shown.mean) == len(example.queries)
+    for model, rows in (
+        (load_model(aligned), shown.mean),
+        (load_model(aligned / "baseline"), shown.baseline),
+    ):
+        inputs = model.tokenizer(example.example.text, return_tensors="pt")
+        weights = capture(model.net, dict(inputs))[shown.site].weights[0].mean(dim=0)
+        torch.testing.assert_close(torch.tensor(rows), weights, atol=1e-4, rtol=0)
+    page = (aligned / "report.html").read_text(encoding="utf-8")
+    assert page.count("Deterministic attention weights, ") > 0 and "Aligned attention weights, " in page
+    payload = json.loads(
+        re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL).group(1)
+    )
+    assert [kind["name"] for kind in payload["kinds"]] == ["baseline", "mean"]
+
+
+def test_predict_takes_one_pass(aligned, command):
+    found = json.loads(command("predict", aligned, "the film was good", "--json").output.splitlines()[-1])
+    assert found["spread"] == 0 and 0.5 <= found["probability"] <= 1
+
+
+def test_an_aligned_run_is_no_baseline(aligned, run, command):
+    result = command("report", run, "--baseline", aligned)
+    assert result.exit_code == 2
+    assert "expected a deterministic run as baseline, its attention is aligned" in result.output
+
+
+def test_weight_zero_is_the_plain_run_bit_for_bit(recipe, command, tmp_path):
+    # eager attention is what conversion switches to: another implementation rounds otherwise
+    eager = ("--set", "network.config={attn_implementation: eager}")
+    plain = (*eager, "--set", "attention.method=deterministic", "--quiet")
+    nothing = ("--set", "alignment={method: gan, weight: 0}", "--set", "report.baseline=false")
+    for name, overrides in (("plain", plain), ("zero", plain + nothing)):
+        result = command("train", recipe, "--output", tmp_path / name, *overrides)
+        assert result.exit_code == 0, result.output
+    losses = [
+        [record["log_likelihood"] for record in read_records(tmp_path / name / "metrics.jsonl")]
+        for name in ("plain", "zero")
+    ]
+    assert losses[0] == losses[1]
+    first, second = (load_model(tmp_path / name).net.state_dict() for name in ("plain", "zero"))
+    assert all(value.equal(second[name]) for name, value in first.items())
+
+
+def test_both_methods_at_once_train_resume_and_report(recipe, command, tmp_path):
+    import shutil
+
+    keys = ("--set", "alignment={method: ct, weight: 0.1}", "--set", "report.alignment_texts=4")
+    run, copy = tmp_path / "both", tmp_path / "copy"
+    result = command("train", recipe, "--output", run, "--quiet", *keys)
+    assert result.exit_code == 0, result.output
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "checkpoints" / "step-000006")
+    shutil.rmtree(copy / "model")
+    result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    assert result.exit_code == 0, result.output
+    losses = [
+        [record.get("loss") for record in read_records(folder / "metrics.jsonl")] for folder in (run, copy)
+    ]
+    assert losses[0] == losses[1]
+    result = command("report", copy)
+    assert result.exit_code == 0, result.output
+    found = read_results(copy / "metrics.json")
+    assert found.contender == "bayesian_mean" and found.health
+    assert found.alignment.models == ("deterministic", "bayesian_mean")
+    shown = found.attention[0].maps[0]
+    assert shown.ratio and shown.baseline
+    assert "BABN, default options; CT alignment, weight 0.1" in (copy / "report.html").read_text("utf-8")
+
+
+def test_what_is_left_out_is_not_measured(recipe, command, tmp_path):
+    keys = ("attention.method=deterministic", "alignment.method=mmd", "report.baseline=false")
+    overrides = [part for key in (*keys, "report.alignment_texts=0") for part in ("--set", key)]
+    run = tmp_path / "run"
+    assert command("train", recipe, "--output", run, "--quiet", *overrides).exit_code == 0
+    assert command("report", run).exit_code == 0
+    found = read_results(run / "metrics.json")
+    assert found.alignment is None
+    assert {score.model for score in found.scores} == {"aligned"}
+
+
+def test_tsne_without_scikit_learn_is_refused_before_training(recipe, command, tmp_path, monkeypatch):
+    keys = ["alignment.method=ct", "report.projection=tsne"]
+    check_projection(load_recipe(recipe, keys))
+    monkeypatch.setattr("probattn.cli.aligning.find_spec", lambda _: None)
+    with pytest.raises(CommandError, match=r"pip install 'probattn\[figures\]'"):
+        check_projection(load_recipe(recipe, keys))
+    check_projection(load_recipe(recipe, keys[1:]))
+    assert importlib.util.find_spec("sklearn") is not None
+
+
+def test_words_for_methods(recipe):
+    overrides = ["attention.method=deterministic", "alignment={method: ot, preset: paper}"]
+    assert method_words(load_recipe(recipe, overrides)) == (
+        "deterministic attention; OT alignment, weight 0.01, debias False, sweeps 50"
+    )
