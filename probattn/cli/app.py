@@ -14,6 +14,7 @@ import probattn
 from probattn.cli.description import describe_run
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
 from probattn.cli.evaluating import evaluate_run
+from probattn.cli.graphs import evaluate_graph, train_graph
 from probattn.cli.networks import load_any
 from probattn.cli.processes import Processes, launched
 from probattn.cli.showing import predict_texts
@@ -28,7 +29,7 @@ from probattn.inference.report import (
     write_results,
 )
 from probattn.models import inspect as inspect_network
-from probattn.recipes import NetworkRecipe, Recipe, load_recipe
+from probattn.recipes import AnyRecipe, GraphRecipe, NetworkRecipe, Recipe, load_any_recipe, load_recipe
 
 RESULTS = "metrics.json"
 REPORT = "report.html"
@@ -69,9 +70,12 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Train a network, and its deterministic baseline beside it."""
-    loaded = load_recipe(recipe, set_ or [])
+    loaded = load_any_recipe(recipe, set_ or [])
     folder = output or Path(loaded.output)
-    results = train_run(prepare(loaded), folder, resume=resume, quiet=quiet)
+    if isinstance(loaded, GraphRecipe):
+        results = train_graph(loaded, folder, resume=resume, quiet=quiet)
+    else:
+        results = train_run(prepare(loaded), folder, resume=resume, quiet=quiet)
     processes = Processes(cpu=loaded.training.device == "cpu")
     for name, result in results.items():
         processes.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
@@ -184,16 +188,22 @@ def demo(
 
 
 def _evaluate(run: Path, baseline_run: Path | None) -> Results:
-    recipe = _recipe_of(run)
+    recipe = _any_recipe_of(run)
+    if isinstance(recipe, GraphRecipe):
+        results = evaluate_graph(run, recipe, baseline_run)
+    else:
+        results = _evaluate_texts(run, recipe, baseline_run)
+    write_results(results, run / RESULTS)
+    return results
+
+
+def _evaluate_texts(run: Path, recipe: Recipe, baseline_run: Path | None) -> Results:
     trained = load_model(run)
     baseline = _baseline(run, baseline_run) if trained.is_converted else None
     data = {str(role): item for role, item in recipe.data.load().roles().items()}
     options = EvaluationOptions.of(recipe)
-    results = evaluate_run(
-        trained, baseline, data, describe_run(run, recipe, trained, len(data["train"])), options
-    )
-    write_results(results, run / RESULTS)
-    return results
+    description = describe_run(run, recipe, trained, len(data["train"]))
+    return evaluate_run(trained, baseline, data, description, options)
 
 
 def _shown(example: Example) -> dict[str, str | float]:
@@ -213,10 +223,18 @@ def _check_pairs(run: Path, paired: bool, texts: int, pairs: int) -> None:
 
 
 def _recipe_of(run: Path) -> Recipe:
+    return load_recipe(_recipe_file(run))
+
+
+def _any_recipe_of(run: Path) -> AnyRecipe:
+    return load_any_recipe(_recipe_file(run))
+
+
+def _recipe_file(run: Path) -> str:
     file = run / RECIPE
     if not file.exists():
         raise CommandError(f"{run}: expected a run folder with {RECIPE}, found none")
-    return load_recipe(str(file), [])
+    return str(file)
 
 
 def _baseline(run: Path, given: Path | None) -> TrainedModel | None:

@@ -24,7 +24,7 @@ from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
 from probattn.models import Classifier, convert, save
-from probattn.recipes import Recipe, TrainingRecipe
+from probattn.recipes import AnyRecipe, Recipe, TrainingRecipe
 
 RECIPE = "recipe.yaml"
 
@@ -109,7 +109,7 @@ def train_run(
     """
     recipe = prepared.recipe
     processes = Processes(cpu=recipe.training.device == "cpu")
-    _check_folder(recipe, folder, resume)
+    check_folder(recipe, folder, resume)
     results: dict[str, FitResult] = {}
     parts = [(MODEL, folder)]
     if recipe.methods() and recipe.report.baseline:
@@ -213,7 +213,12 @@ def data_digest(task: Task) -> str:
     return digest.hexdigest()[:16]
 
 
-def _check_folder(recipe: Recipe, folder: Path, resume: bool) -> None:
+def check_folder(recipe: AnyRecipe, folder: Path, resume: bool) -> None:
+    """Makes sure that a new run does not write over another, and that a resumed one is that of its recipe.
+
+    Raises:
+        CommandError: the folder holds files, or no run of this recipe to resume.
+    """
     known = folder / RECIPE
     if resume:
         if not known.exists():

@@ -12,7 +12,7 @@ from probattn.recipes.graph import (
     GraphReportRecipe,
 )
 from probattn.recipes.graph_training import GraphTrainingRecipe
-from probattn.recipes.loading import load_any_recipe, load_recipe, read_recipe, recipe_names
+from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.recipe import Recipe
@@ -21,6 +21,7 @@ from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
 
 __all__ = [
     "AlignmentRecipe",
+    "AnyRecipe",
     "AttentionRecipe",
     "DataRecipe",
     "EarlyStoppingRecipe",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 AnyRecipe = Recipe | GraphRecipe
+"""A recipe of texts or of a graph."""
+
 SUFFIXES = (".yaml", ".yml")
 ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("training", "steps"): "epochs"}
 """Keys that an override drops, because it says the same in another way."""
