@@ -11,7 +11,7 @@ from markupsafe import Markup
 from probattn.inference.report.alignment_records import Alignment, HeadCloud
 from probattn.inference.report.charts.cloud import cloud_chart
 from probattn.inference.report.markup import exact
-from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import ModelKey
 from probattn.inference.report.results import Results
 from probattn.inference.report.tables import site_labels
@@ -97,7 +97,7 @@ def alignment_view(results: Results) -> AlignmentView | None:
     projections = {"pca": "their two principal components", "tsne": "t-SNE"}
     return AlignmentView(
         words=_words(found),
-        models=tuple((MODEL_TITLES[model], MODEL_STYLES[model]) for model in models),
+        models=tuple((_title(model), MODEL_STYLES[model]) for model in models),
         quantities=_quantities(found),
         layers=tuple(_layer(found, name, label) for name, label in names.items()),
         panels=_panels(found.clouds, names),
@@ -105,6 +105,12 @@ def alignment_view(results: Results) -> AlignmentView | None:
         bandwidth=f"the {MODEL_LABELS[found.bandwidth_of]} network",
         texts=found.texts,
     )
+
+
+def _title(model: ModelKey) -> str:
+    """Queries and keys come from one pass, not from a mean over draws."""
+    words = MODEL_LABELS[model]
+    return words[0].upper() + words[1:]
 
 
 def _words(found: Alignment) -> str:
@@ -188,7 +194,7 @@ def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[HeadPane
         reach = 1.05 * max(ends, default=0.0) or 1.0
         drawings = [
             (
-                MODEL_TITLES[cloud.model],
+                _title(cloud.model),
                 Markup(
                     cloud_chart(
                         cloud.query,

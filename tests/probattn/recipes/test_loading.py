@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from probattn import BayesianAttention
+from probattn import AlignmentAttention, BayesianAttention
 from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
+LINGUISTIC = tuple(f"{task}_{method}" for task in ("cola", "mrpc") for method in ("ct", "gan", "ot", "soft"))
 GRAPHS = (
     "cora_babn",
     "cora_bam",
@@ -40,8 +41,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    assert recipe_names() == tuple(sorted((*NAMES, *GRAPHS)))
-    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {*NAMES, *GRAPHS}
+    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *GRAPHS)))
+    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {
+        *NAMES,
+        *LINGUISTIC,
+        *GRAPHS,
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,6 +73,20 @@ def test_what_they_are_named_after() -> None:
     assert (babn.data, babn.network) == (deterministic.data, deterministic.network)
     assert babn.training == deterministic.training
     assert not deterministic.report.baseline
+
+
+@pytest.mark.parametrize("name", LINGUISTIC)
+def test_the_linguistic_ones_differ_in_their_alignment_alone(name: str) -> None:
+    task, method = name.split("_")
+    recipe, soft = load_recipe(name), load_recipe(f"{task}_soft")
+    assert read_recipe(recipe.dump()) == recipe
+    expected = () if method == "soft" else (AlignmentAttention(method, layers="all", attention="all"),)
+    assert recipe.methods() == expected
+    changed = {"alignment": soft.alignment, "name": soft.name, "output": soft.output, "report": soft.report}
+    assert recipe.model_copy(update=changed) == soft
+    assert recipe.report.baseline == (method != "soft")
+    assert recipe.report.measures == soft.report.measures == {"mrpc": ["f1"], "cola": ["matthews"]}[task]
+    assert soft.data.train.source == task
 
 
 def test_named_recipes_are_read_as_data() -> None:
