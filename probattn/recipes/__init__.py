@@ -16,7 +16,7 @@ from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, re
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.recipe import Recipe
-from probattn.recipes.reference import recipe_reference
+from probattn.recipes.reference import graph_recipe_reference, recipe_reference
 from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "ReportRecipe",
     "SourceRecipe",
     "TrainingRecipe",
+    "graph_recipe_reference",
     "load_any_recipe",
     "load_recipe",
     "read_recipe",

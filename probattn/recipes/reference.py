@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from probattn.recipes.describe import allowed, section
+from probattn.recipes.graph import GraphRecipe
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.yaml_nodes import RecipeDumper
 
@@ -37,6 +38,27 @@ def recipe_reference() -> str:
     """
     parts = [HEAD, *_section("Keys at the top", Recipe, "")]
     return "\n".join(parts)
+
+
+GRAPH_HEAD = """# Recipes of graphs
+
+A recipe with a section `graph` trains a graph attention network on a citation graph; see
+[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+def graph_recipe_reference() -> str:
+    """The page of the documentation that describes every key of a recipe of a graph.
+
+    Returns:
+        Markdown, as :func:`recipe_reference` gives it.
+
+    Example:
+        >>> graph_recipe_reference().splitlines()[0]
+        '# Recipes of graphs'
+    """
+    return "\n".join([GRAPH_HEAD, *_section("Keys at the top", GraphRecipe, "")])
 
 
 def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> list[str]:

@@ -8,7 +8,15 @@ import pytest
 import yaml
 
 from probattn import AlignmentAttention, BayesianAttention
-from probattn.recipes import GraphRecipe, Recipe, RecipeError, load_any_recipe, load_recipe, recipe_names
+from probattn.recipes import (
+    GraphRecipe,
+    Recipe,
+    RecipeError,
+    graph_recipe_reference,
+    load_any_recipe,
+    load_recipe,
+    recipe_names,
+)
 
 GRAPHS = [name for name in recipe_names() if name.startswith(("cora", "pubmed"))]
 
@@ -118,6 +126,14 @@ def test_the_graph_must_be_given(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
     path.write_text("graph:\n  folder: files\n")
     assert "missing key 'name' in graph" in said(path)
+
+
+def test_the_page_is_what_the_recipes_say() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "graphs.md"
+    assert page.read_text(encoding="utf-8") == graph_recipe_reference(), (
+        "write it anew: python -c 'import probattn.recipes as r; print(r.graph_recipe_reference(), end=\"\")' > "
+        + str(page)
+    )
 
 
 def test_the_dump_is_plain_yaml() -> None:

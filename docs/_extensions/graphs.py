@@ -1,0 +1,115 @@
+"""mkdocs hook: `<!-- graphs -->` in a page becomes the tables of docs/data/graphs.json."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+MARK = "<!-- graphs -->"
+UNMEASURED = "*No figures are in this version; `tests/benchmarks/graph_study.py` makes them.*"
+BASELINE = "deterministic"
+NAMES = {
+    "deterministic": "deterministic",
+    "gan": "aligned, GAN",
+    "ct": "aligned, CT",
+    "ot": "aligned, OT",
+    "mmd": "aligned, MMD",
+    "bam": "BAM",
+    "babn": "BABN",
+}
+LATENT = ("bam", "babn")
+
+Run = Mapping[str, Any]
+
+
+def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
+    """Puts the tables in the place of the mark."""
+    if MARK not in markdown:
+        return markdown
+    path = Path(config["docs_dir"]) / "data" / "graphs.json"
+    return markdown.replace(
+        MARK, tables(json.loads(path.read_text("utf-8"))) if path.exists() else UNMEASURED
+    )
+
+
+def tables(content: Mapping[str, Any]) -> str:
+    """The file of `tests/benchmarks/graph_study.py` as Markdown: two tables a graph."""
+    parts = []
+    for graph in sorted({run["graph"] for run in content["runs"]}):
+        by_variant = {
+            variant: {
+                run["seed"]: run
+                for run in content["runs"]
+                if (run["graph"], run["variant"]) == (graph, variant)
+            }
+            for variant in NAMES
+        }
+        found = {variant: runs for variant, runs in by_variant.items() if runs}
+        parts += [_accuracies(graph, found), _looks(graph, found)]
+    return "\n\n".join(parts)
+
+
+def _accuracies(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
+    head = (
+        f"| {graph.capitalize()} | test accuracy | sd | difference, paired | NLL | updates | seeds |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    rows = []
+    for variant, runs in found.items():
+        key = "draws_" if variant in LATENT else "test_"
+        accuracy = {seed: 100 * run[f"{key}accuracy"] for seed, run in runs.items()}
+        base = {seed: 100 * run["test_accuracy"] for seed, run in found.get(BASELINE, {}).items()}
+        gaps = [value - base[seed] for seed, value in accuracy.items() if seed in base]
+        cells = [
+            NAMES[variant],
+            f"**{statistics.fmean(accuracy.values()):.2f}**",
+            f"{statistics.stdev(accuracy.values()):.2f}" if len(accuracy) > 1 else "",
+            "" if variant == BASELINE else interval(gaps),
+            f"{_mean(runs, f'{key}nll'):.3f}",
+            f"{_mean(runs, 'steps'):.0f}",
+            f"{len(runs)}",
+        ]
+        rows.append(_row(cells))
+    return "\n".join((head, *rows))
+
+
+def _looks(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
+    """Distance from uniform and norms, of the hidden and the output layer."""
+    head = (
+        f"| {graph.capitalize()}: hidden, output | from uniform | query norm | key norm | value norm |\n"
+        "|---|---|---|---|---|"
+    )
+    rows = []
+    for variant, runs in found.items():
+        cells = [NAMES[variant]]
+        for name in ("from_uniform", "query_norm", "key_norm", "value_norm"):
+            layers = [
+                statistics.fmean(run["layers"][layer][name] for run in runs.values()) for layer in (0, 1)
+            ]
+            cells.append(
+                ", ".join(f"{100 * value:.1f}%" if "uniform" in name else f"{value:.2f}" for value in layers)
+            )
+        rows.append(_row(cells))
+    return "\n".join((head, *rows))
+
+
+def interval(gaps: Sequence[float]) -> str:
+    """Mean with its 95% interval of Student's t, in points; the mean alone of a single gap."""
+    if not gaps:
+        return ""
+    mean = statistics.fmean(gaps)
+    if len(gaps) < 2:
+        return f"{mean:+.2f}"
+    half = float(stats.t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+
+
+def _mean(runs: Mapping[int, Run], name: str) -> float:
+    return statistics.fmean(run[name] for run in runs.values())
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
