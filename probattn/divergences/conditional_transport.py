@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,7 +33,7 @@ def conditional_transport(
     over the tokens of one head and one sample. Minimise the returned value: queries, keys and the navigator
     :math:`\tau_\phi` descend, and gradient reversal on both sides of the critic :math:`\tau_\eta` lets its parameters
     ascend. Since the cost is bilinear in the normalised critic vectors, each direction is an attention with these as
-    values, and no matrix of costs is ever made. L lies in [0, 2].
+    values, and no matrix of costs is ever made. L lies in [0, 2]; a critic vector of length 0 costs 1.
 
     Args:
         query: ``[B, H, T, D]``.
@@ -52,7 +53,6 @@ def conditional_transport(
         ValueError: shapes do not fit, or a weight outside [0, 1].
 
     Example:
-        >>> import torch
         >>> from probattn.divergences import Critic, Navigator
         >>> q, k = torch.randn(2, 3, 4, 5, 8)
         >>> conditional_transport(q, k, navigator=Navigator(8), critic=Critic(8)).shape
@@ -64,7 +64,7 @@ def conditional_transport(
     def measure(tokens: TokenSets) -> Tensor:
         both = tokens.both()
         route_query, route_key = tokens.parts(navigator(both))
-        point_query, point_key = tokens.parts(F.normalize(reversed_twice(critic, both), dim=-1))
+        point_query, point_key = tokens.parts(_directions(reversed_twice(critic, both)))
         cost = both.new_zeros(())
         if forward_weight > 0:
             reached = _expected(route_query, route_key, point_key, tokens.key_mask)  # [B, H, T, F]
@@ -85,5 +85,13 @@ def _expected(route: Tensor, routes: Tensor, points: Tensor, mask: Tensor | None
     return F.scaled_dot_product_attention(route, routes, points, attn_mask=allowed, scale=1.0)
 
 
+def _directions(vectors: Tensor) -> Tensor:
+    """Unit vectors; a vector of length 0 has no direction: it stays 0, without gradient."""
+    squares = torch.linalg.vecdot(vectors, vectors)
+    least = torch.finfo(vectors.dtype).tiny
+    inverse = squares.clamp_min(least).rsqrt() * (squares > least)
+    return vectors * inverse.unsqueeze(-1)
+
+
 def _cost(points: Tensor, reached: Tensor, weight: Tensor) -> Tensor:
-    return ((1 - (points * reached).sum(dim=-1)) * weight).sum(dim=-1)
+    return ((1 - torch.linalg.vecdot(points, reached)) * weight).sum(dim=-1)

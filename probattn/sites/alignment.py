@@ -51,7 +51,7 @@ class AlignmentAttention:
         epsilon: "ot": strength of the entropy, > 0.
         debias: "ot": the debiased divergence, 0 for equal sets; False gives the paper's plan cost.
         scaling: "ot": ratio of successive distances in the annealing, in (0, 1).
-        sweeps: "ot": Sinkhorn sweeps after the annealing, >= 0. 0 is fastest; 50 puts the value within 1e-3.
+        sweeps: "ot": Sinkhorn sweeps after the annealing, >= 0. 0 is fastest; 100 put the value within 1e-3.
         bandwidth: "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch,
             frozen from then on.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
@@ -128,7 +128,7 @@ class AlignmentAttention:
 
         Weight 0.01, summed over heads and sites, and the plan cost of optimal transport, solved accurately.
         """
-        settings: dict[str, Any] = {"method": method, "debias": False, "sweeps": 50}
+        settings: dict[str, Any] = {"method": method, "debias": False, "sweeps": 100}
         return cls(**(settings | options))
 
     def build(
