@@ -18,6 +18,7 @@ from probattn.models.hosts.dry_run import untouched
 from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import own_keys, read_mask
+from probattn.sites import AttentionMask
 from probattn.sites.scores import repeat_heads
 
 
@@ -29,7 +30,7 @@ class CapturedCall:
         query: ``[B, H, T, D]``.
         key: ``[B, H, S, D]``, grouped heads repeated.
         query_valid: bool ``[B, T]``, True for real tokens.
-        key_valid: bool ``[B, S]``, True for keys that any query may attend to.
+        key_valid: bool ``[B, S]``, True for keys that some real query may attend to.
         weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network's own
             attention function gives none.
     """
@@ -113,11 +114,12 @@ class _Recorder:
         call = self._calls[name, self._seen[name]]
         self._seen[name] += 1
         valid = read_mask(module, mask).valid
+        real = self._real_queries(call, query, valid)
         self.found[call.name] = CapturedCall(
             query=query,
             key=repeat_heads(key, query.shape[1]),
-            query_valid=self._real_queries(call, query, valid),
-            key_valid=_valid_keys(valid, key),
+            query_valid=real,
+            key_valid=_valid_keys(valid, real, key),
             weights=attended[1],
         )
         return attended
@@ -134,8 +136,8 @@ class _Recorder:
         return real
 
 
-def _valid_keys(valid: Tensor | None, key: Tensor) -> Tensor:
+def _valid_keys(valid: Tensor | None, real: Tensor, key: Tensor) -> Tensor:
     rows, _, length, _ = key.shape
     if valid is None:
         return key.new_ones(rows, length, dtype=torch.bool)
-    return valid.any(dim=1).any(dim=1).expand(rows, length)
+    return AttentionMask(valid.expand(rows, -1, -1, -1), real).key_valid.any(dim=1)

@@ -1,0 +1,291 @@
+"""How far alignment brings queries and keys together on MRPC, and what it does to accuracy, over seeds.
+
+    PROBATTN_DATA=/data python tests/benchmarks/alignment_study.py runs/alignment --seeds 5
+
+Trained for every seed: soft attention, and each alignment at the recommended weight; for the first seed also each
+alignment at other weights, and alone (without the likelihood, at a high learning rate). Bandwidths are those of the
+soft network of the same seed. A run that is finished is not run again and one that was interrupted is resumed, so the
+study can be stopped at any time. The tables of docs/concepts/paraphrases.md are made of the file that it writes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from scipy import stats
+from torch.utils.data import DataLoader
+
+from probattn.cli.aligning import token_samples
+from probattn.cli.evaluating import package_versions
+from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
+from probattn.cli.training import RECIPE, Prepared, build_model, prepare, train_run
+from probattn.data import PadCollate, TextDataset
+from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
+from probattn.inference.report import head_bandwidths, head_distances
+from probattn.inference.report.class_measures import class_measure
+from probattn.recipes import load_recipe
+
+SOFT = "soft"
+METHODS = ("gan", "ot", "ct", "mmd")
+RECOMMENDED = 0.01
+SWEEP = (0.1, 1.0)
+"""Weights beside the recommended one, for the first seed."""
+
+DISTANCES = ("mmd", "mmd_centred")
+MEANS = ("query_norm", "key_norm", "auc", "auc_centred")
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "alignment.json"
+CLIP = 1.0
+
+Kind = Literal["before", "tuned", "alone"]
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network to train and measure.
+
+    Attributes:
+        kind: "before" is the pretrained network as it is, "tuned" is fine-tuned, "alone" is aligned and nothing else.
+        method: "soft" or an alignment.
+        weight: of the alignment; 0 without.
+        seed: of the run.
+    """
+
+    kind: Kind
+    method: str
+    weight: float
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in the study's folder."""
+        name = self.method if self.kind == "tuned" else f"{self.kind}-{self.method}"
+        return f"{name}/weight-{self.weight:g}/seed-{self.seed}"
+
+    @property
+    def overrides(self) -> list[str]:
+        """Keys of the recipe that it changes."""
+        keys = [f"training.seed={self.seed}", "report.baseline=false"]
+        if self.method == SOFT:
+            return [*keys, "alignment=null"]
+        return [*keys, f"alignment.method={self.method}", f"alignment.weight={self.weight}"]
+
+
+@dataclass(frozen=True)
+class AloneOptions:
+    """How alignment is trained without a likelihood.
+
+    Attributes:
+        steps: updates.
+        learning_rate: of the network, far above that of fine-tuning.
+    """
+
+    steps: int = 300
+    learning_rate: float = 1e-3
+
+
+def jobs(seeds: int, methods: Sequence[str]) -> list[Job]:
+    """What is to be done, the soft network of a seed before what is compared with it."""
+    found = []
+    for seed in range(seeds):
+        found += [Job("tuned", SOFT, 0.0, seed), Job("before", SOFT, 0.0, seed)]
+        found += [Job("tuned", method, RECOMMENDED, seed) for method in methods]
+        if seed == 0:
+            found += [Job("tuned", method, weight, seed) for method in methods for weight in SWEEP]
+            found += [Job("alone", method, 1.0, seed) for method in methods]
+    return found
+
+
+def run_one(job: Job, recipe_name: str, overrides: list[str], folder: Path, alone: AloneOptions) -> Run:
+    """Trains and measures one network, or reads what is there."""
+    place = folder / job.folder
+    file = place / "measured.json"
+    if file.exists():
+        found: Run = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    recipe = load_recipe(recipe_name, [*overrides, *job.overrides])
+    prepared = prepare(recipe)
+    started, seconds = time.monotonic(), 0.0
+    if job.kind == "tuned":
+        if not (place / "model").is_dir():
+            results = train_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)
+            seconds = results["model"].seconds
+        trained = load_model(place)
+    else:
+        model = build_model(prepared, baseline=False)
+        if job.kind == "alone":
+            align_alone(model, prepared, alone)
+            seconds = time.monotonic() - started
+        trained = TrainedModel(model.eval(), prepared.tokenizer, place)
+    place.mkdir(parents=True, exist_ok=True)
+    found = asdict(job) | {"seconds": round(seconds, 1)}
+    found |= measure(trained, prepared, folder / Job("tuned", SOFT, 0.0, job.seed).folder)
+    if job.kind == "tuned":
+        found |= scores(trained, prepared.task.test, EvaluationOptions.of(recipe))
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def align_alone(model: Any, prepared: Prepared, options: AloneOptions) -> None:
+    """Trains a network on the factors of its alignment and nothing else; the labels are not looked at."""
+    torch.manual_seed(prepared.recipe.training.seed)
+    rates = OptimizerOptions(learning_rate=options.learning_rate, weight_decay=0.0)
+    optimizer = rates.build(rates.groups(model))
+    module = AttentionELBO()(model, AttentionGuide(model))
+    model.train()
+    for batch in islice(_endless(prepared), options.steps):
+        optimizer.zero_grad()
+        (-module(batch).factors).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+
+
+def _endless(prepared: Prepared) -> Iterator[dict[str, torch.Tensor]]:
+    loader = DataLoader(
+        prepared.train,
+        batch_size=prepared.recipe.training.batch_size,
+        shuffle=True,
+        collate_fn=PadCollate(prepared.tokenizer),
+        generator=torch.Generator().manual_seed(prepared.recipe.training.seed),
+    )
+    while True:
+        yield from loader
+
+
+def measure(trained: TrainedModel, prepared: Prepared, soft: Path) -> dict[str, float]:
+    """Distances of queries and keys over test texts, with the bandwidths of the soft network, made where it is."""
+    recipe = prepared.recipe
+    texts = prepared.task.test.take(recipe.report.alignment_texts)
+    samples = token_samples(trained, texts, EvaluationOptions.of(recipe))
+    file = soft / "bandwidths.json"
+    if not file.exists():
+        made = {name: head_bandwidths(sample).tolist() for name, sample in samples.items()}
+        file.write_text(json.dumps(made) + "\n", encoding="utf-8")
+    bandwidths = json.loads(file.read_text(encoding="utf-8"))
+    heads: dict[str, list[float]] = {name: [] for name in (*DISTANCES, *MEANS)}
+    for name, sample in samples.items():
+        found = head_distances(sample, torch.tensor(bandwidths[name]))
+        for measured, values in heads.items():
+            values.extend(getattr(found, measured).tolist())
+    return {name: sum(heads[name]) for name in DISTANCES} | {
+        name: statistics.fmean(heads[name]) for name in MEANS
+    }
+
+
+def scores(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, float]:
+    """Accuracy and F1 on labelled texts."""
+    rows = data.rows(data.shortest_first())
+    assert rows.labels is not None
+    labels = torch.tensor(rows.labels)
+    guesses = [
+        posterior_expectation(
+            trained.model, {name: values for name, values in batch.items() if name != "labels"}
+        ).argmax(dim=-1)
+        for batch in trained.batches(rows, options)
+    ]
+    predicted = torch.cat(guesses)
+    return {
+        "accuracy": (predicted == labels).double().mean().item(),
+        "f1": class_measure("f1", predicted, labels, len(data.label_names)),
+    }
+
+
+def interval(values: Iterable[float]) -> dict[str, float | int | None]:
+    """Mean and 95% interval of Student's t; no interval of a single value.
+
+    Example:
+        >>> interval([0.5, 0.5])["low"]
+        0.5
+    """
+    found = list(values)
+    mean = statistics.fmean(found)
+    if len(found) < 2:
+        return {"mean": mean, "low": None, "high": None, "seeds": len(found)}
+    half = float(stats.t.ppf(0.975, len(found) - 1)) * statistics.stdev(found) / len(found) ** 0.5
+    return {"mean": mean, "low": mean - half, "high": mean + half, "seeds": len(found)}
+
+
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+    """Means over seeds, differences to the soft network of the same seed, the sweep, and alignment alone.
+
+    Every ratio is that of the soft (or, for alignment alone, the pretrained) network's discrepancy to the run's.
+    """
+    by_job = {(run["kind"], run["method"], run["weight"], run["seed"]): run for run in runs}
+    main: dict[str, Any] = {}
+    for kind, method, weight in dict.fromkeys((run["kind"], run["method"], run["weight"]) for run in runs):
+        if kind == "alone" or (method != SOFT and weight != RECOMMENDED):
+            continue
+        own = [run for run in runs if (run["kind"], run["method"], run["weight"]) == (kind, method, weight)]
+        names = [name for name in (*DISTANCES, *MEANS, "accuracy", "f1") if name in own[0]]
+        row: dict[str, Any] = {name: interval(run[name] for run in own) for name in names}
+        soft = [by_job.get(("tuned", SOFT, 0.0, run["seed"])) for run in own]
+        pairs = [(run, base) for run, base in zip(own, soft, strict=True) if base is not None]
+        if pairs and (kind, method) != ("tuned", SOFT):
+            compared = [name for name in ("accuracy", "f1") if name in own[0]]
+            row["difference"] = {
+                name: interval(run[name] - base[name] for run, base in pairs) for name in compared
+            }
+            row["ratio"] = {
+                name: interval(base[name] / run[name] for run, base in pairs if run[name] > 0)
+                for name in DISTANCES
+                if any(run[name] > 0 for run, _ in pairs)
+            }
+        main[method if kind == "tuned" else kind] = row
+    return {
+        "main": main,
+        "sweep": [run for run in runs if run["kind"] == "tuned" and run["seed"] == 0],
+        "alone": [run for run in runs if run["kind"] in ("alone", "before") and run["seed"] == 0],
+    }
+
+
+def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None:
+    """Writes settings, runs and their summary, from which the documentation's tables are made."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
+    methods: Annotated[str, typer.Option(help="Alignments, separated by commas.")] = ",".join(METHODS),
+    recipe: Annotated[str, typer.Option(help="Recipe that the runs change.")] = "mrpc_soft",
+    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+    alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
+) -> None:
+    """Runs what is missing, seed by seed, and writes the results after each run."""
+    names = [name.strip() for name in methods.split(",")]
+    unknown = [name for name in names if name not in METHODS]
+    if unknown:
+        raise typer.BadParameter(f"expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
+    overrides, alone = list(set_ or []), AloneOptions(steps=alone_steps)
+    plain = load_recipe(recipe, overrides)
+    setting = {
+        "recipe": recipe,
+        "overrides": overrides,
+        "texts": plain.report.alignment_texts,
+        "recommended": RECOMMENDED,
+        "alone": asdict(alone),
+        "versions": package_versions(),
+    }
+    runs: list[Run] = []
+    for job in jobs(seeds, names):
+        runs.append(run_one(job, recipe, overrides, folder, alone))
+        write(runs, setting, output)
+        last = runs[-1]
+        accuracy = f", accuracy {last['accuracy']:.4f}" if "accuracy" in last else ""
+        typer.echo(f"{job.folder}: MMD {last['mmd']:.4f} raw, {last['mmd_centred']:.4f} centred{accuracy}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,115 @@
+"""The study of alignment over seeds on a tiny network, and the tables made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).parents[3]
+STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "alignment_study.py"))
+
+
+@pytest.fixture(scope="module")
+def study(recipe, tmp_path_factory):
+    """A study of one alignment over two seeds, run twice."""
+    folder = tmp_path_factory.mktemp("study")
+    options = {
+        "recipe": str(recipe),
+        "methods": "mmd",
+        "output": folder / "data" / "alignment.json",
+        "alone_steps": 40,
+        "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_texts=6"],
+    }
+
+    def run():
+        STUDY["main"](folder, seeds=2, **options)
+        return json.loads(options["output"].read_text(encoding="utf-8"))
+
+    first = run()
+    stamps = {file: file.stat().st_mtime_ns for file in folder.rglob("measured.json")}
+    second = run()
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("measured.json")} == stamps
+    assert first == second
+    return first
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+def test_everything_is_run_that_the_bars_ask_for():
+    found = STUDY["jobs"](5, STUDY["METHODS"])
+    kinds = {(job.kind, job.method, job.weight) for job in found}
+    for method in STUDY["METHODS"]:
+        assert {
+            job.seed for job in found if (job.method, job.weight, job.kind) == (method, 0.01, "tuned")
+        } == {*range(5)}
+        assert {("tuned", method, 0.1), ("tuned", method, 1.0), ("alone", method, 1.0)} <= kinds
+    assert len(found) == len(set(found)) == len({job.folder for job in found}) == 5 * 6 + 4 * 3
+    assert found[0] == STUDY["Job"]("tuned", "soft", 0.0, 0)
+
+
+def test_runs_are_paired_by_seed(study):
+    runs = {(run["kind"], run["method"], run["weight"], run["seed"]): run for run in study["runs"]}
+    gaps = [
+        runs["tuned", "mmd", 0.01, seed]["accuracy"] - runs["tuned", "soft", 0.0, seed]["accuracy"]
+        for seed in (0, 1)
+    ]
+    row = study["summary"]["main"]["mmd"]
+    assert math.isclose(row["difference"]["accuracy"]["mean"], sum(gaps) / 2, abs_tol=1e-12)
+    assert row["mmd"]["seeds"] == 2
+    ratios = [
+        runs["tuned", "soft", 0.0, seed]["mmd"] / runs["tuned", "mmd", 0.01, seed]["mmd"] for seed in (0, 1)
+    ]
+    assert math.isclose(row["ratio"]["mmd"]["mean"], sum(ratios) / 2, rel_tol=1e-9)
+    assert {(run["method"], run["weight"]) for run in study["summary"]["sweep"]} == {
+        ("soft", 0.0),
+        ("mmd", 0.01),
+        ("mmd", 0.1),
+        ("mmd", 1.0),
+    }
+
+
+def test_alignment_alone_draws_queries_and_keys_together(study):
+    before, alone = (
+        next(run for run in study["summary"]["alone"] if run["kind"] == kind) for kind in ("before", "alone")
+    )
+    assert alone["mmd"] < 0.7 * before["mmd"]
+    assert "accuracy" not in alone
+
+
+def test_interval_is_students():
+    values = [0.2, 0.5, 0.9]
+    found = STUDY["interval"](values)
+    low, high = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
+    assert (found["low"], found["high"]) == pytest.approx((low, high))
+    assert STUDY["interval"]([1.0])["low"] is None
+
+
+def test_the_documentation_shows_what_was_written(study, tmp_path):
+    extension = runpy.run_path(str(ROOT / "docs" / "_extensions" / "alignment.py"))
+    page = "before\n\n<!-- alignment -->\n\nafter"
+    assert (
+        extension["on_page_markdown"](page, {"docs_dir": str(tmp_path)}).splitlines()[2]
+        == extension["UNMEASURED"]
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "alignment.json").write_text(json.dumps(study), encoding="utf-8")
+    shown = extension["on_page_markdown"](page, {"docs_dir": str(tmp_path)})
+    lines = shown.splitlines()
+    assert lines[0] == "before" and lines[-1] == "after"
+    accuracies, distances, *_ = (line for line in lines if line.startswith("| aligned, MMD |"))
+    main = study["summary"]["main"]["mmd"]
+    assert f"| {100 * main['accuracy']['mean']:.2f} |" in accuracies
+    assert f"| {main['mmd']['mean']:.3g} | **{main['ratio']['mmd']['mean']:.3g}** [" in distances
+    assert f"| {main['mmd_centred']['mean']:.3g} |" in distances
+    for run in study["summary"]["sweep"]:
+        assert f"{100 * run['accuracy']:.1f}" in shown
+    assert all(
+        line.count("|") == lines[number - 1].count("|") for number, line in enumerate(lines) if "|---" in line
+    )
+    assert extension["on_page_markdown"]("text", {"docs_dir": str(tmp_path)}) == "text"
