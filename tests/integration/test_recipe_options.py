@@ -57,10 +57,10 @@ def test_defaults_are_the_driver_s() -> None:
     ):
         assert getattr(recipe, key) == driver[option], key
     schedule = KLSchedule()
-    assert (recipe.kl_schedule, recipe.kl_weight, recipe.kl_warmup, recipe.kl_warmup_steps) == (
+    assert (recipe.kl_schedule, recipe.kl_warmup, recipe.kl_warmup_steps) == (
         schedule.kind,
-        schedule.final,
         schedule.warmup_fraction,
         schedule.warmup_steps,
     )
+    assert (recipe.kl_weight, schedule.final) == (1e-3, 1.0)  # fine-tuning; the lower bound of the evidence
     assert tuple(ReportRecipe().thresholds) == THRESHOLDS
