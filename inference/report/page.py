@@ -97,7 +97,7 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "risk": figures.risk_figures(results),
         "pavpu": figures.pavpu_figures(results),
         "dropout": any(score.draws == "dropout" for score in results.scores),
-        "attention": attention_views(results.attention, [s.site for s in results.health], _script_json),
+        "attention": attention_views(results.attention, _site_names(results), _script_json),
         "alignment": alignment_view(results),
         "uncertain": cards(results, results.uncertain),
         "mistakes": cards(results, results.mistakes),
@@ -115,6 +115,12 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
     }
     context["contents"] = _contents(context)
     return context
+
+
+def _site_names(results: Results) -> list[str]:
+    """All attention calls that anything is known of, so that one call's label is the same everywhere."""
+    aligned = () if results.alignment is None else results.alignment.sites
+    return [site.site for site in (*results.health, *aligned)]
 
 
 def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:

@@ -98,6 +98,7 @@ def test_maps_of_both_networks_stand_side_by_side(aligned, report):
         torch.testing.assert_close(torch.tensor(rows), weights, atol=1e-4, rtol=0)
     page = (aligned / "report.html").read_text(encoding="utf-8")
     assert page.count("Deterministic attention weights, ") > 0 and "Aligned attention weights, " in page
+    assert "Shown: layer 1, average of the heads." in page
     payload = json.loads(
         re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL).group(1)
     )
@@ -180,7 +181,7 @@ def test_tsne_without_scikit_learn_is_refused_before_training(recipe, command, t
 
 
 def test_words_for_methods(recipe):
-    overrides = ["attention.method=deterministic", "alignment={method: ot, preset: paper}"]
+    overrides = ["attention.method=deterministic", "alignment={method: ot, debias: false, layers: last}"]
     assert method_words(load_recipe(recipe, overrides)) == (
-        "deterministic attention; OT alignment, weight 0.01, debias False, sweeps 50"
+        "deterministic attention; OT alignment, weight 0.01, layers last, debias False"
     )
