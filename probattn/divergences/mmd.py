@@ -55,7 +55,7 @@ def mmd(
         >>> mmd(q, q + 1.0, bandwidth=2.0)
         tensor([[0.4424]])
     """
-    width = bandwidth if isinstance(bandwidth, Tensor) else torch.tensor(float(bandwidth))
+    width = bandwidth if isinstance(bandwidth, Tensor) else torch.tensor(bandwidth, dtype=torch.float64)
     if not bool((width > 0).all()):
         raise ValueError(f"mmd: expected a bandwidth > 0, got {bandwidth}")
 

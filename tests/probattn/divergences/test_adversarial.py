@@ -1,0 +1,90 @@
+"""The adversarial divergence: its value, and who ascends it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import expit
+from torch import nn
+
+from probattn.divergences import Discriminator, adversarial
+
+
+def seeded(number):
+    return torch.Generator().manual_seed(number)
+
+
+class First(nn.Module):
+    """The first feature as the logit."""
+
+    def forward(self, x):
+        return x[..., 0]
+
+
+def test_it_is_the_definition():
+    rng = np.random.default_rng(0)
+    query, key = rng.normal(size=(3, 2, 5, 4)), rng.normal(size=(3, 2, 7, 4))
+    masks = rng.random((3, 5)) < 0.6, rng.random((3, 7)) < 0.6
+    found = adversarial(
+        torch.tensor(query),
+        torch.tensor(key),
+        discriminator=First(),
+        query_mask=torch.tensor(masks[0]),
+        key_mask=torch.tensor(masks[1]),
+    )
+    for sample in range(3):
+        for head in range(2):
+            q, k = query[sample, head][masks[0][sample]], key[sample, head][masks[1][sample]]
+            expected = np.log(expit(q[:, 0])).mean() + np.log(1 - expit(k[:, 0])).mean()
+            assert abs(found[sample, head].item() - expected) < 1e-12
+
+
+def test_a_discriminator_that_cannot_tell_gives_minus_2_log_2():
+    query, key = torch.randn(2, 3, 2, 4, 5, generator=seeded(0))
+    found = adversarial(query, key, discriminator=lambda x: torch.zeros(x.shape[:-1]))
+    torch.testing.assert_close(found, torch.full((3, 2), -2 * math.log(2)))
+
+
+def test_the_discriminator_raises_it_and_both_queries_and_keys_lower_it():
+    parties = {
+        "query": torch.randn(2, 2, 5, 4, generator=seeded(1)).double().requires_grad_(),
+        "key": torch.randn(2, 2, 7, 4, generator=seeded(2)).double().requires_grad_(),
+        "discriminator": Discriminator(4, generator=seeded(3)).double(),
+    }
+
+    def value():
+        return adversarial(**parties).sum()
+
+    before = value()
+    before.backward()
+    for name, party in parties.items():
+        parameters = [party] if isinstance(party, torch.Tensor) else list(party.parameters())
+        size = sum(parameter.grad.square().sum() for parameter in parameters)
+        assert size > 1e-6, name
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.sub_(1e-5 * parameter.grad)
+            change = (value() - before) / (1e-5 * size)
+            for parameter in parameters:
+                parameter.add_(1e-5 * parameter.grad)
+        assert abs(change - (1 if name == "discriminator" else -1)) < 1e-2, name
+
+
+def test_the_game_brings_two_clouds_together():
+    """Played to its end on a shift between equal sets, the shift goes."""
+    cloud = torch.randn(1, 1, 64, 2, generator=seeded(4))
+    shift = torch.tensor([2.0, -1.0], requires_grad=True)
+    discriminator = nn.Sequential(nn.Linear(2, 1), nn.Flatten(-2))
+    with torch.no_grad():
+        discriminator[0].weight.zero_()
+        discriminator[0].bias.zero_()
+    optimizer = torch.optim.SGD(
+        [{"params": discriminator.parameters(), "lr": 1.0}, {"params": [shift], "lr": 0.1}]
+    )
+    for _ in range(300):
+        optimizer.zero_grad()
+        adversarial(cloud, cloud + shift, discriminator=discriminator).sum().backward()
+        optimizer.step()
+    assert shift.norm() < 0.1
