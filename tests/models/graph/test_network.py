@@ -64,6 +64,14 @@ def test_half_the_labels_at_a_time_are_the_whole_on_average(graph):
     torch.testing.assert_close(whole.kl, whole.kl_nats)
 
 
+def test_more_labels_than_there_are_to_learn_from_are_a_mean_too(graph):
+    model = build(graph)
+    model.num_data = 2
+    batch = graph.rows("validation")
+    terms = AttentionELBO()(model.eval(), AttentionGuide(model))(batch)
+    torch.testing.assert_close(-terms.log_likelihood, F.cross_entropy(model(batch), batch["labels"]))
+
+
 def test_sites_are_one_datum_outside_the_plate(graph):
     model = build(graph, BayesianAttention())
     guide = AttentionGuide(model)
