@@ -1,0 +1,240 @@
+"""Alignment of converted networks: every family, alone and with latent attention."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from pyro import poutine
+
+from probattn import AlignmentAttention, BayesianAttention
+from probattn.divergences import mmd
+from probattn.models import capture, convert, inspect, load, revert, save
+from probattn.models.hosts.convert import conversion
+
+SIDES = ["left", "right"]
+MMD = AlignmentAttention("mmd", weight=0.5, bandwidth=2.0)
+SUFFIX = ".alignment"
+
+
+@pytest.fixture
+def bert(families):
+    return next(family for family in families.FAMILIES if family.name == "bert")
+
+
+def factors(families, net, inputs):
+    """Every alignment factor of a pass, ``[B]``, by the name of its attention call."""
+    with torch.no_grad():
+        trace = poutine.trace(families.program(net)).get_trace(inputs)
+        trace.compute_log_prob()
+    return {
+        name.removesuffix(SUFFIX): site["log_prob"]
+        for name, site in trace.nodes.items()
+        if name.endswith(SUFFIX)
+    }
+
+
+def windows_together(tensor, rows):
+    """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``, window after window."""
+    parts = tensor.reshape(rows, -1, *tensor.shape[1:])
+    return torch.cat(list(parts.unbind(1)), dim=2)
+
+
+def test_undriven_it_is_the_eager_network_bit_for_bit(families, family):
+    net, inputs = family.network(), family.inputs()
+    eager = families.forward(net, inputs)
+    convert(net, MMD)
+    assert torch.equal(families.forward(net, inputs), eager)
+
+
+def test_a_factor_is_the_divergence_of_what_its_call_was_handed(families, family):
+    """The oracle sees queries, keys and masks from outside: what transformers hands to the attention function."""
+    net, inputs = convert(family.network(), MMD), family.inputs()
+    inputs = family.pad(inputs, "right") if family.padded else inputs
+    found = factors(families, net, inputs)
+    assert list(found) == [call.name for call in inspect(net)] and len(found) == family.layers
+    seen = capture(net, inputs)
+    for name, value in found.items():
+        call = seen[name]
+        query, key, masks = call.query, call.key, {}
+        if family.name == "swin":
+            query, key = (windows_together(tensor, 2) for tensor in (query, key))
+        else:
+            masks = {"query_mask": call.query_valid, "key_mask": call.key_valid}
+        expected = -0.5 * mmd(query, key, bandwidth=2.0, **masks).sum(-1)
+        assert expected.abs().min() > 1e-4, name
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.only("padded")
+@pytest.mark.parametrize("side", SIDES)
+def test_padding_moves_no_factor(families, family, side):
+    net, inputs = convert(family.network(), MMD), family.inputs()
+    before, after = (factors(families, net, rows) for rows in (inputs, family.pad(inputs, side)))
+    assert len(before) == family.layers
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["ct", "gan"])
+def test_at_weight_0_gradients_are_those_of_the_eager_network_bit_for_bit(families, family, method):
+    inputs = family.inputs()
+
+    def gradients(net):
+        torch.manual_seed(1)
+        trace = poutine.trace(families.program(net.train())).get_trace(inputs)
+        loss = -trace.log_prob_sum()
+        loss.backward()
+        own = {name: p.grad for name, p in net.named_parameters() if "probattn" not in name}
+        return loss, own, [p.grad for name, p in net.named_parameters() if "probattn" in name]
+
+    torch.manual_seed(0)
+    eager, expected, _ = gradients(family.network())
+    aligned, found, adversaries = gradients(convert(family.network(), AlignmentAttention(method, weight=0.0)))
+    assert torch.equal(eager, aligned)
+    for name, gradient in expected.items():
+        same = found[name] is None if gradient is None else torch.equal(found[name], gradient)
+        assert same, name
+    assert adversaries and all(bool(gradient.abs().max() > 0) for gradient in adversaries[:2])
+
+
+def test_both_methods_have_their_sites(families, family):
+    torch.manual_seed(0)
+    net, inputs = convert(family.network(), BayesianAttention(), MMD), family.inputs()
+    trace = poutine.trace(families.program(net)).get_trace(inputs)
+    calls = [call.name for call in inspect(net)]
+    assert set(trace.nodes) >= {*calls, *(name + SUFFIX for name in calls)}
+    alone = convert(family.network(), MMD)
+    first = calls[0]
+    torch.testing.assert_close(
+        factors(families, net, inputs)[first], factors(families, alone, inputs)[first], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_revert_and_copies(families, family):
+    net, inputs = family.network(), family.inputs()
+    eager, keys = families.forward(net, inputs), list(net.state_dict())
+    convert(net, AlignmentAttention("gan", weight=0.5))
+    copied = copy.deepcopy(net)
+    before, after = factors(families, net, inputs), factors(families, copied, inputs)
+    assert list(before) == list(after) and all(torch.equal(before[name], after[name]) for name in before)
+    revert(net)
+    assert list(net.state_dict()) == keys and torch.equal(families.forward(net, inputs), eager)
+    assert not factors(families, net, inputs)
+
+
+def test_both_methods_come_back_from_disk(families, family, tmp_path):
+    torch.manual_seed(0)
+    methods = BayesianAttention(), AlignmentAttention("ct", weight=0.5, layers=[0], max_tokens=100)
+    net, inputs = convert(family.network(), *methods), family.inputs()
+    again = load(save(net, tmp_path / "net"))
+    assert (conversion(again).method, conversion(again).alignment) == methods
+    assert {key: value.shape for key, value in again.state_dict().items()} == {
+        key: value.shape for key, value in net.state_dict().items()
+    }
+    if family.name not in {
+        "bart",
+        "marian",
+    }:  # their hooks, which the test's own networks carry, are not saved
+        torch.manual_seed(1)
+        expected = factors(families, net, inputs)
+        torch.manual_seed(1)
+        found = factors(families, again, inputs)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_alignment_alone_comes_back_from_disk(families, bert, tmp_path):
+    net = convert(bert.network(), AlignmentAttention("gan", attention="self"), layers="last")
+    again = load(save(net, tmp_path / "net"))
+    assert conversion(again).method is None
+    assert list(factors(families, again, bert.inputs())) == ["bert.encoder.layer.1.attention.self"]
+
+
+def test_each_method_has_its_own_layers(families, bert):
+    net = convert(bert.network(), BayesianAttention(), AlignmentAttention(layers="last"), layers=[0])
+    trace = poutine.trace(families.program(net)).get_trace(bert.inputs())
+    stack = "bert.encoder.layer"
+    assert f"{stack}.0.attention.self" in trace.nodes and f"{stack}.1.attention.self" not in trace.nodes
+    assert f"{stack}.1.attention.self{SUFFIX}" in trace.nodes
+    assert f"{stack}.0.attention.self{SUFFIX}" not in trace.nodes
+    assert [call.name for call in conversion(net).calls] == [f"{stack}.0.attention.self"]
+    assert len(inspect(net)) == 2
+    printed = [repr(net.get_submodule(f"{stack}.{layer}.attention.self.probattn")) for layer in (0, 1)]
+    assert "(site)" in printed[0] and "(factor)" not in printed[0]
+    assert "(factor)" in printed[1] and "(site)" not in printed[1]
+
+
+def test_cross_attention_alone_can_be_aligned(families):
+    bart = next(family for family in families.FAMILIES if family.name == "bart")
+    net = convert(bart.network(), AlignmentAttention("mmd", bandwidth=2.0, attention="cross"))
+    inputs = bart.inputs()
+    found = factors(families, net, bart.pad(inputs, "left"))
+    assert list(found) == [f"model.decoder.layers.{layer}.encoder_attn" for layer in (0, 1)]
+    for name, value in factors(families, net, inputs).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_begin_differently_and_shared_ones_are_shared(families, bert):
+    state = torch.get_rng_state()
+    net = convert(bert.network(), AlignmentAttention("ct"))
+    assert torch.equal(torch.get_rng_state(), state)
+    first, second = (net.bert.encoder.layer[layer].attention.self.probattn.factor for layer in (0, 1))
+    assert not torch.equal(first.critic.output.weight, second.critic.output.weight)
+    albert = next(family for family in families.FAMILIES if family.name == "albert")
+    shared = convert(albert.network(), AlignmentAttention("ct"))
+    assert sum(name.endswith("critic.output.weight") for name in shared.state_dict()) == 1
+    assert len(factors(families, shared, albert.inputs())) == 2
+
+
+@pytest.mark.parametrize("method", ["ct", "gan"])
+def test_it_adds_less_than_half_a_percent_of_parameters_to_bert(method):
+    """BERT-base: 12 layers, heads of 64, 110 million parameters."""
+    factor = AlignmentAttention(method).build(12, 64)
+    assert 12 * sum(parameter.numel() for parameter in factor.parameters()) < 0.005 * 109_482_240
+
+
+def test_reduction_mean_counts_aligned_calls(families, bert):
+    inputs = bert.inputs()
+    summed, averaged = (
+        factors(
+            families, convert(bert.network(), AlignmentAttention("mmd", bandwidth=2.0, reduction=way)), inputs
+        )
+        for way in ("sum", "mean")
+    )
+    for name, value in summed.items():
+        torch.testing.assert_close(averaged[name], value / 4)  # two heads, two calls
+
+
+def test_training_it_undriven_is_refused(families, bert):
+    net, inputs = convert(bert.network(), AlignmentAttention()).train(), bert.inputs()
+    with pytest.raises(
+        RuntimeError, match="training without a driver would leave the alignment out unnoticed"
+    ):
+        net(**inputs)
+    with torch.no_grad():
+        net(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "methods", "options"),
+    [
+        (
+            TypeError,
+            "expected one AlignmentAttention, got 2",
+            [AlignmentAttention(), AlignmentAttention("ot")],
+            {},
+        ),
+        (TypeError, "expected BayesianAttention or AlignmentAttention, got type", [AlignmentAttention], {}),
+        (ValueError, "layers: expected numbers from -2 to 1", [AlignmentAttention(layers=[7])], {}),
+        (ValueError, "no attention call", [AlignmentAttention(attention="cross")], {}),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_no_trace(families, bert, error, message, methods, options):
+    net = bert.network()
+    before = list(net.state_dict())
+    with pytest.raises(error, match=message) as caught:
+        convert(net, *methods, **options)
+    assert "\n" not in str(caught.value)
+    assert list(net.state_dict()) == before and conversion(net) is None
