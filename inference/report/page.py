@@ -120,7 +120,7 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
 def _site_names(results: Results) -> list[str]:
     """All attention calls that anything is known of, so that one call's label is the same everywhere."""
     aligned = () if results.alignment is None else results.alignment.sites
-    return [site.site for site in (*results.health, *aligned)]
+    return [*(site.site for site in results.health), *(site.site for site in aligned)]
 
 
 def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,21 +2,20 @@
 
 The variants take turns within every round, so that a machine whose speed drifts treats them alike, and each time is
 divided by that of eager attention in the same round. A training step is forward, backward and `zero_grad`, in training
-mode with the network's usual dropout and without an optimiser. Peak memory is that of a process of its own for each
-variant: the growth of its resident set (CPU) or of torch's allocations (CUDA) over three steps.
+mode with the network's usual dropout and without an optimiser. Peak memory is what torch has allocated at most during
+a step, beyond what it held before it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +27,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from probattn import AttentionMask, BayesianAttention
@@ -217,11 +217,16 @@ def timed(step: Step, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def time_kind(kind: str, shape: Shape, rounds: int, device: torch.device) -> dict[str, list[float]]:
-    """Seconds of every variant by round; one round before them warms up."""
+def build_steps(kind: str, shape: Shape, device: torch.device) -> dict[str, Step]:
+    """Every variant's step, and for the draws the pass that they are compared with."""
     steps = {name: build_step(kind, name, shape, device) for name in _variants(kind)}
-    if kind == "draws":  # what the draws are compared with
-        steps = {"eager": build_step("expectation", "eager", shape, device)} | steps
+    return {"eager": build_step("expectation", "eager", shape, device)} | steps if kind == "draws" else steps
+
+
+def time_steps(
+    kind: str, steps: Mapping[str, Step], rounds: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Seconds of every variant by round; one round before them warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in track(range(rounds + 1), description=KINDS[kind], transient=True):
         for name, step in steps.items():
@@ -235,31 +240,21 @@ def _variants(kind: str) -> list[str]:
     return [name for name, method in VARIANTS.items() if method is not None or kind != "draws"]
 
 
-def peak_memory(kind: str, variant: str, shape: str, device: str) -> float:
-    """MiB that three steps take beyond the network and its batch, in a fresh process."""
-    command = [sys.executable, __file__, "--memory-of", kind, variant, "--shape", shape, "--device", device]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(done.stdout.splitlines()[-1])
-
-
-def own_peak_memory(kind: str, variant: str, shape: Shape, device: torch.device) -> float:
-    """The same, of this process."""
-    step = build_step(kind, variant, shape, device)
+def peak_memory(step: Step, device: torch.device) -> float:
+    """MiB that torch holds at most during a step, beyond what it held before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-    else:
-        before = _resident()
-    for _ in range(3):
         step()
-    after = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident()
-    return (after - before) / 2**20
-
-
-def _resident() -> int:
-    """Largest resident set so far, in bytes; macOS counts in bytes, Linux in KiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    return max(accumulate(size for _, size in changes)) / 2**20
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -296,13 +291,9 @@ def main(
     kinds: Annotated[str, typer.Option(help="Kinds to measure, parted by commas.")] = ",".join(KINDS),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/attention.json"),
-    memory_of: Annotated[tuple[str, str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Times attention, deterministic against Bayesian, and writes and prints the ratios."""
     sizes, place = SHAPES[shape], torch.device(device)
-    if memory_of is not None:
-        print(own_peak_memory(*memory_of, sizes, place))
-        return
     console = Console()
     about = machine(place)
     if about["load_before"] > QUIET:
@@ -312,10 +303,11 @@ def main(
     results: list[dict[str, Any]] = []
     count = 2 if quick else rounds
     for kind in kinds.split(","):
-        seconds = time_kind(kind, sizes, count, place)
+        steps = build_steps(kind, sizes, place)
+        seconds = time_steps(kind, steps, count, place)
         for name in _variants(kind):
             ratios = [own / eager for own, eager in zip(seconds[name], seconds["eager"], strict=True)]
-            peak = None if quick else peak_memory(kind, name, shape, device)
+            peak = None if quick else peak_memory(steps[name], place)
             results.append(Measurement(kind, name, seconds[name], ratios, peak).record())
     output.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": about, "shape": asdict(sizes), "rounds": count, "results": results}
