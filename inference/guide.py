@@ -32,7 +32,6 @@ class AttentionGuide(GuideMessenger):
         model: the Pyro model.
         kl_weight: w, >= 0; set anew at any step (annealing).
         noise: source of the draws; torch's global generators by default.
-        draws_only: leave out what only an objective needs; for prediction.
 
     Raises:
         ValueError: a negative weight.
@@ -51,12 +50,10 @@ class AttentionGuide(GuideMessenger):
         *,
         kl_weight: float = 1.0,
         noise: Noise | None = None,
-        draws_only: bool = False,
     ) -> None:
         super().__init__(model)
         self.kl_weight = kl_weight
         self.noise: Noise = GlobalNoise() if noise is None else noise
-        self.draws_only = draws_only
 
     @property
     def kl_weight(self) -> float:
@@ -83,16 +80,19 @@ class AttentionGuide(GuideMessenger):
 
     def _answer(self, msg: Message, infer: dict[str, Any], posterior: SitePosterior) -> None:
         prior = cast(TorchDistributionMixin, msg["fn"])
-        if msg["value"] is None:
-            msg["value"] = posterior.draw(self.noise, with_kl=not self.draws_only)
-        event = posterior.event()
-        if event.batch_shape != prior.batch_shape:
+        batch_shape = posterior.prior.batch_shape[:1]
+        if batch_shape != prior.batch_shape:
             raise ValueError(
-                f"site {msg['name']!r}: the call has batch shape {list(event.batch_shape)}, its plates "
+                f"site {msg['name']!r}: the call has batch shape {list(batch_shape)}, its plates "
                 f"{list(prior.batch_shape)}; put the call into one plate over its batch dimension"
             )
         infer["prior"] = prior
-        msg["fn"] = event
+        self._draw(msg, posterior)
+
+    def _draw(self, msg: Message, posterior: SitePosterior) -> None:
+        if msg["value"] is None:
+            msg["value"] = posterior.draw(self.noise)
+        msg["fn"] = posterior.event()
         msg["scale"] = msg["scale"] * (self.kl_weight * posterior.reduction_factor())
 
     def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyro
@@ -14,14 +14,17 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.distributions.carried_log import carried_log, exp_carrying_log
+from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.guide import AttentionGuide
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import SitePosterior
+from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
 ROWS_PER_PASS = 256
+CPU_ROWS_PER_PASS = 16
+"""On a CPU more rows save nothing, and maps that outgrow what the C library keeps are paged in anew at every call."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def posterior_predict(
         batch: its inputs; labels are ignored.
         num_samples: P, draws.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
-        chunk_size: draws per pass; bounds memory. Default: about 256 rows per pass.
+        chunk_size: draws per pass; bounds memory. Default: about 256 rows per pass, 16 on
+            a CPU.
         attention: sites whose weights to return, or "all".
         streaming: return mean and standard deviation of the weights instead of all draws.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
@@ -126,12 +130,12 @@ def posterior_predict(
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None and number < 1:
             raise ValueError(f"posterior_predict: expected {name} >= 1, got {number}")
-    chunk = chunk_size or max(1, ROWS_PER_PASS // rows)
     seeds = [_seed(seed, draw) for draw in range(num_samples)]
     device = next(iter(inputs.values())).device
-    guide = AttentionGuide(model, draws_only=True)
+    chunk = chunk_size or rows_per_pass(device) // rows or 1
     logits: list[Tensor] = []
     collector = _Collector(attention, streaming)
+    guide = _PredictionGuide(model, collector)
     with _evaluating(model):
         for start in range(0, num_samples, chunk):
             part = seeds[start : start + chunk]
@@ -143,9 +147,35 @@ def posterior_predict(
             with guide:
                 output = model(folded)
             logits.append(output.unflatten(0, (len(part), rows)))
-            collector.add(guide, len(part))
+            collector.check()
             guide.trace.nodes.clear()
     return Posterior(torch.cat(logits), *collector.results())
+
+
+def rows_per_pass(device: torch.device) -> int:
+    """Rows that the draws of a pass fill, where nothing else is asked for."""
+    return CPU_ROWS_PER_PASS if device.type == "cpu" else ROWS_PER_PASS
+
+
+class _PredictionGuide(AttentionGuide):
+    """Draws without what only an objective needs; hands the weights on and forgets them."""
+
+    def __init__(self, model: Model, collector: _Collector) -> None:
+        super().__init__(model)
+        self.collector = collector
+        self._shared = SharedUpward()
+
+    def _draw(self, msg: Message, posterior: SitePosterior) -> None:
+        if msg["value"] is None:
+            msg["value"] = posterior.predict(self.noise, self._shared)
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        infer: Mapping[str, Any] = msg["infer"] or {}
+        posterior = infer.get(INFER_KEY)
+        if not isinstance(posterior, SitePosterior):
+            super()._pyro_post_sample(msg)
+        else:
+            self.collector.add(str(msg["name"]), posterior, cast(Tensor, msg["value"]), self.noise.draws)
 
 
 @dataclass
@@ -157,26 +187,26 @@ class _Collector:
     draws: dict[str, list[Tensor]] = field(default_factory=dict)
     moments: dict[str, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
 
-    def add(self, guide: AttentionGuide, draws: int) -> None:
-        if self.wanted is None:
+    seen: set[str] = field(default_factory=set)
+
+    def add(self, name: str, posterior: SitePosterior, value: Tensor, draws: int) -> None:
+        self.seen.add(name)
+        if self.wanted is None or (self.wanted != "all" and name not in self.wanted):
             return
-        sites = {
-            name: site
-            for name, site in guide.trace.nodes.items()
-            if site["type"] == "sample" and isinstance(site["infer"].get(INFER_KEY), SitePosterior)
-        }
-        names = list(sites) if self.wanted == "all" else list(self.wanted)
-        for name in names:
-            if name not in sites:
-                known = ", ".join(sites) or "none: convert the network first"
+        weights = carried_weights(value, posterior.mask)
+        weights = posterior.weights(carried_log(value)) if weights is None else weights
+        weights = weights.unflatten(0, (draws, -1))
+        if self.streaming:
+            self.moments[name] = _merge(self.moments.get(name), weights)
+        else:
+            self.draws.setdefault(name, []).append(weights)
+
+    def check(self) -> None:
+        wanted = () if self.wanted is None or self.wanted == "all" else self.wanted
+        for name in wanted:
+            if name not in self.seen:
+                known = ", ".join(sorted(self.seen)) or "none: convert the network first"
                 raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {known}")
-            site = sites[name]
-            weights = site["infer"][INFER_KEY].weights(carried_log(site["value"]))
-            weights = weights.unflatten(0, (draws, -1))
-            if self.streaming:
-                self.moments[name] = _merge(self.moments.get(name), weights)
-            else:
-                self.draws.setdefault(name, []).append(weights)
 
     def results(self) -> tuple[dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]:
         if self.wanted is None:

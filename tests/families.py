@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn import BayesianAttention
-from probattn.distributions.carried_log import exp_carrying_log
+from probattn.distributions.carried import exp_carrying_log
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from probattn.inference.predictive import posterior_expectation, posterior_predict
+from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
 
 Batch = Mapping[str, Tensor]
-ROWS_PER_PASS = 256
 
 
 class BayesianPredictions(NamedTuple):
@@ -118,8 +117,9 @@ def predict_deterministic(
 
 
 def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int) -> Tensor:
-    rows = len(next(iter(inputs.values())))
-    chunk = max(1, ROWS_PER_PASS // rows)
+    first = next(iter(inputs.values()))
+    rows = len(first)
+    chunk = max(1, rows_per_pass(first.device) // rows)
     parts = []
     for start in range(0, num_samples, chunk):
         size = min(chunk, num_samples - start)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from probattn.distributions.carried_log import exp_carrying_log
+from probattn.distributions.carried import exp_carrying_log
 from probattn.distributions.log_space import finite_exp
 
 

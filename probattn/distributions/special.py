@@ -27,6 +27,37 @@ _DIGAMMA_COEFFICIENTS = (
     0.00486886192528,
     -0.000837457603522,
 )
+# 1 / Gamma(1 + x) = 1 + x q(x) is an entire function. Minimax polynomials q, coefficients from the constant upwards,
+# with the largest x that they are made for; relative errors 7e-9, 3.4e-8 and 3.5e-8.
+_RECIPROCAL_GAMMA_COEFFICIENTS = (
+    (0.5, (0.577215640414, -0.655867902243, -0.0422083182457, 0.168087362728, -0.0477153763281)),
+    (
+        1.0,
+        (
+            0.577212767354,
+            -0.655801955206,
+            -0.0426752393944,
+            0.169352239229,
+            -0.0485002168621,
+            -0.00184193174693,
+            0.00225437069581,
+        ),
+    ),
+    (
+        2.0,
+        (
+            0.577213606457,
+            -0.65584041459,
+            -0.042233754468,
+            0.167204478269,
+            -0.0431875790015,
+            -0.0089426539431,
+            0.00726529604643,
+            -0.00161390518664,
+            0.000134896602338,
+        ),
+    ),
+)
 # Taylor coefficients of lgamma(1 + 2x) - 2 lgamma(1 + x) from x^2 on: (-1)^n zeta(n) (2^n - 2) / n.
 _DOUBLING_COEFFICIENTS = (
     1.6449340668482264,
@@ -135,6 +166,32 @@ def digamma_1p(x: Tensor) -> Tensor:
     if not _has_series(x):
         return x.add(1).digamma_()
     return _by_pieces(_digamma_series, x)
+
+
+def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
+    """1 / Gamma(1 + x) for 0 <= x <= 2, by a polynomial.
+
+    The relative error is 1e-6 in float32 at most. Not differentiable by autograd.
+
+    Args:
+        x: any shape, floating.
+        largest: a number that no x exceeds; the smaller, the fewer the terms.
+
+    Returns:
+        New tensor of the same shape and dtype.
+
+    Raises:
+        ValueError: ``largest`` beyond 2.
+
+    Example:
+        >>> reciprocal_gamma_1p(torch.tensor([0.0, 0.5, 1.0]), largest=1.0)
+        tensor([1.0000, 1.1284, 1.0000])
+    """
+    for bound, coefficients in _RECIPROCAL_GAMMA_COEFFICIENTS:
+        if largest <= bound:
+            series = _polynomial(x, coefficients, torch.empty_like(x))
+            return series.mul_(x).add_(1.0)
+    raise ValueError(f"reciprocal_gamma_1p: expected x <= 2, got up to {largest}")
 
 
 def log_gamma_doubling_excess(x: Tensor) -> Tensor:

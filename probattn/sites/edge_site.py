@@ -12,9 +12,11 @@ from torch import Tensor
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.edges import Edges
+from probattn.sites.noise import Noise
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import prior_distribution
-from probattn.sites.site import LatentSite, SiteSpec
+from probattn.sites.shared import SharedUpward
+from probattn.sites.site import LatentSite, SiteSpec, log_weights
 from probattn.sites.upward import UpwardChain
 
 
@@ -32,7 +34,7 @@ class EdgePosterior(SitePosterior):
     def __init__(
         self,
         method: BayesianAttention,
-        make: Callable[[], PosteriorInputs],
+        make: Callable[[SharedUpward | None, int], PosteriorInputs],
         prior: Gamma | LogNormal,
         edges: Edges,
         observations: int = 1,
@@ -44,6 +46,9 @@ class EdgePosterior(SitePosterior):
     def weights(self, log_value: Tensor) -> Tensor:
         """Attention weights from log S ``[..., E]``, normalised over the incoming edges of each node."""
         return self.edges.softmax(log_value)
+
+    def _draw_weights(self, noise: Noise) -> Tensor | None:
+        return None  # the rows of a graph are not the last dimension
 
     def reduction_factor(self) -> float:
         """What the KL summed over the graph is multiplied by.
@@ -133,11 +138,13 @@ class EdgeAttentionSite(LatentSite):
         """q(S) from scores ``[1, H, 1, E]``; batch shape that of the scores."""
         return self._posterior_inputs(scores, edges, call).distribution(self.method)
 
-    def _posterior_inputs(self, scores: Tensor, edges: Edges, call: int) -> PosteriorInputs:
-        phi = edges.log_softmax(scores) if self.method.scores == "normalised" else scores
-        if self.upward is None:
-            return PosteriorInputs(phi)
-        return self._inputs(phi, self.chain.state(self.positions[call], scores, None, edges.softmax))
+    def _posterior_inputs(
+        self, scores: Tensor, edges: Edges, call: int, shared: SharedUpward | None = None, draws: int = 1
+    ) -> PosteriorInputs:
+        upward = self._rise(call, scores, None, edges.softmax, shared, draws)
+        return PosteriorInputs(
+            scores, upward, edges.log_softmax if self.method.scores == "normalised" else None
+        )
 
     def _expectation(self, scores: Tensor, edges: Edges, call: int) -> Tensor:
         if not self.method.learns_scale:
@@ -150,7 +157,7 @@ class EdgeAttentionSite(LatentSite):
         prior = prior_distribution(self.method, self._log_alpha(scores, key, edges), scores.shape)
         make = partial(self._posterior_inputs, scores, edges, call)
         posterior = EdgePosterior(self.method, make, prior, edges, observations)
-        return self._sample(name, prior, posterior).to(scores.dtype)
+        return log_weights(name, self._sample(name, prior, posterior)).to(scores.dtype)
 
     def _log_alpha(self, scores: Tensor, key: Tensor, edges: Edges) -> Tensor:
         if self.prior is None:

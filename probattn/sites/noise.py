@@ -6,8 +6,8 @@ number changes nothing: torch fills a tensor on one core, and a training step wa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
 
 import numpy as np
@@ -23,6 +23,10 @@ Kind = Literal["uniform", "normal"]
 class Noise(Protocol):
     """Gives standard uniform and standard normal tensors; what a guide draws its sites from."""
 
+    @property
+    def draws(self) -> int:
+        """P, the number of draws folded into the batch, draw after draw."""
+
     def uniform(self, like: Tensor) -> Tensor:
         """Uniform(0, 1) numbers of ``like``'s shape, dtype and device; 0 is possible, 1 is not."""
 
@@ -35,6 +39,8 @@ class GlobalNoise:
 
     On a CPU they give each tensor its seed. The state of torch's generators is thus all that a checkpoint needs.
     """
+
+    draws = 1
 
     def uniform(self, like: Tensor) -> Tensor:
         """Uniform(0, 1) numbers of ``like``'s shape, dtype and device; 0 is possible, 1 is not."""
@@ -82,7 +88,7 @@ class SeededNoise:
 
     @property
     def draws(self) -> int:
-        """P, the number of draws in a batch."""
+        """P, the number of draws folded into the batch, draw after draw."""
         return len(self._seeds)
 
     def uniform(self, like: Tensor) -> Tensor:
@@ -132,9 +138,16 @@ def _fill(kind: Kind, noise: Tensor, entropy: Sequence[int]) -> None:
 
     pieces = range(-(-flat.size // _PIECE))
     workers = min(len(pieces), torch.get_num_threads())
-    if workers < 2:
-        for number in pieces:
+
+    def work(first: int) -> None:
+        for number in pieces[first::workers]:
             fill(number)
-        return
-    with ThreadPoolExecutor(workers) as pool:  # NumPy lets go of Python's lock while it fills
-        list(pool.map(fill, pieces))
+
+    # NumPy lets go of Python's lock while it fills.
+    helpers = [threading.Thread(target=work, args=(first,)) for first in range(1, workers)]
+    for helper in helpers:
+        helper.start()
+    if workers:
+        work(0)
+    for helper in helpers:
+        helper.join()

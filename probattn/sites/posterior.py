@@ -15,13 +15,15 @@ from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
 from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
-from probattn.distributions.carried_log import exp_carrying_log
+from probattn.distributions.carried import carry_weights, exp_carrying_log
 from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.bayesian import BayesianAttention, KLReduction
+from probattn.sites.drawing import draw_weights
 from probattn.sites.fused import WeibullOptions, draw_weibull
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Noise
 from probattn.sites.scores import normalise
+from probattn.sites.shared import SharedUpward, UpwardOutputs
 
 TRUNCATION = (0.1, 0.9)
 """Range of the uniform noise in Zhang et al. 2021, section 3.3."""
@@ -32,14 +34,29 @@ class PosteriorInputs:
     """What the attention scores and the upward path say about q(S), before any special function.
 
     Attributes:
-        scores: Phi, raw or normalised, ``[B, H, T, S]``; exp(Phi) is E[S] when sigma is 0.
-        concentration: f_k(h), same shape; None where k does not depend on the upward path.
-        scale: f_lambda(h), same shape; None where lambda does not.
+        raw: masked scores ``[B, H, T, S]``.
+        upward: what the upward path says at this call, of the same shape or that of one draw.
+        log_softmax: normalises the scores; None leaves them raw.
     """
 
-    scores: Tensor
-    concentration: Tensor | None = None
-    scale: Tensor | None = None
+    raw: Tensor
+    upward: UpwardOutputs
+    log_softmax: Callable[[Tensor], Tensor] | None = None
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """Phi, raw or normalised; exp(Phi) is E[S] when sigma is 0."""
+        return self.raw if self.log_softmax is None else self.log_softmax(self.raw)
+
+    @cached_property
+    def concentration(self) -> Tensor | None:
+        """f_k(h), of the scores' shape; None where k does not depend on the upward path."""
+        return _repeat(self.upward.concentration, len(self.raw))
+
+    @cached_property
+    def scale(self) -> Tensor | None:
+        """f_lambda(h), of the scores' shape; None where lambda does not depend on the upward path."""
+        return _repeat(self.upward.scale, len(self.raw))
 
     def distribution(self, method: BayesianAttention) -> Weibull | LogNormal:
         """q(S) with these options, batch shape that of the scores."""
@@ -60,6 +77,13 @@ class PosteriorInputs:
         return Weibull(log_scale=log_scale, concentration=k, validate_args=False)
 
 
+def _repeat(tensor: Tensor | None, rows: int) -> Tensor | None:
+    """The rows of one draw, once for every draw."""
+    if tensor is None or len(tensor) == rows:
+        return tensor
+    return tensor.repeat(rows // len(tensor), *[1] * (tensor.dim() - 1))
+
+
 class SitePosterior:
     """q(S) of one attention call, handed to the guide through the site's ``infer`` dictionary.
 
@@ -75,7 +99,7 @@ class SitePosterior:
     def __init__(
         self,
         method: BayesianAttention,
-        make: Callable[[], PosteriorInputs],
+        make: Callable[[SharedUpward | None, int], PosteriorInputs],
         prior: Gamma | LogNormal,
         mask: AttentionMask | None,
     ) -> None:
@@ -83,12 +107,14 @@ class SitePosterior:
         self.prior = prior
         self.mask = mask
         self._make = make
+        self._shared: SharedUpward | None = None
+        self._draws = 1
         self._kl: Tensor | None = None
 
     @cached_property
     def inputs(self) -> PosteriorInputs:
         """What the posterior is made of."""
-        return self._make()
+        return self._make(self._shared, self._draws)
 
     @cached_property
     def distribution(self) -> Weibull | LogNormal:
@@ -111,21 +137,54 @@ class SitePosterior:
         """
         return exp_carrying_log(self.log_draw(noise, with_kl=with_kl))
 
+    def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
+        """Draws S for a prediction, without gradients or KL.
+
+        Args:
+            noise: where the random numbers come from; it knows how many draws are folded into the batch.
+            shared: what the draws of this batch have in common.
+
+        Returns:
+            S, ``[P * B, H, T, S]``, which carries its logarithm or its weights along.
+        """
+        self._shared, self._draws = shared, noise.draws
+        drawn = self._draw_weights(noise)
+        return self.draw(noise, with_kl=False) if drawn is None else drawn
+
+    def _draw_weights(self, noise: Noise) -> Tensor | None:
+        """S with its weights, for the options of the default and others close to it."""
+        inputs, method = self.inputs, self.method
+        if torch.is_grad_enabled() or method.scores == "raw" or inputs.raw.dtype != torch.float32:
+            return None
+        positive = inputs.upward.positive
+        if positive is None or inputs.upward.scale is not None:
+            return None
+        options = WeibullOptions(method.rho, method.floor, method.rate)
+        uniform = self._uniform(noise, inputs.raw)
+        value, weights = draw_weights(inputs.raw, positive, uniform, options)
+        if self.mask is not None and self.mask.has_empty_rows:
+            weights *= self.mask.row_weight
+        return carry_weights(value, weights, self.mask)
+
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
         like = self.inputs.scores
         if self.method.posterior == "lognormal":
             posterior = cast(LogNormal, self.distribution)
             return posterior.loc + posterior.scale * noise.normal(like)
-        uniform = noise.uniform(like)
-        if self.method.noise == "truncated":
-            low, high = TRUNCATION
-            uniform.mul_(high - low).add_(low)
+        uniform = self._uniform(noise, like)
         if self.method.concentration == "learned" and self.inputs.scale is None:
             return self._fused_log_draw(uniform, with_kl)
         weibull = cast(Weibull, self.distribution)
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
+
+    def _uniform(self, noise: Noise, like: Tensor) -> Tensor:
+        uniform = noise.uniform(like)
+        if self.method.noise == "truncated":
+            low, high = TRUNCATION
+            uniform.mul_(high - low).add_(low)
+        return uniform
 
     def kl(self) -> Tensor:
         """KL(q || prior) in nats, summed over the valid pairs of real queries: ``[B]``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -12,13 +13,14 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.distributions import Gamma, LogNormal, Weibull
-from probattn.distributions.carried_log import carried_log, carries_log
+from probattn.distributions.carried import carried_log, carried_weights, carries_log
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import PosteriorInputs, SitePosterior, as_event
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, normalise, repeat_heads
-from probattn.sites.upward import UpwardChain, UpwardMaps
+from probattn.sites.shared import SharedUpward, UpwardOutputs
+from probattn.sites.upward import UpwardChain, UpwardMaps, softmax_over_keys
 
 INFER_KEY = "attention"
 """Key of a site's ``infer`` dictionary under which the guide finds the :class:`SitePosterior`."""
@@ -95,21 +97,39 @@ class LatentSite(nn.Module):
         """The options, for ``print(network)``."""
         return f"{self.method}, {self.spec}"
 
-    def _inputs(self, phi: Tensor, state: Tensor, rows: Tensor | None = None) -> PosteriorInputs:
-        """What the posterior is made of, from Phi and the upward path's state at this call."""
-        assert self.upward is not None
-        maps = (self.upward.concentration, self.upward.scale)
-        return PosteriorInputs(phi, *(None if mix is None else mix(state, rows) for mix in maps))
+    def _rise(
+        self,
+        call: int,
+        scores: Tensor,
+        weight: Tensor | None = None,
+        softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
+        shared: SharedUpward | None = None,
+        draws: int = 1,
+    ) -> UpwardOutputs:
+        """What the upward path says at this call; ``weight`` is 0 for padded queries."""
+        if self.upward is None:
+            return UpwardOutputs()
+        maps, chain, position = self.upward, self.chain, self.positions[call]
+
+        def rise(rows: int) -> UpwardOutputs:
+            own = None if weight is None else weight[:rows]
+            state = chain.state(position, scores[:rows], own, softmax)
+            mixed = (None if mix is None else mix(state, own) for mix in (maps.concentration, maps.scale))
+            return UpwardOutputs(*mixed)
+
+        if shared is None:
+            return rise(len(scores))
+        return shared.outputs(chain, position, scores, draws, rise)
 
     def _sample(self, name: str, prior: Gamma | LogNormal, posterior: SitePosterior) -> Tensor:
-        """Announces S to Pyro; its logarithm, whoever gave it."""
+        """Announces S to Pyro and gives what it got."""
         value = pyro.sample(name, as_event(prior, posterior.mask), infer={INFER_KEY: posterior})
         if value.shape != prior.batch_shape:
             raise ValueError(
                 f"site {name!r}: expected unnormalised weights of shape {list(prior.batch_shape)}, got "
                 f"{list(value.shape)}"
             )
-        return _log_weights(name, value)
+        return value
 
     def _refuse_unsupported(self, name: str) -> None:
         if getattr(self, "_is_replica", False):
@@ -186,30 +206,34 @@ class AttentionSite(LatentSite):
         )
         with torch.autocast(query.device.type, enabled=False):
             if am_i_wrapped():
-                logits = self._announce(name, scores, key, mask, call)
+                weights = self._announce(name, scores, key, mask, call)
             else:
-                logits = self._expectation(scores, mask, call)
-            weights = normalise(logits, mask).to(query.dtype)
+                weights = normalise(self._expectation(scores, mask, call), mask)
+            weights = weights.to(query.dtype)
         return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 
     def posterior(self, scores: Tensor, mask: AttentionMask | None, call: int = 0) -> Weibull | LogNormal:
         """q(S) from masked scores ``[B, H, T, S]``; batch shape that of the scores."""
         return self._posterior_inputs(scores, mask, call).distribution(self.method)
 
-    def _posterior_inputs(self, scores: Tensor, mask: AttentionMask | None, call: int) -> PosteriorInputs:
-        phi = torch.log_softmax(scores, dim=-1) if self.method.scores == "normalised" else scores
-        if self.upward is None:
-            return PosteriorInputs(phi)
-        state = self._upward_state(scores, mask, call)
-        return self._inputs(phi, state, _row_weight(mask, scores.dtype))
-
-    def _upward_state(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
-        if self.method.upward == "positions" and mask is not None and not mask.rows_alike:
+    def _posterior_inputs(
+        self,
+        scores: Tensor,
+        mask: AttentionMask | None,
+        call: int,
+        shared: SharedUpward | None = None,
+        draws: int = 1,
+    ) -> PosteriorInputs:
+        mixes_queries = self.upward is not None and self.method.upward == "positions"
+        if mixes_queries and mask is not None and not mask.rows_alike:
             raise ValueError(
                 "upward='positions' mixes queries, but the mask differs between queries (causal or windowed), so they "
                 "would see what is hidden from them; use upward='heads'"
             )
-        return self.chain.state(self.positions[call], scores, _row_weight(mask, scores.dtype))
+        weight = _row_weight(mask, scores.dtype)
+        upward = self._rise(call, scores, weight, shared=shared, draws=draws)
+        normalised = self.method.scores == "normalised"
+        return PosteriorInputs(scores, upward, partial(torch.log_softmax, dim=-1) if normalised else None)
 
     def _expectation(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
         if not self.method.learns_scale:
@@ -222,11 +246,13 @@ class AttentionSite(LatentSite):
         prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, mask)
         make = partial(self._posterior_inputs, scores, mask, call)
         posterior = SitePosterior(self.method, make, prior, mask)
-        return self._sample(name, prior, posterior).to(scores.dtype)
+        value = self._sample(name, prior, posterior)
+        weights = carried_weights(value, mask)
+        return normalise(log_weights(name, value).to(scores.dtype), mask) if weights is None else weights
 
 
-def _log_weights(name: str, value: Tensor) -> Tensor:
-    """log S; a value from outside (``condition``, ``do``) is checked, and its zeros become the smallest number."""
+def log_weights(name: str, value: Tensor) -> Tensor:
+    """log S of a site; a value from outside (``condition``, ``do``) is checked, zeros become the smallest number."""
     if carries_log(value):
         return carried_log(value)
     if not bool((value >= 0).all()):

@@ -122,8 +122,8 @@ def test_dropout_draws_scatter_around_the_point(dropping: Dropping) -> None:
 
 
 def test_draws_are_folded_into_passes_of_bounded_size(dropping: Dropping) -> None:
-    predict_deterministic(dropping, batches(100), 7)
-    assert [size for size, training in dropping.calls if training] == [200, 200, 200, 100]
+    predict_deterministic(dropping, batches(6), 7)
+    assert [size for size, training in dropping.calls if training] == [12, 12, 12, 6]
 
 
 def test_dropout_leaves_no_trace(dropping: Dropping) -> None:

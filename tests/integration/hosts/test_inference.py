@@ -62,8 +62,9 @@ def test_draws_differ_and_the_seed_repeats_them(families, family):
         assert (drawn[name][0] != drawn[name][1]).any()
 
 
-def test_predictions_do_not_depend_on_chunks_or_on_the_number_of_draws(families, family):
-    net = converted(families, family)
+@pytest.mark.parametrize("full", [True, False])
+def test_predictions_do_not_depend_on_chunks_or_on_the_number_of_draws(families, family, full):
+    net = converted(families, family, None if full else BayesianAttention())
 
     def model(batch):
         with pyro.plate("data", len(next(iter(batch.values())))):

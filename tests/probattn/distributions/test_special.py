@@ -6,7 +6,12 @@ import pytest
 import torch
 from scipy import special as scipy_special
 
-from probattn.distributions.special import digamma_1p, log_gamma_1p, log_gamma_doubling_excess
+from probattn.distributions.special import (
+    digamma_1p,
+    log_gamma_1p,
+    log_gamma_doubling_excess,
+    reciprocal_gamma_1p,
+)
 
 CONCENTRATIONS = torch.logspace(np.log10(0.04), 6, 100_001, dtype=torch.float64)
 EPS = torch.finfo(torch.float32).eps
@@ -87,3 +92,17 @@ def test_doubling_excess_against_mpmath(dtype):
 def test_doubling_excess_gradient():
     x = torch.tensor([1e-3, 0.1249, 0.1251, 0.5, 4.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(log_gamma_doubling_excess, (x,))
+
+
+@pytest.mark.parametrize("largest", [0.3, 0.5, 0.8, 1.0, 1.5, 2.0])
+def test_reciprocal_gamma_against_scipy(largest):
+    x = torch.linspace(0, largest, 10001, dtype=torch.float32)
+    exact = torch.from_numpy(scipy_special.rgamma(1 + x.double().numpy()))
+    assert (reciprocal_gamma_1p(x, largest).double() / exact - 1).abs().max() < 1e-6
+    error = (reciprocal_gamma_1p(x.double(), largest) / exact.double() - 1).abs().max()
+    assert error < 6e-8
+
+
+def test_reciprocal_gamma_has_an_end():
+    with pytest.raises(ValueError, match=r"expected x <= 2, got up to 2\.5"):
+        reciprocal_gamma_1p(torch.ones(1), 2.5)

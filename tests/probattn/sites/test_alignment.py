@@ -146,7 +146,7 @@ def test_it_is_computed_once_and_only_for_a_density(monkeypatch):
         with pyro.plate("data", 3):
             factor("attend", *tokens())
 
-    guide = AttentionGuide(model, draws_only=True)
+    guide = AttentionGuide(model)
     guide()
     trace = poutine.trace(model).get_trace()
     assert not calls and trace.nodes["attend.alignment"]["is_observed"]

@@ -1,12 +1,15 @@
-"""Positive samples that carry their exact logarithm, so that nothing is lost where ``exp`` leaves float32."""
+"""Positive samples that carry what would be lost or computed again: their exact logarithm, or their weights."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import Tensor
 
 from probattn.distributions.log_space import finite_exp
 
 _ATTRIBUTE = "_probattn_log"
+_WEIGHTS = "_probattn_weights"
 
 
 def exp_carrying_log(log_value: Tensor) -> Tensor:
@@ -49,3 +52,15 @@ def carried_log(value: Tensor) -> Tensor:
 def carries_log(value: Tensor) -> bool:
     """Whether a tensor came from :func:`exp_carrying_log` and still has its logarithm."""
     return hasattr(value, _ATTRIBUTE)
+
+
+def carry_weights(value: Tensor, weights: Tensor, mask: Any) -> Tensor:
+    """Attaches to S the weights W that it is known to give under ``mask``; returns ``value`` itself."""
+    setattr(value, _WEIGHTS, (weights, mask))
+    return value
+
+
+def carried_weights(value: Tensor, mask: Any) -> Tensor | None:
+    """The weights that S carries, if it carries any that were made under this very mask."""
+    weights, known = getattr(value, _WEIGHTS, (None, None))
+    return weights if known is mask else None

@@ -4,7 +4,7 @@ import pyro
 import torch
 
 from probattn.distributions import Gamma, LogNormal, Weibull
-from probattn.distributions.carried_log import carried_log, carries_log, exp_carrying_log
+from probattn.distributions.carried import carried_log, carries_log, exp_carrying_log
 
 
 def test_the_logarithm_is_kept_exactly_and_lost_by_arithmetic():

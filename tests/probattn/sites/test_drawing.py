@@ -1,0 +1,147 @@
+"""Draws for predictions are those of the site's own posterior, drawn with the same noise."""
+
+import math
+
+import pytest
+import torch
+from scipy import special
+
+from probattn import BayesianAttention
+from probattn.inference import AttentionGuide
+from probattn.sites import AttentionMask, SeededNoise, SiteSpec
+from probattn.sites.drawing import draw_weights
+from probattn.sites.fused import CPU_PIECE, WeibullOptions
+from probattn.sites.shared import Positive, SharedUpward, UpwardOutputs
+from probattn.sites.site import AttentionSite
+from probattn.sites.upward import UpwardChain
+
+SHAPE = (4, 2, 5, 7)
+
+
+def by_hand(scores, positive, uniform, rho, floor):
+    """S and W in float64 from scipy's gamma function."""
+    scores, uniform = scores.double(), uniform.double().clamp_min(torch.finfo(torch.float32).eps)
+    phi = torch.log_softmax(scores, dim=-1)
+    k = rho * positive.double().repeat(len(scores) // len(positive), 1, 1, 1) + phi.exp() + floor
+    logs = phi - torch.from_numpy(special.gammaln(1 + 1 / k.numpy())) + torch.log(-torch.log(uniform)) / k
+    return logs, torch.softmax(logs, dim=-1)
+
+
+@pytest.mark.parametrize("low", [3.0, 1.2, 0.6, 0.1, 0.004])
+@pytest.mark.parametrize("floor", [0.0, 0.3])
+def test_against_float64(low, floor):
+    torch.manual_seed(1)
+    scores, uniform = 3 * torch.randn(SHAPE), torch.rand(SHAPE)
+    positive = low + torch.rand(2, *SHAPE[1:])
+    positive[1] += 1  # rows of one call may take different ways
+    logs, weights = by_hand(scores, positive, uniform, 1.0, floor)
+    value, found = draw_weights(
+        scores.clone(), Positive(positive), uniform.clone(), WeibullOptions(1.0, floor, 1.0)
+    )
+    assert value.isfinite().all() and (value >= 0).all()
+    inside = logs > math.log(torch.finfo(torch.float32).tiny)
+    torch.testing.assert_close(value.double()[inside].log(), logs[inside], atol=3e-5, rtol=3e-6)
+    torch.testing.assert_close(found.double(), weights, atol=3e-6, rtol=3e-5)
+    torch.testing.assert_close(found.sum(dim=-1), torch.ones(SHAPE[:-1]))
+
+
+def test_pieces_of_large_maps():
+    torch.manual_seed(2)
+    scores, uniform = torch.randn(6, 2, 300, 400), torch.rand(6, 2, 300, 400)
+    assert scores[0].numel() * 2 > CPU_PIECE > scores[0].numel()
+    positive = torch.rand(3, *scores.shape[1:]) + 0.5
+    _, weights = by_hand(scores, positive, uniform, 4.0, 0.0)
+    _, found = draw_weights(scores, Positive(positive), uniform, WeibullOptions(4.0, 0.0, 1.0))
+    torch.testing.assert_close(found.double(), weights, atol=3e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4])
+def test_extreme_scores_and_noise_stay_finite(size):
+    scores = torch.zeros(1, 1, 2, 3)
+    scores[..., 0] = size
+    uniform = torch.tensor([0.0, 0.5, 1 - 2**-24]).expand_as(scores).clone()
+    for low in (2.0, 0.01):
+        value, weights = draw_weights(
+            scores.clone(),
+            Positive(torch.full_like(scores, low)),
+            uniform.clone(),
+            WeibullOptions(1.0, 0.0, 1.0),
+        )
+        assert value.isfinite().all() and weights.isfinite().all()
+
+
+def sites(calls, method=None):
+    torch.manual_seed(0)
+    method, spec, chain = method or BayesianAttention(), SiteSpec(num_heads=2, head_dim=3), UpwardChain()
+    return [AttentionSite(method, spec, chain).eval() for _ in range(calls)]
+
+
+def padding(rows):
+    valid = torch.arange(5)[None] < torch.tensor([5, 3, 0])[:, None]
+    return AttentionMask(valid[:, None, None].repeat(rows // 3, 1, 5, 1), valid.repeat(rows // 3, 1))
+
+
+METHODS = [
+    BayesianAttention(),
+    BayesianAttention(noise="truncated", floor=0.2, upward="positions", max_positions=9),
+    BayesianAttention(rho=0.05),
+    BayesianAttention.paper(max_positions=9),
+    BayesianAttention(scores="raw"),
+    BayesianAttention(sigma=0.5),
+    BayesianAttention(rho=0.0, floor=0.4),
+    BayesianAttention.bam(),
+    BayesianAttention.bam(posterior="lognormal"),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_prediction_is_a_draw_of_the_guide(method):
+    """Three calls in a chain, two draws folded and one alone, against the guide of training draw by draw."""
+    chain = sites(3, method)
+    torch.manual_seed(3)
+    tokens = torch.randn(3, 2, 5, 3)
+    shared, seeds, found = SharedUpward(), [5, 6, 7], []
+
+    def network(rows):
+        hidden, mask, weights = tokens.repeat(rows // 3, 1, 1, 1), padding(rows), []
+        for number, site in enumerate(chain):
+            hidden, own = site(f"site{number}", hidden, hidden, hidden, mask)
+            weights.append(own)
+        return torch.stack(weights, dim=1)
+
+    class Predicting(AttentionGuide):
+        def _draw(self, msg, posterior):
+            msg["value"] = posterior.predict(self.noise, shared)
+
+    with torch.no_grad():
+        for part in (seeds[:2], seeds[2:]):
+            with Predicting(network, noise=SeededNoise(part, "cpu")):
+                found.append(network(3 * len(part)))
+        expected = []
+        for seed in seeds:
+            with AttentionGuide(network, noise=SeededNoise([seed], "cpu")):
+                expected.append(network(3))
+    torch.testing.assert_close(torch.cat(found), torch.cat(expected), atol=2e-5, rtol=1e-4)
+    assert torch.cat(found)[2, 0].eq(0).all()  # a datum without tokens
+
+
+def test_the_path_rises_once_for_draws_that_begin_alike():
+    chain, shared, risen = UpwardChain(), SharedUpward(), []
+
+    def rise(rows):
+        risen.append(rows)
+        return UpwardOutputs(torch.zeros(rows))
+
+    alike = torch.rand(2, 1, 3, 3).repeat(3, 1, 1, 1)
+    first = shared.outputs(chain, 0, alike, 3, rise)
+    assert shared.outputs(chain, 1, torch.rand_like(alike), 3, rise) is not first
+    assert shared.outputs(chain, 0, alike[:2], 1, rise) is first  # the next pass, with fewer draws
+    assert shared.outputs(chain, 1, alike[2:4], 1, rise).concentration.shape == (2,)
+    assert risen == [2, 2]
+    other = alike.clone()
+    other[3] += 1  # draws that differ share nothing
+    shared.outputs(chain, 0, other, 3, rise)
+    shared.outputs(chain, 1, other, 3, rise)
+    assert risen == [2, 2, 6, 6]
+    shared.outputs(chain, 0, other[:2] + 1, 1, rise)  # another batch
+    assert risen == [2, 2, 6, 6, 2]

@@ -1,0 +1,71 @@
+"""Noise: the same on any number of cores, exact, and part of torch's random state."""
+
+import pytest
+import torch
+from scipy import stats
+
+from probattn.sites import GlobalNoise, SeededNoise
+from probattn.sites import noise as module
+
+MAKERS = {"uniform": stats.uniform.cdf, "normal": stats.norm.cdf}
+LARGE = torch.empty(2, 3 * module._PIECE // 4)  # one and a half pieces
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_follow_their_distribution_across_pieces(kind, dtype):
+    torch.manual_seed(1)
+    for noise in (GlobalNoise(), SeededNoise([1], "cpu")):
+        drawn = getattr(noise, kind)(LARGE.to(dtype))
+        assert drawn.dtype == dtype and drawn.shape == LARGE.shape
+        assert stats.kstest(drawn.flatten().numpy(), MAKERS[kind]).pvalue > 1e-3
+        flat = drawn.flatten()
+        assert len(flat[: module._PIECE // 2].unique()) > module._PIECE // 2 * 0.97
+        assert not torch.equal(flat[: module._PIECE // 2], flat[module._PIECE :])
+        if kind == "uniform":
+            assert drawn.min() >= 0 and drawn.max() < 1
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_number_of_cores_changes_nothing(kind, monkeypatch):
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(module.torch, "get_num_threads", lambda cores=cores: cores)
+        torch.manual_seed(2)
+        found.append((getattr(GlobalNoise(), kind)(LARGE), getattr(SeededNoise([4], "cpu"), kind)(LARGE)))
+    for both in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(both, found[0], strict=True))
+
+
+def test_torchs_random_state_is_all_there_is_to_keep():
+    noise, like = GlobalNoise(), torch.empty(5)
+    torch.manual_seed(3)
+    noise.uniform(like)
+    state = torch.get_rng_state()
+    first, second = noise.uniform(like), noise.normal(like)
+    torch.set_rng_state(state)
+    other = GlobalNoise()
+    assert torch.equal(first, other.uniform(like)) and torch.equal(second, other.normal(like))
+    assert not torch.equal(first, other.uniform(like))
+
+
+def test_every_call_and_every_draw_has_numbers_of_its_own():
+    noise, like = SeededNoise([7, 8], "cpu"), torch.empty(4, 3)
+    first, second = noise.uniform(like), noise.uniform(like)
+    parts = [*first.chunk(2), *second.chunk(2)]
+    assert len({tuple(part.flatten().tolist()) for part in parts}) == 4
+    assert noise.draws == 2 and GlobalNoise().draws == 1
+
+
+def test_transposed_and_half_precision_tensors():
+    assert GlobalNoise().uniform(torch.empty(3, 4).t()).shape == (4, 3)
+    assert SeededNoise([1], "cpu").normal(torch.empty(3, 4).t()).shape == (4, 3)
+    assert GlobalNoise().normal(torch.empty(3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert GlobalNoise().uniform(torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_rows_that_do_not_split_are_refused():
+    with pytest.raises(
+        ValueError, match="expected a batch of 2 draws folded into its first dimension, got 3 rows"
+    ):
+        SeededNoise([1, 2], "cpu").uniform(torch.empty(3, 1))
