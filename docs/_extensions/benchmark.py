@@ -12,6 +12,7 @@ TITLES = {
     "site-train": "Training step, the site alone",
     "site-expectation": "Expectation, the site alone",
 }
+COLUMNS = "seconds | ratio | quartiles | range | peak MiB | parameters added | bar"
 UNMEASURED = "*No figures from an idle machine are in this version; `make bench` gives those of yours.*"
 
 
@@ -37,19 +38,21 @@ def tables(content: dict[str, Any]) -> str:
     for kind, title in TITLES.items():
         rows = [_row(result) for result in content["results"] if result["kind"] == kind]
         if rows:
-            head = f"| {title} | seconds | ratio | quartiles | range | peak MiB | bar |\n|---|---|---|---|---|---|---|"
-            parts.append("\n".join((head, *rows)))
+            parts.append(
+                "\n".join((f"| {title} | {COLUMNS} |", f"|---{'|---' * COLUMNS.count('|')}|---|", *rows))
+            )
     return "\n\n".join(parts)
 
 
 def _row(result: dict[str, Any]) -> str:
-    ratio, bar, peak = result["ratio"], result["bar"], result["peak_mib"]
+    ratio, bar, peak, added = (result[name] for name in ("ratio", "bar", "peak_mib", "parameters"))
     cells = [
         result["variant"],
         f"{result['seconds']:.3g}",
         f"**{ratio['median']:.2f}**",
         *("{:.2f} to {:.2f}".format(*ratio[name]) for name in ("quartiles", "range")),
         "" if peak is None else f"{peak:.0f}",
+        "" if added is None else f"{added:.2%}",
         "" if bar is None else f"{bar}: {'met' if result['passed'] else 'missed'}",
     ]
     return f"| {' | '.join(cells)} |"

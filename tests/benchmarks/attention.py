@@ -1,4 +1,4 @@
-"""Times attention, deterministic against Bayesian: `make bench`.
+"""Times attention, deterministic against Bayesian and aligned: `make bench`.
 
 The variants take turns within every round, so that a machine whose speed drifts treats them alike, and each time is
 divided by that of eager attention in the same round. A training step is forward, backward and `zero_grad`, in training
@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from probattn import AttentionMask, BayesianAttention
+from probattn import AlignmentAttention, AttentionMask, BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
 from probattn.models import Classifier, convert
 
@@ -54,14 +54,19 @@ class Shape:
 
 
 SHAPES = {"minilm": Shape(6, 384, 12, 1536, 30522, 16, 128), "tiny": Shape(2, 16, 2, 32, 50, 3, 8)}
-VARIANTS: dict[str, BayesianAttention | None] = {
-    "eager": None,
-    "sdpa": None,
+BAYESIAN: dict[str, BayesianAttention] = {
     "BAM": BayesianAttention.bam(),
     "BAM, log-normal": BayesianAttention.bam(posterior="lognormal"),
     "BABN": BayesianAttention(),
     "BABN, sigma 1e-6": BayesianAttention(sigma=1e-6),
 }
+ALIGNED: dict[str, AlignmentAttention] = {
+    "aligned, GAN": AlignmentAttention("gan"),
+    "aligned, CT": AlignmentAttention("ct"),
+    "aligned, OT": AlignmentAttention("ot"),
+    "aligned, MMD": AlignmentAttention("mmd"),
+}
+PLAIN = ("eager", "sdpa")
 KINDS = {
     "train": "training step",
     "expectation": "posterior expectation",
@@ -69,18 +74,32 @@ KINDS = {
     "site-train": "training step of the site alone",
     "site-expectation": "expectation of the site alone",
 }
-BARS = {("train", "BABN"): 1.6, ("expectation", "BABN"): 1.15, ("draws", "BABN"): 25.0}
+VARIANTS = {
+    "train": (*PLAIN, *BAYESIAN, *ALIGNED),
+    "expectation": (*PLAIN, *BAYESIAN),
+    "draws": ("BAM", "BABN"),
+    "site-train": (*PLAIN, *BAYESIAN),
+    "site-expectation": (*PLAIN, *BAYESIAN),
+}
+BARS = {
+    ("train", "BABN"): 1.6,
+    ("train", "aligned, CT"): 1.4,
+    ("train", "aligned, GAN"): 1.2,
+    ("expectation", "BABN"): 1.15,
+    ("draws", "BABN"): 25.0,
+}
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One variant's seconds by round, their ratio to eager's of the same round, and its peak memory."""
+    """One variant's seconds by round, their ratio to eager's of the same round, peak memory and added parameters."""
 
     kind: str
     variant: str
     seconds: list[float]
     ratios: list[float]
     peak_mib: float | None
+    parameters: float | None = None
 
     def record(self) -> dict[str, Any]:
         """What the file holds: medians, spread and the bar."""
@@ -96,6 +115,7 @@ class Measurement:
                 "range": [min(self.ratios), max(self.ratios)],
             },
             "peak_mib": self.peak_mib,
+            "parameters": self.parameters,
             "bar": bar,
             "passed": None if bar is None else median <= bar,
         }
@@ -106,14 +126,10 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
     torch.manual_seed(0)
     if kind.startswith("site"):
         return _site_step(variant, shape, device, training=kind == "site-train")
-    method = VARIANTS[variant]
-    with device:
-        net = _network(shape, "sdpa" if variant == "sdpa" else "eager")
-    if method is not None:
-        convert(net, method)
+    net = build_network(variant, shape, device)
     inputs, labels = _batch(shape, device)
     if kind == "train":
-        return _train_step(net.train(), inputs, labels, deterministic=method is None)
+        return _train_step(net.train(), inputs, labels, deterministic=variant in PLAIN)
     model = Classifier(net.eval())
     if kind == "draws":
         return lambda: posterior_predict(model, inputs, DRAWS)
@@ -123,6 +139,23 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
             model(inputs)
 
     return expectation
+
+
+def build_network(variant: str, shape: Shape, device: torch.device) -> PreTrainedModel:
+    """A network of the shape with the variant's attention, of random weights."""
+    with device:
+        net = _network(shape, "sdpa" if variant == "sdpa" else "eager")
+    method = BAYESIAN.get(variant) or ALIGNED.get(variant)
+    return net if method is None else convert(net, method)
+
+
+def added_parameters(variant: str, shape: Shape) -> float:
+    """Parameters that the variant adds, as a share of the network's."""
+    counts = [
+        sum(parameter.numel() for parameter in build_network(name, shape, torch.device("cpu")).parameters())
+        for name in (variant, "eager")
+    ]
+    return counts[0] / counts[1] - 1
 
 
 def _train_step(
@@ -172,7 +205,7 @@ def _batch(shape: Shape, device: torch.device) -> tuple[dict[str, Tensor], Tenso
 
 def _site_step(variant: str, shape: Shape, device: torch.device, *, training: bool) -> Step:
     """One attention call from queries, keys and values on; its output is summed to train it."""
-    method, valid = VARIANTS[variant], _valid(shape, device)
+    method, valid = BAYESIAN.get(variant), _valid(shape, device)
     size = (3, shape.batch, shape.heads, shape.length, shape.hidden // shape.heads)
     tensors = torch.randn(size, device=device).requires_grad_(training).unbind()
     mask = AttentionMask(valid[:, None, None, :].expand(-1, -1, shape.length, -1), valid)
@@ -219,7 +252,7 @@ def timed(step: Step, device: torch.device) -> float:
 
 def build_steps(kind: str, shape: Shape, device: torch.device) -> dict[str, Step]:
     """Every variant's step, and for the draws the pass that they are compared with."""
-    steps = {name: build_step(kind, name, shape, device) for name in _variants(kind)}
+    steps = {name: build_step(kind, name, shape, device) for name in VARIANTS[kind]}
     return {"eager": build_step("expectation", "eager", shape, device)} | steps if kind == "draws" else steps
 
 
@@ -234,10 +267,6 @@ def time_steps(
             if number:
                 seconds[name].append(taken)
     return seconds
-
-
-def _variants(kind: str) -> list[str]:
-    return [name for name, method in VARIANTS.items() if method is not None or kind != "draws"]
 
 
 def peak_memory(step: Step, device: torch.device) -> float:
@@ -272,7 +301,8 @@ def print_tables(results: list[dict[str, Any]], console: Console) -> None:
     """A table for each kind: ratios with their quartiles and range, and the bars."""
     for kind in dict.fromkeys(result["kind"] for result in results):
         table = Table(
-            "variant", "seconds", "ratio", "quartiles", "range", "peak MiB", "bar", title=KINDS[kind]
+            *("variant", "seconds", "ratio", "quartiles", "range", "peak MiB", "added", "bar"),
+            title=KINDS[kind],
         )
         for result in (result for result in results if result["kind"] == kind):
             ratio, bar = result["ratio"], result["bar"]
@@ -280,7 +310,8 @@ def print_tables(results: list[dict[str, Any]], console: Console) -> None:
             spread = [f"{low:.2f}..{high:.2f}" for low, high in (ratio["quartiles"], ratio["range"])]
             peak = "" if result["peak_mib"] is None else f"{result['peak_mib']:.0f}"
             figures = f"{result['seconds']:.4f}", f"{ratio['median']:.2f}"
-            table.add_row(result["variant"], *figures, *spread, peak, verdict)
+            added = "" if result["parameters"] is None else f"{result['parameters']:.2%}"
+            table.add_row(result["variant"], *figures, *spread, peak, added, verdict)
         console.print(table)
 
 
@@ -292,7 +323,7 @@ def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/attention.json"),
 ) -> None:
-    """Times attention, deterministic against Bayesian, and writes and prints the ratios."""
+    """Times attention, deterministic against Bayesian and aligned, and writes and prints the ratios."""
     sizes, place = SHAPES[shape], torch.device(device)
     console = Console()
     about = machine(place)
@@ -305,10 +336,11 @@ def main(
     for kind in kinds.split(","):
         steps = build_steps(kind, sizes, place)
         seconds = time_steps(kind, steps, count, place)
-        for name in _variants(kind):
+        for name in VARIANTS[kind]:
             ratios = [own / eager for own, eager in zip(seconds[name], seconds["eager"], strict=True)]
             peak = None if quick else peak_memory(steps[name], place)
-            results.append(Measurement(kind, name, seconds[name], ratios, peak).record())
+            added = added_parameters(name, sizes) if kind == "train" else None
+            results.append(Measurement(kind, name, seconds[name], ratios, peak, added).record())
     output.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": about, "shape": asdict(sizes), "rounds": count, "results": results}
     output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

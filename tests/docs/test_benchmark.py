@@ -19,12 +19,13 @@ CONTENT = {
             "seconds": 1.25,
             "ratio": {"median": 1.5, "quartiles": [1.4, 1.6], "range": [1.3, 1.8]},
             "peak_mib": 900.4,
+            "parameters": 0.00031,
             "bar": 1.6,
             "passed": True,
         }
     ],
 }
-ROW = "| BABN | 1.25 | **1.50** | 1.40 to 1.60 | 1.30 to 1.80 | 900 | 1.6: met |"
+ROW = "| BABN | 1.25 | **1.50** | 1.40 to 1.60 | 1.30 to 1.80 | 900 | 0.03% | 1.6: met |"
 
 
 @pytest.fixture
