@@ -1,0 +1,68 @@
+"""What the measures of this package ask of their inputs: ratings of positions, row by row, and masks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rated(name: str, u: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Two ratings and the mask of positions that count, broadcast to one shape and checked.
+
+    Args:
+        name: of the measure, for messages.
+        u: ``[..., L]``.
+        v: ``[..., L]``.
+        mask: bool ``[..., L]``, or None where every position counts.
+
+    Returns:
+        All three, ``[..., L]``.
+
+    Raises:
+        TypeError: ``mask`` is not bool.
+        ValueError: shapes do not fit, or a position that counts holds NaN.
+    """
+    if u.ndim == 0 or v.ndim == 0 or u.shape[-1] != v.shape[-1]:
+        raise ValueError(
+            f"{name}: expected two ratings [..., L] of the same L positions, got {list(u.shape)} and {list(v.shape)}"
+        )
+    try:
+        u, v = torch.broadcast_tensors(u, v)
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: expected ratings whose rows fit each other, got {list(u.shape)} and {list(v.shape)}"
+        ) from None
+    mask = valid_positions(name, mask, u)
+    for which, rating in (("first", u), ("second", v)):
+        if bool((rating.isnan() & mask).any()):
+            raise ValueError(
+                f"{name}: expected numbers, got NaN in the {which} rating; mask positions without a rating"
+            )
+    return u, v, mask
+
+
+def valid_positions(name: str, mask: Tensor | None, like: Tensor) -> Tensor:
+    """A mask in the shape of ``like``; None means that everything counts.
+
+    Args:
+        name: of the measure, for messages.
+        mask: bool, broadcastable to ``like``.
+        like: the tensor whose positions are masked.
+
+    Returns:
+        Bool, of the shape of ``like``.
+
+    Raises:
+        TypeError: ``mask`` is not bool.
+        ValueError: ``mask`` does not fit.
+    """
+    if mask is None:
+        return torch.ones(like.shape, dtype=torch.bool, device=like.device)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name}: expected a bool mask, True for what counts, got {mask.dtype}")
+    try:
+        return mask.expand(like.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: expected a mask that fits {list(like.shape)}, got one of shape {list(mask.shape)}"
+        ) from None
