@@ -1,0 +1,235 @@
+"""Attention heads as particles: slices of projection weights, one per head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from probattn.particles.checks import check_positive
+
+Part = Literal["query", "key", "value"]
+Order = Literal["blocks", "heads"]
+
+
+@dataclass(frozen=True)
+class FusedProjection:
+    """Which part of a weight that makes queries, keys and values at once.
+
+    Attributes:
+        part: "query", "key" or "value".
+        key_heads: heads of keys and values, a divisor of the query's where they are shared by groups of query heads;
+            None for as many as there are query heads.
+        order: how output features lie. "blocks": all queries, all keys, all values (GPT-2, ModernBERT, Phi-3,
+            ``torch.nn.MultiheadAttention``). "heads": by key head, its queries, its key, its value (BLOOM, GPT-NeoX,
+            Falcon).
+
+    Raises:
+        ValueError: an unknown word, or a number of heads below 1.
+    """
+
+    part: Part
+    key_heads: int | None = None
+    order: Order = "blocks"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("part", Part), ("order", Order)):
+            if getattr(self, name) not in get_args(choices):
+                listed = ", ".join(repr(choice) for choice in get_args(choices))
+                raise ValueError(
+                    f"FusedProjection.{name}: expected one of {listed}, got {getattr(self, name)!r}"
+                )
+        if self.key_heads is not None:
+            _check_heads("FusedProjection.key_heads", self.key_heads)
+
+
+@dataclass(frozen=True)
+class HeadSlices:
+    """The slices of one projection's weight as particles; :func:`head_slices` makes it.
+
+    Head i is its D output features, contiguous: rows i D to (i + 1) D of a linear layer's weight ``[H * D, E]``.
+    Nothing is held but the parameter itself: particles are views of it, or a copy of this projection alone where its
+    layout has no such view (weights stored transposed, and queries of grouped heads fused by heads).
+
+    Attributes:
+        name: the projection, for messages.
+        parameter: the weight, ``[out, E]`` or, transposed, ``[E, out]``.
+        heads: H, the number of particles.
+        head_size: D.
+        groups: into how many equal runs of output features the weight falls; heads are shared out among them evenly.
+        start: first output feature of the first head within each run.
+        transposed: whether output features are the last dimension.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    heads: int
+    head_size: int
+    groups: int = 1
+    start: int = 0
+    transposed: bool = False
+
+    def particles(self) -> Tensor:
+        """The heads ``[H, D * E]``, detached; features of a head in order, each with its E weights."""
+        return self._flat(self.parameter)
+
+    def gradients(self) -> Tensor:
+        """The heads' gradients ``[H, D * E]``, detached.
+
+        Raises:
+            ValueError: the parameter has no gradient.
+        """
+        return self._flat(self._gradient())
+
+    @torch.no_grad()
+    def write(self, directions: Tensor, step_size: float) -> None:
+        r"""Makes the heads' gradient :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1), for any optimiser.
+
+        The rest of the parameter's gradient stays, and its type: directions are rounded to it. An optimiser that
+        divides by the size of gradients, as Adam does, undoes epsilon.
+
+        Args:
+            directions: phi ``[H, D * E]``, in the order of :meth:`particles`.
+            step_size: epsilon > 0.
+
+        Raises:
+            ValueError: another shape, a step size that is not positive, or a parameter without gradient.
+        """
+        check_positive(f"{self.name}: write", "step_size", step_size)
+        blocks = self._blocks(self._gradient())
+        expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
+        if list(directions.shape) != expected:
+            raise ValueError(f"{self.name}: expected directions {expected}, got {list(directions.shape)}")
+        blocks.copy_((-step_size * directions).view(blocks.shape))
+
+    def _blocks(self, tensor: Tensor) -> Tensor:
+        """The heads ``[groups, H / groups, D, E]``, a view in every layout."""
+        rows = tensor.detach().T if self.transposed else tensor.detach()
+        run = rows.unflatten(0, (self.groups, -1))  # [groups, out / groups, E]
+        count = self.heads // self.groups
+        return run.narrow(1, self.start, count * self.head_size).unflatten(1, (count, self.head_size))
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        return self._blocks(tensor).reshape(self.heads, -1)
+
+    def _gradient(self) -> Tensor:
+        if self.parameter.grad is None:
+            reason = (
+                "call backward first" if self.parameter.requires_grad else "it is frozen; set requires_grad"
+            )
+            raise ValueError(f"{self.name}: its weight has no gradient; {reason}")
+        return self.parameter.grad
+
+
+def head_slices(
+    module: nn.Module, projection: str, heads: int, *, fused: FusedProjection | None = None
+) -> HeadSlices:
+    """The heads of one projection of an attention module.
+
+    Args:
+        module: the module that holds the projection, however deep.
+        projection: path from it to a linear layer, a ``Conv1D`` of transformers, or a weight: "q_proj",
+            "attn.c_attn", "in_proj_weight". A layer whose output features are heads themselves (additive attention)
+            has heads of size 1.
+        heads: number of heads of this projection; of a fused one, of its queries. A separate projection of keys or
+            values that groups of query heads share has as many as it has key heads.
+        fused: which part of it, where it makes queries, keys and values at once.
+
+    Returns:
+        Its slices.
+
+    Raises:
+        TypeError: the path leads to something else than a layer with a weight, or the weight is not floating-point.
+        ValueError: the module has no such projection, or its output features do not divide into these heads.
+
+    Example:
+        >>> layer = nn.ModuleDict({"query": nn.Linear(6, 8)})
+        >>> slices = head_slices(layer, "query", heads=4)
+        >>> slices.particles().shape
+        torch.Size([4, 12])
+        >>> torch.equal(slices.particles()[1], layer["query"].weight[2:4].flatten())
+        True
+        >>> slices.particles().data_ptr() == layer["query"].weight.data_ptr()
+        True
+        >>> qkv = nn.ModuleDict({"qkv": nn.Linear(6, 16)})  # 4 query heads, 2 of keys and 2 of values
+        >>> keys = head_slices(qkv, "qkv", heads=4, fused=FusedProjection("key", key_heads=2))
+        >>> torch.equal(keys.particles()[0], qkv["qkv"].weight[8:10].flatten())
+        True
+    """
+    name = f"{type(module).__name__}.{projection}"
+    _check_heads(f"{name}: heads", heads)
+    weight, transposed = _weight(module, projection, name)
+    features = weight.shape[1 if transposed else 0]
+    if fused is None:
+        if features % heads:
+            raise ValueError(
+                f"{name}: expected heads that divide its {features} output features, got {heads}"
+            )
+        return HeadSlices(name, weight, heads, features // heads, transposed=transposed)
+    key_heads = heads if fused.key_heads is None else fused.key_heads
+    if heads % key_heads:
+        raise ValueError(
+            f"{name}: expected key_heads that divide the {heads} query heads, got {fused.key_heads}"
+        )
+    total = heads + 2 * key_heads
+    if features % total:
+        raise ValueError(
+            f"{name}: expected {heads} query, {key_heads} key and {key_heads} value heads of one size, "
+            f"but its {features} output features do not divide by {total}"
+        )
+    size = features // total
+    groups = key_heads if fused.order == "heads" else 1
+    queries = heads // groups * size  # output features of the queries of a run
+    keys = key_heads // groups * size
+    start = {"query": 0, "key": queries, "value": queries + keys}[fused.part]
+    count = heads if fused.part == "query" else key_heads
+    return HeadSlices(f"{name} ({fused.part})", weight, count, size, groups, start, transposed)
+
+
+def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter, bool]:
+    """The weight, and whether its output features are last."""
+    found: object = module
+    for part in projection.split("."):
+        if not part or not isinstance(found, nn.Module) or not hasattr(found, part):
+            raise ValueError(f"{name}: {type(module).__name__} has no such projection; {_choices(module)}")
+        found = getattr(found, part)
+    transposed = False
+    if isinstance(found, nn.Module):
+        transposed = not isinstance(found, nn.Linear) and _is_conv1d(found)
+        if not isinstance(found, nn.Linear) and not transposed:
+            raise TypeError(
+                f"{name}: expected a Linear, a Conv1D or a weight, got {type(found).__name__}; {_choices(module)}"
+            )
+        found = found.weight
+    if not isinstance(found, nn.Parameter):
+        raise TypeError(f"{name}: expected its weight to be a parameter, got {type(found).__name__}")
+    if found.dim() != 2 or not found.is_floating_point():
+        raise TypeError(
+            f"{name}: expected a floating-point weight [out, in], got {found.dtype} {list(found.shape)}"
+        )
+    return found, transposed
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D  # slow to import, and few modules come here
+
+    return isinstance(module, Conv1D)
+
+
+def _choices(module: nn.Module) -> str:
+    """What the module has, for a message."""
+    layers = {name for name, child in module.named_modules() if isinstance(child, nn.Linear)}
+    weights = {
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.dim() == 2 and name.removesuffix(".weight") not in layers
+    }
+    found = sorted(layers - {""} | {name.removesuffix(".weight") for name in weights})
+    return f"it has {', '.join(found)}" if found else "it has none"
+
+
+def _check_heads(owner: str, heads: object) -> None:
+    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
+        raise ValueError(f"{owner}: expected an integer >= 1, got {heads!r}")
