@@ -8,11 +8,25 @@ from probattn.probes.agreement import agreement, mean_agreement, random_agreemen
 from probattn.probes.contextualized import ContextualizedAgreement, EvaluatedStep, contextualized_agreement
 from probattn.probes.corpus import ParallelCorpus
 from probattn.probes.ibm_model1 import NULL, IBMModel1
+from probattn.probes.interior_point import NotOptimalError
 from probattn.probes.kendall import kendall_tau
+from probattn.probes.lexical import classifier_probe, lexical_probe
+from probattn.probes.optimal_attention import OptimalAttention, optimal_attention
 from probattn.probes.parallel import read_parallel, split_words
+from probattn.probes.proxy import BagOfWordsProxy, GradientFlow, gradient_flow, gradient_flow_limit
+from probattn.probes.saliency import SaliencyKind, gradient_saliency
+from probattn.probes.training_modes import (
+    AttentionMode,
+    additive_scores,
+    attention_weights,
+    frozen_probe,
+    luong_scores,
+)
 from probattn.probes.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = [
+    "lexical_probe",
+    "classifier_probe",
     "agreement",
     "mean_agreement",
     "random_agreement",
@@ -20,6 +34,20 @@ __all__ = [
     "contextualized_agreement",
     "ContextualizedAgreement",
     "EvaluatedStep",
+    "gradient_saliency",
+    "SaliencyKind",
+    "attention_weights",
+    "AttentionMode",
+    "luong_scores",
+    "additive_scores",
+    "frozen_probe",
+    "optimal_attention",
+    "OptimalAttention",
+    "NotOptimalError",
+    "BagOfWordsProxy",
+    "gradient_flow",
+    "GradientFlow",
+    "gradient_flow_limit",
     "IBMModel1",
     "NULL",
     "ParallelCorpus",

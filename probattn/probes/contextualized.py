@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -71,7 +72,7 @@ def contextualized_agreement(
         raise ValueError(
             "contextualized_agreement: expected numbers, got an agreement of NaN (no output word counted?)"
         )
-    for before, after in zip(run, run[1:], strict=False):
+    for before, after in pairwise(run):
         if after.step <= before.step:
             raise ValueError(
                 f"contextualized_agreement: expected rising steps, got {after.step} after {before.step}; sort them"

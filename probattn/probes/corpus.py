@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +63,7 @@ class ParallelCorpus:
                 map(vocabulary.numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int64
             )
             counts.append(_counts(numbers, [len(each) for each in sentences], len(vocabulary)))
-        return cls(*counts, *vocabularies)
+        return cls(counts[0], counts[1], *vocabularies)
 
     @classmethod
     def from_ids(
@@ -103,7 +102,7 @@ class ParallelCorpus:
                 raise DataError(f"{side} tokens: expected numbers in 0 .. {size - 1}, got {wrong}")
             counts.append(_counts(numbers, [len(each) for each in sentences], size))
             vocabularies.append(Vocabulary(tuple(map(str, range(size)))))
-        return cls(*counts, *vocabularies)
+        return cls(counts[0], counts[1], vocabularies[0], vocabularies[1])
 
 
 def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequence[str] | Tensor]) -> None:

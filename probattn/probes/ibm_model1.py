@@ -183,7 +183,10 @@ class IBMModel1:
         rows, columns = torch.broadcast_tensors(source.unsqueeze(-2), target.unsqueeze(-1))  # [..., T, L]
         valid = (known.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
         found = torch.zeros(rows.shape, dtype=torch.float64)
-        entries = table_entries(self.table, rows[valid].numpy(force=True), columns[valid].numpy(force=True))
+        places = [
+            np.array(each[valid].numpy(force=True)) for each in (rows, columns)
+        ]  # scipy wants arrays that it owns
+        entries = table_entries(self.table, *places)
         found[valid.cpu()] = torch.from_numpy(entries)
         return found.to(source.device)
 

@@ -36,7 +36,7 @@ def read_parallel(
     split: Callable[[str], list[str]] = split_words,
     max_length: int | None = None,
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Reads two files with one sentence a line, of which the same lines translate each other.
+    r"""Reads two files with one sentence a line, of which the same lines translate each other.
 
     Args:
         source: UTF-8 text, or the same compressed as ``*.gz``.
@@ -54,7 +54,7 @@ def read_parallel(
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> for name, text in (("en", "the house\\na man\\n"), ("de", "das Haus\\nein Mann\\n")):
+        >>> for name, text in (("en", "the house\na man\n"), ("de", "das Haus\nein Mann\n")):
         ...     _ = (folder / name).write_text(text)
         >>> read_parallel(folder / "en", folder / "de")
         ([['the', 'house'], ['a', 'man']], [['das', 'haus'], ['ein', 'mann']])

@@ -1,0 +1,165 @@
+"""What a model knows about single words: the output it would give if it attended to one position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probattn.probes.rows import valid_positions
+
+_LOGITS = 2**24
+"""Logits that exist at once: 64 MiB in float32."""
+
+
+def lexical_probe(
+    output: Callable[[Tensor, Tensor], Tensor],
+    states: Tensor,
+    queries: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    log: bool = False,
+) -> Tensor:
+    r"""Probability of each output word if the model attended to one position alone.
+
+    .. math:: \beta_{t,l} = N([h_l, s_t])_{y_t}
+
+    (Snell et al. 2021, Eq. 4). Output words are taken a few at a time, as memory allows: logits over the vocabulary
+    for every pair of positions seldom fit at once.
+
+    Args:
+        output: N without its softmax: contexts ``[B, K, S, D]`` and queries ``[B, K, S, E]`` to logits
+            ``[B, K, S, O]``. For a model that concatenates the two and applies ``head``:
+            ``lambda context, query: head(torch.cat((context, query), -1))``.
+        states: h, ``[B, S, D]``: what attention averages.
+        queries: s, ``[B, T, E]``: the decoder's states.
+        target: y, integers ``[B, T]`` in 0 .. O - 1; any of them for padding.
+        mask: bool ``[B, S]``, True for an input position that counts.
+        log: whether to give logarithms, which rank positions alike and still differ where probabilities round to 1.
+
+    Returns:
+        ``[B, T, S]`` in the dtype of the logits; at masked positions 0, or -inf as a logarithm. It has gradients
+        where gradients are on.
+
+    Raises:
+        TypeError: ``target`` is not of an integer type, or ``mask`` is not bool.
+        ValueError: shapes do not fit, among them what ``output`` gives.
+
+    Example:
+        >>> head = torch.nn.Linear(8, 10)
+        >>> states, queries, target = torch.randn(2, 5, 4), torch.randn(2, 3, 4), torch.zeros(2, 3).long()
+        >>> lexical_probe(lambda c, s: head(torch.cat((c, s), -1)), states, queries, target).shape
+        torch.Size([2, 3, 5])
+    """
+    if (
+        states.ndim != 3
+        or queries.ndim != 3
+        or target.shape != queries.shape[:2]
+        or len(states) != len(target)
+    ):
+        raise ValueError(
+            "lexical_probe: expected states [B, S, D], queries [B, T, E] and target [B, T], "
+            f"got {list(states.shape)}, {list(queries.shape)} and {list(target.shape)}"
+        )
+    _check_integers(target)
+    (batch, length, _), steps = states.shape, target.shape[1]
+    if not target.numel() or not length:
+        return states.new_zeros(batch, steps, length)
+    parts: list[Tensor] = []
+    start, size = 0, 1  # the first call tells how many outputs there are
+    while start < steps:
+        chosen = queries[:, start : start + size]
+        context = states.unsqueeze(1).expand(-1, chosen.shape[1], -1, -1)  # [B, K, S, D]
+        logits = output(context, chosen.unsqueeze(2).expand(-1, -1, length, -1))
+        _check_logits(logits, context.shape[:-1])
+        parts.append(_chosen(logits, target[:, start : start + size].unsqueeze(-1)))
+        start += chosen.shape[1]
+        size = max(1, _LOGITS // (batch * length * logits.shape[-1]))
+    probe = torch.cat(parts, dim=1)  # [B, T, S]
+    return _finished(probe, None if mask is None else mask.unsqueeze(1), log)
+
+
+def classifier_probe(
+    output: Callable[[Tensor], Tensor],
+    states: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    log: bool = False,
+) -> Tensor:
+    r"""Probability of the right class if the model attended to one position alone.
+
+    .. math:: \beta_l = \sigma\bigl((2y - 1)\, W^T h_l\bigr)
+
+    (Snell et al. 2021, Eq. 9), and :math:`\beta_l = \sigma(N(h_l))_y` for C classes. For a Hugging Face classifier
+    ``output`` is its own head, applied to the last hidden states as if each were the pooled one.
+
+    Args:
+        output: states ``[B, S, D]`` to logits: ``[B, S]`` or ``[B, S, 1]`` of the positive class of two, or
+            ``[B, S, C]`` of C >= 2 classes.
+        states: h, ``[B, S, D]``: what attention averages.
+        target: y, integers ``[B]``: 0 or 1, or 0 .. C - 1.
+        mask: bool ``[B, S]``, True for a position that counts.
+        log: whether to give logarithms.
+
+    Returns:
+        ``[B, S]`` in the dtype of the logits; at masked positions 0, or -inf as a logarithm.
+
+    Raises:
+        TypeError: ``target`` is not of an integer type, or ``mask`` is not bool.
+        ValueError: shapes do not fit, among them what ``output`` gives.
+
+    Example:
+        >>> states = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])
+        >>> classifier_probe(lambda h: h @ torch.tensor([1.0, -1.0]), states, torch.tensor([1]))
+        tensor([[0.8808, 0.2689]])
+    """
+    if states.ndim != 3 or target.shape != states.shape[:1]:
+        raise ValueError(
+            "classifier_probe: expected states [B, S, D] and target [B], "
+            f"got {list(states.shape)} and {list(target.shape)}"
+        )
+    _check_integers(target)
+    logits = output(states)
+    if logits.ndim == 2:
+        logits = logits.unsqueeze(-1)
+    _check_logits(logits, states.shape[:-1])
+    if logits.shape[-1] == 1:
+        logits = torch.cat((torch.zeros_like(logits), logits), dim=-1)  # softmax of (0, a) = sigmoid of a
+    return _finished(_chosen(logits, target.unsqueeze(-1)), mask, log)
+
+
+def _chosen(logits: Tensor, target: Tensor) -> Tensor:
+    """Log-probabilities of the targets, ``[..., S]`` from ``[..., S, O]`` and ``[..., 1]``."""
+    outputs = logits.shape[-1]
+    if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < outputs:
+        raise ValueError(
+            f"lexical probe: expected targets in 0 .. {outputs - 1}, got {int(target.min())} .. {int(target.max())}; "
+            "give padded positions any target in the range"
+        )
+    index = target.long().unsqueeze(-1).expand(*logits.shape[:-1], 1)
+    own = logits.gather(-1, index)
+    if outputs == 2:  # exact where one of two probabilities rounds to 1
+        return F.logsigmoid(own - logits.gather(-1, 1 - index)).squeeze(-1)
+    return (own - logits.logsumexp(dim=-1, keepdim=True)).squeeze(-1)
+
+
+def _finished(probe: Tensor, mask: Tensor | None, log: bool) -> Tensor:
+    valid = valid_positions("lexical probe", mask, probe)
+    return probe.masked_fill(~valid, -torch.inf) if log else probe.exp().masked_fill(~valid, 0)
+
+
+def _check_integers(target: Tensor) -> None:
+    if target.is_floating_point() or target.dtype == torch.bool:
+        raise TypeError(f"lexical probe: expected integer targets, got {target.dtype}")
+
+
+def _check_logits(logits: Tensor, leading: torch.Size) -> None:
+    if logits.shape[:-1] != leading:
+        raise ValueError(
+            f"lexical probe: expected the output map to give logits [{', '.join(map(str, leading))}, O], "
+            f"got {list(logits.shape)}"
+        )

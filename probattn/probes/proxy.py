@@ -1,0 +1,205 @@
+"""The bag-of-words proxy of early training, and which way gradient flow moves it at first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.functional import jvp
+from torch.nn import functional as F
+
+from probattn.probes.corpus import ParallelCorpus
+from probattn.probes.rows import valid_positions
+from probattn.probes.training_modes import attention_weights
+
+_LOGITS = 2**24
+"""Logits that exist at once: 64 MiB in float32."""
+
+
+class BagOfWordsProxy(nn.Module):
+    r"""Averages the embeddings of a sentence's words and predicts every output word from that alone.
+
+    .. math::
+        p_t = \sigma\Bigl(\frac1L \sum_l W e_{x_l}\Bigr), \qquad \beta^{\mathrm{px}}_{t,l} = \sigma(W e_{x_l})_{y_t}
+
+    (Snell et al. 2021, Eq. 5 and 6): attention uniform, information local, the decoder's state left out.
+
+    Args:
+        source_size: I, number of input words.
+        target_size: O, number of output words.
+        width: d.
+        generator: of the random initial values; None for torch's own.
+
+    Attributes:
+        embedding: e, ``[I, d]``; W and e begin as N(0, 1 / d) in every entry (section 4.1).
+        output: W, ``[O, d]``.
+
+    Example:
+        >>> proxy = BagOfWordsProxy(6, 5, 16)
+        >>> source, target = torch.tensor([[0, 3, 5]]), torch.tensor([[1, 4]])
+        >>> proxy(source).shape, proxy.probe(source, target).shape
+        (torch.Size([1, 5]), torch.Size([1, 2, 3]))
+    """
+
+    def __init__(
+        self, source_size: int, target_size: int, width: int, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        if min(source_size, target_size, width) < 1:
+            raise ValueError(
+                f"BagOfWordsProxy: expected sizes >= 1, got {source_size} x {target_size} words, width {width}"
+            )
+        self.embedding = nn.Parameter(torch.randn(source_size, width, generator=generator) / width**0.5)
+        self.output = nn.Parameter(torch.randn(target_size, width, generator=generator) / width**0.5)
+
+    def forward(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits of every output word.
+
+        Args:
+            source: x, integers ``[B, S]`` in 0 .. I - 1, also where masked.
+            mask: bool ``[B, S]``, True for a word that counts.
+
+        Returns:
+            ``[B, O]``; 0 for a sentence without any word.
+        """
+        weights = attention_weights(self.embedding.new_zeros(source.shape), mask, "uniform")
+        bags = (weights.unsqueeze(-1) * F.embedding(source, self.embedding)).sum(dim=1)
+        return F.linear(bags, self.output)
+
+    def loss(
+        self, source: Tensor, target: Tensor, mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """Negative log-likelihood of all output words, summed (Snell et al. 2021, Eq. 14).
+
+        Args:
+            source: as for :meth:`forward`.
+            target: y, integers ``[B, T]`` in 0 .. O - 1.
+            mask: as for :meth:`forward`.
+            target_mask: bool ``[B, T]``, True for an output word that counts.
+
+        Returns:
+            0-d, in nats.
+        """
+        each = -self(source, mask).log_softmax(dim=-1).gather(-1, target)  # [B, T]
+        return each[valid_positions("BagOfWordsProxy", target_mask, each)].sum()
+
+    def probe(
+        self, source: Tensor, target: Tensor, mask: Tensor | None = None, *, log: bool = False
+    ) -> Tensor:
+        """Lexical probe of the proxy (Eq. 6).
+
+        Args:
+            source: as for :meth:`forward`.
+            target: integers ``[B, T]`` in 0 .. O - 1, any of them for padding.
+            mask: as for :meth:`forward`.
+            log: whether to give logarithms.
+
+        Returns:
+            ``[B, T, S]``; at masked positions 0, or -inf as a logarithm.
+        """
+        logs = F.linear(F.embedding(source, self.embedding), self.output).log_softmax(dim=-1)  # [B, S, O]
+        index = target.unsqueeze(-1).expand(*target.shape, source.shape[-1])
+        found = logs.mT.gather(1, index)  # [B, T, S]
+        valid = valid_positions("BagOfWordsProxy", None if mask is None else mask.unsqueeze(1), found)
+        return found.masked_fill(~valid, -torch.inf) if log else found.exp().masked_fill(~valid, 0)
+
+
+class GradientFlow(NamedTuple):
+    """How fast gradient flow changes what each input word says, ``[I, O]``."""
+
+    logits: Tensor
+    """Of W e_i."""
+    probabilities: Tensor
+    """Of theta_i = softmax(W e_i)."""
+
+
+def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlow:
+    r"""Derivative by time of every word's logits and probabilities, where W and e follow the negative gradient.
+
+    .. math::
+        \frac{\partial \hat\theta}{\partial \tau} = \dot W e + W \dot e, \qquad
+        \dot W = -\frac{\partial L}{\partial W}, \quad \dot e = -\frac{\partial L}{\partial e}, \quad
+        L = -\sum_m \sum_t \log p^m_{y_t^m}
+
+    (Snell et al. 2021, Eq. 14, 39 and 41), as a Jacobian-vector product at the parameters' present values. At random
+    initial values it tends to :func:`gradient_flow_limit` as the width grows.
+
+    Args:
+        proxy: W and e.
+        corpus: sentence pairs with as many words as the proxy; sums run over all of them.
+
+    Returns:
+        Both derivatives, without gradients; dense, so that the vocabularies must be small enough for a table.
+
+    Raises:
+        ValueError: the corpus has other numbers of words.
+
+    Example:
+        >>> corpus = ParallelCorpus.from_words([["a", "b"], ["a"]], [["x", "y"], ["x"]])
+        >>> proxy = BagOfWordsProxy(2, 2, 4096, generator=torch.Generator().manual_seed(0))
+        >>> gradient_flow(proxy, corpus).logits.round(decimals=1)  # C is [[1.5, 0.5], [0.5, 0.5]]
+        tensor([[ 1.0, -1.0],
+                [ 0.0, 0.0]])
+    """
+    expected = len(proxy.embedding), len(proxy.output)
+    found = len(corpus.source_vocabulary), len(corpus.target_vocabulary)
+    if found != expected:
+        raise ValueError(
+            f"gradient_flow: expected a corpus of {expected} source and target words, got {found}"
+        )
+    embedding, output = proxy.embedding.detach(), proxy.output.detach()
+    to_embedding, to_output = _gradients(embedding, output, corpus)
+
+    def logits(e: Tensor, w: Tensor) -> Tensor:
+        return e @ w.mT  # [I, O]
+
+    def probabilities(e: Tensor, w: Tensor) -> Tensor:
+        return logits(e, w).softmax(dim=-1)
+
+    primals, tangents = (embedding, output), (-to_embedding, -to_output)
+    return GradientFlow(*(jvp(each, primals, tangents)[1] for each in (logits, probabilities)))
+
+
+def gradient_flow_limit(counts: Tensor) -> GradientFlow:
+    r"""What :func:`gradient_flow` tends to at initial values N(0, 1 / d) as the width d grows.
+
+    .. math::
+        \frac{\partial \hat\theta_{i,o}}{\partial \tau} \to 2 \Bigl(C_{i,o} - \frac1{|O|} \sum_{o'} C_{i,o'}\Bigr),
+        \qquad \frac{\partial \theta_{i,o}}{\partial \tau} \to \frac{2}{|O|}
+        \Bigl(C_{i,o} - \frac1{|O|} \sum_{o'} C_{i,o'}\Bigr)
+
+    (Snell et al. 2021, Eq. 54 for the logits). Eq. 15 and 55 of the paper print the first limit for the
+    probabilities; the softmax at its centre divides it by the number of output words.
+
+    Args:
+        counts: C, ``[I, O]``: those of :class:`IBMModel1` after one step without NULL, made dense.
+
+    Returns:
+        Both limits.
+
+    Example:
+        >>> gradient_flow_limit(torch.tensor([[1.5, 0.5], [0.5, 0.5]])).probabilities
+        tensor([[ 0.5000, -0.5000],
+                [ 0.0000,  0.0000]])
+    """
+    logits = 2 * (counts - counts.mean(dim=-1, keepdim=True))
+    return GradientFlow(logits, logits / counts.shape[-1])
+
+
+def _gradients(embedding: Tensor, output: Tensor, corpus: ParallelCorpus) -> tuple[Tensor, Tensor]:
+    """Gradients of the loss over the whole corpus, some sentences at a time."""
+    leaves = embedding.clone().requires_grad_(), output.clone().requires_grad_()
+    totals = torch.zeros_like(embedding), torch.zeros_like(output)
+    rows = max(1, _LOGITS // max(embedding.shape[0], output.shape[0]))
+    for start in range(0, len(corpus), rows):
+        counts = [
+            torch.from_numpy(each[start : start + rows].toarray()).to(embedding)
+            for each in (corpus.source, corpus.target)
+        ]
+        with torch.enable_grad():
+            bags = counts[0] / counts[0].sum(dim=-1, keepdim=True)  # [M, I]
+            logs = F.linear(bags @ leaves[0], leaves[1]).log_softmax(dim=-1)  # [M, O]
+            part = torch.autograd.grad(-(counts[1] * logs).sum(), leaves)
+        totals = totals[0] + part[0], totals[1] + part[1]
+    return totals
