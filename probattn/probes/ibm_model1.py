@@ -183,9 +183,8 @@ class IBMModel1:
         rows, columns = torch.broadcast_tensors(source.unsqueeze(-2), target.unsqueeze(-1))  # [..., T, L]
         valid = (known.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
         found = torch.zeros(rows.shape, dtype=torch.float64)
-        places = [
-            np.array(each[valid].numpy(force=True)) for each in (rows, columns)
-        ]  # scipy wants arrays that it owns
+        # Copies, because scipy asks for arrays that it may mark as writable.
+        places = [np.array(each[valid].numpy(force=True)) for each in (rows, columns)]
         entries = table_entries(self.table, *places)
         found[valid.cpu()] = torch.from_numpy(entries)
         return found.to(source.device)

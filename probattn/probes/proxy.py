@@ -138,9 +138,9 @@ def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlo
     Example:
         >>> corpus = ParallelCorpus.from_words([["a", "b"], ["a"]], [["x", "y"], ["x"]])
         >>> proxy = BagOfWordsProxy(2, 2, 4096, generator=torch.Generator().manual_seed(0))
-        >>> gradient_flow(proxy, corpus).logits.round(decimals=1)  # C is [[1.5, 0.5], [0.5, 0.5]]
-        tensor([[ 1.0, -1.0],
-                [ 0.0, 0.0]])
+        >>> limit = torch.tensor([[1.0, -1.0], [0.0, 0.0]])  # C is [[1.5, 0.5], [0.5, 0.5]]
+        >>> bool((gradient_flow(proxy, corpus).logits - limit).abs().max() < 0.1)
+        True
     """
     expected = len(proxy.embedding), len(proxy.output)
     found = len(corpus.source_vocabulary), len(corpus.target_vocabulary)

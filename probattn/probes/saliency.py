@@ -11,8 +11,8 @@ from torch import Tensor
 from probattn.probes.rows import valid_positions
 
 SaliencyKind = Literal["norm", "erase", "replace"]
-"""``"norm"``: length of the gradient. ``"erase"``: what zeroing the word would cost, to first order. ``"replace"``: what
-the worst other word would cost, to first order."""
+"""``"norm"``: length of the gradient. ``"erase"``: what zeroing the word would cost, to first order.
+``"replace"``: what the worst other word would cost, to first order."""
 
 
 def gradient_saliency(
@@ -61,7 +61,8 @@ def gradient_saliency(
         scores = score(leaves)
     if scores.ndim not in {1, 2} or len(scores) != len(embeddings):
         raise ValueError(
-            f"gradient_saliency: expected scores [{len(embeddings)}] or [{len(embeddings)}, T], got {list(scores.shape)}"
+            f"gradient_saliency: expected scores [{len(embeddings)}] or [{len(embeddings)}, T], "
+            f"got {list(scores.shape)}"
         )
     columns = scores.unsqueeze(-1) if scores.ndim == 1 else scores  # [B, T]
     found = []
