@@ -8,6 +8,7 @@ from probattn.particles.kernel import Interaction, ParticleKernel
 from probattn.particles.marginal import MarginalRBF
 from probattn.particles.pyro_kernel import PyroKernel
 from probattn.particles.radial import InverseMultiquadric, MedianRBF
+from probattn.particles.sliced import SlicedRBF
 
 __all__ = [
     "svgd_direction",
@@ -15,6 +16,7 @@ __all__ = [
     "sgld_direction",
     "MedianRBF",
     "MarginalRBF",
+    "SlicedRBF",
     "InverseMultiquadric",
     "LinearKernel",
     "CosineKernel",

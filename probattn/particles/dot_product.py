@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
 from probattn.particles.checks import check_positive, check_weight, checked_pair, checked_particles
@@ -93,7 +94,7 @@ class CosineKernel(WholeVectorKernel):
         return Coefficients(self.offset + cosine, -cosine * inverse.T, own, units, None)
 
 
-class IdentityKernel(ParticleKernel):
+class IdentityKernel(ParticleKernel, SteinKernel):
     r"""The kernel that is 1 between a particle and itself and 0 otherwise: particles do not see each other.
 
     SVGD's direction is then :math:`-\nabla U(\theta_i) / M`, and a step of size M plain gradient descent. In Pyro's

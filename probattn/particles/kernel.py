@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -29,12 +29,13 @@ class Interaction(NamedTuple):
     bandwidth: Tensor | None
 
 
-class ParticleKernel(SteinKernel):
-    """A kernel between particles ``[M, N]``.
+class ParticleKernel(ABC):
+    """What lets particles ``[M, N]`` attract and repel each other.
 
-    :meth:`interact` serves the directions of this package without an ``[M, M, N]`` array. ``log_kernel_and_grad`` is
-    what :class:`pyro.infer.SVGD` calls, so that every kernel can be handed to it; the ``mode`` of Pyro's engine that
-    gives the same direction stands with each kernel. The bandwidth counts as a constant in every gradient.
+    :meth:`interact` serves the directions of this package without an ``[M, M, N]`` array. Kernels of a number for each
+    pair, or for each pair and dimension, are Pyro's ``SteinKernel`` too and can be handed to :class:`pyro.infer.SVGD`;
+    the ``mode`` of its engine that gives the same direction stands with each. The bandwidth counts as a constant in
+    every gradient.
     """
 
     @abstractmethod
@@ -73,7 +74,7 @@ class Coefficients(NamedTuple):
     bandwidth: Tensor | None
 
 
-class WholeVectorKernel(ParticleKernel):
+class WholeVectorKernel(ParticleKernel, SteinKernel):
     """A kernel of the distance or the product of whole vectors: time O(M^2 N), memory O(M^2 + M N).
 
     In Pyro's engine it serves ``mode="multivariate"``, where ``log_kernel`` is summed over dimensions: each holds an

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
 from probattn.particles.checks import check_positive, checked_pair, checked_particles
@@ -13,7 +14,7 @@ BLOCK = 2**20
 """Largest number of pairwise differences that stand in memory at once."""
 
 
-class MarginalRBF(ParticleKernel):
+class MarginalRBF(ParticleKernel, SteinKernel):
     r"""One Gaussian kernel per dimension, each with its own median bandwidth (Singhal et al. 2019).
 
     .. math::
@@ -25,9 +26,10 @@ class MarginalRBF(ParticleKernel):
 
     Args:
         bandwidth: a fixed h > 0 for every dimension, in place of the medians'.
+        scale: a factor > 0 by which to widen every bandwidth.
 
     Raises:
-        ValueError: a bandwidth that is not positive.
+        ValueError: a bandwidth or a scale that is not positive.
 
     Example:
         >>> particles = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
@@ -35,10 +37,12 @@ class MarginalRBF(ParticleKernel):
         tensor([12.9840, 23.0830])
     """
 
-    def __init__(self, bandwidth: float | None = None) -> None:
+    def __init__(self, bandwidth: float | None = None, scale: float = 1.0) -> None:
+        check_positive(type(self).__name__, "scale", scale)
         if bandwidth is not None:
             check_positive(type(self).__name__, "bandwidth", bandwidth)
         self.bandwidth = bandwidth
+        self.scale = scale
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
@@ -76,5 +80,5 @@ class MarginalRBF(ParticleKernel):
         """Row i minus row j ``[M, M, n]`` and the bandwidths ``[n]``."""
         difference = particles.unsqueeze(1) - particles.unsqueeze(0)
         if self.bandwidth is not None:
-            return difference, particles.new_full((particles.shape[1],), self.bandwidth)
-        return difference, median_bandwidth(difference.square())
+            return difference, particles.new_full((particles.shape[1],), self.scale * self.bandwidth)
+        return difference, self.scale * median_bandwidth(difference.square())

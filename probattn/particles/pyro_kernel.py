@@ -14,7 +14,7 @@ from probattn.particles.kernel import Interaction, ParticleKernel
 Mode = Literal["multivariate", "univariate"]
 
 
-class PyroKernel(ParticleKernel):
+class PyroKernel(ParticleKernel, SteinKernel):
     """A kernel that has Pyro's ``[M, M, N]`` form only, as :class:`pyro.infer.SVGD` would use it.
 
     Args:
