@@ -17,8 +17,8 @@ def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = Non
 
     (Snell et al. 2021, Eq. 10, with top = 5%). It is not symmetric. Of several positions that share the maximum of
     ``u`` the first counts; positions of ``v`` that tie with it do not count against it, so that a constant ``v``
-    agrees with everything. The share is taken as the decimal number that it is written as: 5% of 140 is 7, while
-    ``0.05 * 140`` is more.
+    agrees with everything. The share is taken as the decimal number that it is written as: 7% of 100 is 7, while
+    ``0.07 * 100`` is more.
 
     Args:
         u: ``[..., L]``, for instance attention weights of every output word over the input.

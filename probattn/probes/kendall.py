@@ -40,7 +40,9 @@ def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     u, v, mask = rated("kendall_tau", u, v, mask)
     length = u.shape[-1]
-    rows = max(1, _PAIRS // max(1, length * length))
+    if length < 2:
+        return torch.full(u.shape[:-1], torch.nan, dtype=torch.float64, device=u.device)
+    rows = max(1, _PAIRS // length**2)
     parts = zip(*(each.reshape(-1, length).split(rows) for each in (u, v, mask)), strict=True)
     found = [_tau(*part) for part in parts]
     return torch.cat(found).view(u.shape[:-1])

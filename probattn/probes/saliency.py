@@ -59,29 +59,30 @@ def gradient_saliency(
     with torch.enable_grad():
         leaves = embeddings.detach().requires_grad_()
         scores = score(leaves)
-    if scores.ndim not in {1, 2} or len(scores) != len(embeddings):
-        raise ValueError(
-            f"gradient_saliency: expected scores [{len(embeddings)}] or [{len(embeddings)}, T], "
-            f"got {list(scores.shape)}"
-        )
-    columns = scores.unsqueeze(-1) if scores.ndim == 1 else scores  # [B, T]
-    found = []
-    for number, column in enumerate(columns.unbind(dim=-1), start=1):
-        if not column.requires_grad:
-            raise ValueError(
-                "gradient_saliency: expected a score that depends on the embeddings, got one without a gradient"
-            )
+        _check_scores(scores, len(embeddings))
+        columns = scores.unsqueeze(-1) if scores.ndim == 1 else scores  # [B, T]
+        sums = columns.sum(dim=0).unbind()
+    found = embeddings.new_zeros(len(embeddings), len(sums), embeddings.shape[1])  # [B, T, S]
+    for t, total in enumerate(sums):
         (gradient,) = torch.autograd.grad(
-            column.sum(), leaves, retain_graph=number < columns.shape[-1], materialize_grads=True
+            total, leaves, retain_graph=t + 1 < len(sums), materialize_grads=True
         )
-        found.append(_influence(gradient, embeddings.detach(), kind, table))
-    saliency = (
-        torch.stack(found, dim=1) if found else embeddings.new_zeros(len(embeddings), 0, embeddings.shape[1])
-    )
+        found[:, t] = _influence(gradient, embeddings.detach(), kind, table)
     if mask is not None:
         valid = valid_positions("gradient_saliency", mask, embeddings[..., 0])
-        saliency = saliency.masked_fill(~valid.unsqueeze(1), 0)
-    return saliency.squeeze(1) if scores.ndim == 1 else saliency
+        found = found.masked_fill(~valid.unsqueeze(1), 0)
+    return found.squeeze(1) if scores.ndim == 1 else found
+
+
+def _check_scores(scores: Tensor, examples: int) -> None:
+    if scores.ndim not in {1, 2} or len(scores) != examples:
+        raise ValueError(
+            f"gradient_saliency: expected scores [{examples}] or [{examples}, T], got {list(scores.shape)}"
+        )
+    if not scores.requires_grad:
+        raise ValueError(
+            "gradient_saliency: expected a score that depends on the embeddings, got one without a gradient"
+        )
 
 
 def _check(embeddings: Tensor, kind: str, table: Tensor | None) -> None:
@@ -91,7 +92,8 @@ def _check(embeddings: Tensor, kind: str, table: Tensor | None) -> None:
         raise ValueError(f"gradient_saliency: expected embeddings [B, S, D], got {list(embeddings.shape)}")
     if (table is not None) != (kind == "replace"):
         raise ValueError(
-            f"gradient_saliency: expected a table of embeddings for 'replace' and for it alone, kind={kind!r}"
+            "gradient_saliency: expected a table of embeddings for kind='replace' and for no other, "
+            f"got {'none' if table is None else 'one'} for kind={kind!r}"
         )
     if table is not None and (table.ndim != 2 or table.shape[-1] != embeddings.shape[-1]):
         raise ValueError(

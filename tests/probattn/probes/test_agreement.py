@@ -1,0 +1,151 @@
+"""Agreement against its definition by brute force, the random baseline against its expectation."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probattn.probes import agreement, mean_agreement, random_agreement
+
+
+def seeded(number):
+    return torch.Generator().manual_seed(number)
+
+
+def by_definition(u, v, top=Fraction(5, 100)):
+    """Eq. 10 for two lists, word by word."""
+    best = max(range(len(u)), key=lambda place: (u[place], -place))
+    return float(sum(each > v[best] for each in v) < top * len(v))
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "ties"])
+def test_it_is_the_definition_at_every_length(ties):
+    outcomes = []
+    for length in range(1, 201):
+        u, v = torch.randn(2, 30, length, generator=seeded(length))
+        if ties:
+            u, v = u.mul(2).round(), v.mul(2).round()
+        v = v + (2 if length % 2 else 1) * u  # so that both outcomes are frequent
+        expected = [by_definition(*pair) for pair in zip(u.tolist(), v.tolist(), strict=True)]
+        assert agreement(u, v).tolist() == expected, length
+        outcomes += expected
+    assert 0.2 < np.mean(outcomes) < 0.9
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    length=st.integers(1, 200),
+    levels=st.integers(2, 400),
+    top=st.sampled_from(["0.05", "0.1", "0.29", "0.57", "1.0"]),
+    seed=st.integers(0, 10_000),
+)
+def test_masked_positions_do_not_exist(length, levels, top, seed):
+    u, v = torch.randint(levels, (2, 4, length), generator=seeded(seed)).float()
+    mask = torch.rand(4, length, generator=seeded(seed + 1)) < 0.7
+    mask[0] = True
+    mask[1] = False
+    found = agreement(u, v, float(top), mask)
+    for row in range(4):
+        kept = [each[row][mask[row]].tolist() for each in (u, v)]
+        if not kept[0]:
+            assert found[row].isnan()
+        else:
+            assert found[row].item() == by_definition(*kept, Fraction(top))
+
+
+def test_a_share_that_is_a_whole_number_is_one():
+    assert 0.07 * 100 > 7  # what a product of floats would compare with
+    u, v = torch.zeros(100), torch.arange(100.0)
+    u[100 - 8] = 1  # seven positions are higher
+    assert agreement(u, v, 0.07) == 0
+    assert agreement(u.roll(1), v, 0.07) == 1
+
+
+def test_ties_are_taken_as_the_page_says():
+    constant, rising = torch.ones(40), torch.arange(40.0)
+    assert agreement(constant, rising) == 0  # the first of the maxima, which is the lowest
+    assert agreement(constant, -rising) == 1
+    assert agreement(rising, constant) == 1
+
+
+def test_infinite_ratings_are_ratings():
+    v = torch.tensor([-torch.inf, 0.0, -1.0])
+    assert agreement(torch.tensor([-torch.inf, -2.0, -3.0]), v) == 1
+    assert agreement(torch.tensor([0.0, -torch.inf, -3.0]), v) == 0
+    assert agreement(torch.full((3,), -torch.inf), v, mask=torch.tensor([False, True, True])) == 1
+
+
+def test_leading_dimensions_broadcast():
+    u, v = torch.rand(2, 3, 5, generator=seeded(0)), torch.rand(5, generator=seeded(1))
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False]]).unsqueeze(1)
+    torch.testing.assert_close(
+        agreement(u, v, mask=mask), agreement(u, v.expand(2, 3, 5), mask=mask.expand(2, 3, 5))
+    )
+    assert agreement(torch.empty(2, 3, 0), torch.empty(2, 3, 0)).isnan().all()
+
+
+def test_the_mean_is_over_words_that_count():
+    u, v = torch.rand(2, 2, 3, 20, generator=seeded(2))
+    query_mask = torch.tensor([[True, True, False], [True, False, False]])
+    expected = agreement(u, v)[query_mask].mean()
+    torch.testing.assert_close(mean_agreement(u, v, query_mask=query_mask), expected)
+    no_positions = torch.ones(2, 1, 20, dtype=torch.bool)
+    no_positions[1] = False
+    torch.testing.assert_close(mean_agreement(u, v, mask=no_positions), agreement(u[0], v[0]).mean())
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 7])
+@pytest.mark.parametrize("top", [0.05, 0.3, 0.5])
+def test_the_baseline_is_the_mean_over_all_orders(length, top):
+    orders = torch.tensor(list(permutations(range(length)))).float()
+    exact = agreement(torch.arange(float(length)), orders, top).mean()
+    torch.testing.assert_close(random_agreement(torch.tensor([length]), top), exact.view(1))
+
+
+def test_the_baseline_is_the_mean_over_random_orders():
+    draws = 20_000
+    for length in (20, 21, 60, 97):
+        u, v = torch.rand(2, draws, length, generator=seeded(length))
+        expected = random_agreement(torch.tensor(length)).item()
+        error = (expected * (1 - expected) / draws) ** 0.5
+        assert abs(agreement(u, v).mean().item() - expected) < 4 * error
+
+
+def test_the_baseline_of_a_batch():
+    lengths = torch.tensor([[14, 0], [200, 140]])
+    torch.testing.assert_close(
+        random_agreement(lengths), torch.tensor([[1 / 14, torch.nan], [10 / 200, 7 / 140]]), equal_nan=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: agreement(torch.rand(3), torch.rand(4)), ValueError, "the same L positions, got"),
+        (lambda: agreement(torch.rand(2, 3), torch.rand(5, 3)), ValueError, "whose rows fit"),
+        (lambda: agreement(torch.rand(3), torch.rand(3), 0.0), ValueError, r"top in \(0, 1\], got 0.0"),
+        (lambda: agreement(torch.rand(3), torch.rand(3), mask=torch.ones(3)), TypeError, "a bool mask"),
+        (
+            lambda: agreement(torch.rand(3), torch.rand(3), mask=torch.ones(2, dtype=torch.bool)),
+            ValueError,
+            r"a mask that fits \[3\], got one of shape \[2\]",
+        ),
+        (lambda: agreement(torch.rand(3), torch.tensor([0, torch.nan, 0])), ValueError, "NaN in the second"),
+        (lambda: random_agreement(torch.tensor([-1])), ValueError, "lengths >= 0, got -1"),
+        (lambda: random_agreement(torch.tensor([1.0])), TypeError, "integer lengths"),
+    ],
+)
+def test_wrong_inputs_are_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_nan_may_stand_where_nothing_counts():
+    v = torch.tensor([torch.nan, 1.0, 2.0])
+    assert agreement(torch.tensor([9.0, 1.0, 2.0]), v, mask=torch.tensor([False, True, True])) == 1
