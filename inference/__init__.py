@@ -9,6 +9,7 @@ from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.guide import AttentionGuide
+from probattn.inference.head_particles import HeadParticles
 from probattn.inference.meter import NonFiniteError
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.predictive import (
@@ -20,6 +21,7 @@ from probattn.inference.predictive import (
 from probattn.inference.records import read_records
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
+from probattn.inference.svgd import SVGDDriver
 from probattn.inference.svi import SVIDriver
 
 __all__ = [
@@ -30,11 +32,13 @@ __all__ = [
     "ELBOTerms",
     "EarlyStopping",
     "FitResult",
+    "HeadParticles",
     "KLSchedule",
     "NonFiniteError",
     "OptimizerOptions",
     "Posterior",
     "PosteriorExpectation",
+    "SVGDDriver",
     "SVIDriver",
     "SchedulerOptions",
     "posterior_expectation",

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
 
 
@@ -28,7 +29,9 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
     aligned = {
         name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, AlignmentFactor)
     }
-    return described | ({"alignment": aligned} if aligned else {})
+    repulsive = {name: repr(method) for name, (method, _) in repulsive_heads(model).items()}
+    described |= {"alignment": aligned} if aligned else {}
+    return described | ({"repulsive": repulsive} if repulsive else {})
 
 
 def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class Run:
             drop_last=driver.drop_last,
         )
         self._total = steps if steps is not None else (epochs or 0) * self._order.steps_per_epoch
+        self._particles = driver.particles(len(rows))
         self._state = TrainingState(driver, accelerator, self._total)
         self._storage: RunStorage | None = None
         if driver.folder is not None:
@@ -136,10 +137,18 @@ class Run:
         self._state.guide.kl_weight = self._kl_weight
         terms, self._gradient_norm = self._state.gradients([share.weight for share in shares], batches)
         self._require_finite(terms, before)
-        self._rates = self._state.apply()
+        self._rates = self._state.apply(self._direct)
         self._step += 1
         self._reporter.meter.add(terms)
         return terms
+
+    def _direct(self) -> None:
+        """Turns the gradients of particles into directions; measures them where a record follows."""
+        if self._particles is not None:
+            self._particles.direct(self._step, measure=self._recorded(self._step + 1))
+
+    def _recorded(self, step: int) -> bool:
+        return step == self._total or step % self._driver.log_every == 0
 
     def _require_finite(self, terms: StepTerms, before: RandomState | None) -> None:
         norm_matters = (
@@ -167,9 +176,11 @@ class Run:
 
     def _after_update(self) -> None:
         ended = self._step == self._total
-        if ended or self._step % self._driver.log_every == 0:
+        if self._recorded(self._step):
             diagnostics = mean_diagnostics(gather_object([self._state.bare.diagnostics()]))
-            details = {"learning_rates": self._rates, "gradient_norm": self._gradient_norm}
+            details: dict[str, Any] = {"learning_rates": self._rates, "gradient_norm": self._gradient_norm}
+            if self._particles is not None:
+                details["particles"] = self._particles.diagnostics
             self._reporter.training(self._step, self._kl_weight, {**details, "sites": diagnostics})
         improved = False
         if self._validation is not None and (ended or self._due(self._driver.eval_every)):

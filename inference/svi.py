@@ -16,6 +16,7 @@ from probattn.inference.configuration import refuse_unsupported
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
+from probattn.inference.head_particles import HeadParticles
 from probattn.inference.loop import Precision, ValidationMetrics, accelerator_session
 from probattn.inference.optimizers import (
     OptimizerFactory,
@@ -29,6 +30,7 @@ from probattn.inference.result import FitResult
 from probattn.inference.run import Run
 from probattn.inference.schedules import KLSchedule
 from probattn.inference.storage import Resume
+from probattn.sites.repulsive import repulsive_heads
 
 Callback = Callable[[Record, nn.Module], None]
 """Called on the main process with every record, once it is written, and the model."""
@@ -213,6 +215,19 @@ class SVIDriver:
             seed_generators(self.seed, accelerator.process_index)
             run = Run(self, accelerator, train, validation, steps=steps, epochs=epochs)
             return run.train(resume)
+
+    def particles(self, num_data: int) -> HeadParticles | None:
+        """What turns gradients into directions before each update; nothing here.
+
+        Raises:
+            ValueError: the model has repulsive heads, whose repulsion this driver would leave out.
+        """
+        if repulsive_heads(self.model):
+            raise ValueError(
+                f"{type(self).__name__}: the model has repulsive heads, and their repulsion would be left out; train with "
+                "probattn.inference.SVGDDriver"
+            )
+        return None
 
     def _check_call(
         self, validation_data: Any, steps: int | None, epochs: int | None, resume: Resume

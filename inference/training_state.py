@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,12 +80,18 @@ class TrainingState:
         *values, norm, other = torch.cat([sums, *norms]).tolist()
         return StepTerms(*values), norm if math.isfinite(other) else other
 
-    def apply(self) -> dict[str, float]:
-        """Clips and makes the update, clears the gradients; returns the learning rates it was made with."""
+    def apply(self, direct: Callable[[], None] | None = None) -> dict[str, float]:
+        """Clips and makes the update, clears the gradients; returns the learning rates it was made with.
+
+        Args:
+            direct: changes clipped gradients before the optimiser sees them.
+        """
         limit = self._driver.max_grad_norm
         if limit is not None:
             clip_grads_with_norm_(self.parameters, limit, self._norm)
             clip_grads_with_norm_(self._alignment, limit, self._alignment_norm)
+        if direct is not None:
+            direct()
         self.optimizer.step()
         rates = learning_rates(self.optimizer)
         skipped = self._accelerator.optimizer_step_was_skipped  # by a gradient scaler, which overflowed

@@ -8,6 +8,7 @@ from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.functional import attention as attention
 from probattn.sites.masks import AttentionMask
 from probattn.sites.multihead import MultiheadAttention, link
+from probattn.sites.repulsive import RepulsiveAttention
 
 __version__ = "0.1.0"
 
@@ -16,6 +17,7 @@ __all__ = [
     "AttentionMask",
     "BayesianAttention",
     "MultiheadAttention",
+    "RepulsiveAttention",
     "__version__",
     "attention",
     "link",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+from pyro.poutine.runtime import am_i_wrapped
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -12,11 +14,21 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
-from probattn.models.hosts.hosting import Method, Plan, attach, check_methods, hosted_sites, make_plan
+from probattn.models.hosts.hosting import (
+    Method,
+    Plan,
+    attach,
+    check_methods,
+    head_record,
+    hosted_sites,
+    make_plan,
+)
 from probattn.models.hosts.interface import Implementations, implementations, restore, switch
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.selection import Kind, Layers, select
 from probattn.sites import AlignmentAttention, BayesianAttention
+from probattn.sites.repulsive import RECORD as HEADS
+from probattn.sites.repulsive import RepulsiveAttention
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
 
@@ -53,6 +65,11 @@ class Conversion:
         return self.plan.alignment
 
     @property
+    def repulsive(self) -> RepulsiveAttention | None:
+        """The options of repulsive heads; None without them."""
+        return self.plan.repulsive
+
+    @property
     def calls(self) -> AttentionCalls:
         """The calls made latent."""
         return self.plan.latent
@@ -85,11 +102,12 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
 
 
 def convert(net: Network, *methods: Method, layers: Layers = "all", attention: Kind = "all") -> Network:
-    """Gives the attention of a pretrained network a method, or two, in place; its weights stay.
+    """Gives the attention of a pretrained network a method, or several, in place; its weights stay.
 
     :class:`probattn.BayesianAttention` makes attention weights latent; :class:`probattn.AlignmentAttention` adds a
     factor that draws queries and keys together, and leaves attention as it is, its dropout included. Both together are
-    latent attention with aligned queries and keys.
+    latent attention with aligned queries and keys. :class:`probattn.RepulsiveAttention` makes the heads of query, key and
+    value projections particles; it changes what training does with their gradients and nothing else.
 
     Every chosen attention module gets a submodule ``probattn`` that holds the parameters of its site and its factor, so
     that state dicts, ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with
@@ -123,21 +141,25 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
     if conversion(net) is not None:
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
     plan = make_plan(methods, find_calls(net), layers, attention)
-    stacks = {call.stack: StackPass() for call in plan.touched}
-    hosted = hosted_sites(plan, stacks)
+    stacks = {call.stack: StackPass() for call in plan.hosted}
+    hosted, heads = hosted_sites(plan, stacks), head_record(plan, net)
     before = implementations(net)
     try:
-        switch(net, IMPLEMENTATION)
+        if hosted:
+            switch(net, IMPLEMENTATION)
     except BaseException:
         restore(before)
         raise
     for name, site in hosted.items():
         attach(net, net.get_submodule(name), site)
     hooks: list[RemovableHandle] = []
-    for stack, owner in {call.stack: call.owner for call in plan.touched}.items():
+    for stack, owner in {call.stack: call.owner for call in plan.hosted}.items():
         module, state = net.get_submodule(owner), stacks[stack]
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
+    if heads is not None:
+        setattr(net, HEADS, heads)
+        hooks.append(net.register_forward_pre_hook(refuse_undriven))
     setattr(net, RECORD, Conversion(plan, layers, attention, before, hooks))
     return net
 
@@ -170,8 +192,23 @@ def revert(net: Network) -> Network:
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     restore(record.before)
+    if HEADS in vars(net):
+        delattr(net, HEADS)
     delattr(net, RECORD)
     return net
+
+
+def refuse_undriven(net: nn.Module, _: object) -> None:
+    """Refuses to train repulsive heads without a driver; a forward pre-hook.
+
+    Raises:
+        RuntimeError: in training mode, with gradients, outside all Pyro handlers.
+    """
+    if net.training and torch.is_grad_enabled() and not am_i_wrapped():
+        raise RuntimeError(
+            f"{type(net).__name__}: training its repulsive heads without a driver would leave the repulsion out "
+            "unnoticed; train with probattn.inference.SVGDDriver, or call .eval() or torch.no_grad() to predict"
+        )
 
 
 def conversion(net: nn.Module) -> Conversion | None:

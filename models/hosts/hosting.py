@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.selection import Kind, Layers, select
+from probattn.models.hosts.projections import find_projection
+from probattn.models.hosts.selection import Kind, Layers, select, select_part
 from probattn.sites import (
     AlignmentAttention,
     AlignmentFactor,
@@ -23,9 +24,11 @@ from probattn.sites import (
     SiteSpec,
     UpwardChain,
 )
+from probattn.sites.repulsive import HeadRecord, RepulsiveAttention
 
-Method = BayesianAttention | AlignmentAttention
-Kinds = TypeVar("Kinds", BayesianAttention, AlignmentAttention)
+Method = BayesianAttention | AlignmentAttention | RepulsiveAttention
+METHODS = (BayesianAttention, AlignmentAttention, RepulsiveAttention)
+Kinds = TypeVar("Kinds", BayesianAttention, AlignmentAttention, RepulsiveAttention)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Plan:
         calls: all calls of the network.
         latent: those whose weights become latent, in order.
         aligned: those whose queries and keys are drawn together, in order.
+        repulsive: the options of repulsive heads, or None.
+        repelled: the calls whose heads are particles, in order.
     """
 
     bayesian: BayesianAttention | None
@@ -45,11 +50,19 @@ class Plan:
     calls: AttentionCalls
     latent: AttentionCalls
     aligned: AttentionCalls
+    repulsive: RepulsiveAttention | None = None
+    repelled: AttentionCalls = AttentionCalls()  # noqa: RUF009 - a tuple
+
+    @property
+    def hosted(self) -> AttentionCalls:
+        """Calls that are latent, aligned or both, in order: those that go through a site of ours."""
+        names = {call.name for call in (*self.latent, *self.aligned)}
+        return AttentionCalls(call for call in self.calls if call.name in names)
 
     @property
     def touched(self) -> AttentionCalls:
-        """Calls that are latent, aligned or both, in order."""
-        names = {call.name for call in (*self.latent, *self.aligned)}
+        """Calls that any method concerns, in order."""
+        names = {call.name for call in (*self.hosted, *self.repelled)}
         return AttentionCalls(call for call in self.calls if call.name in names)
 
 
@@ -67,14 +80,18 @@ def make_plan(methods: Sequence[object], calls: AttentionCalls, layers: Layers, 
     """
     bayesian = _only(methods, BayesianAttention)
     alignment = _only(methods, AlignmentAttention)
-    latent = aligned = AttentionCalls()
+    repulsive = _only(methods, RepulsiveAttention)
+    latent = aligned = repelled = AttentionCalls()
     if bayesian is not None:
         latent = select(calls, layers, attention)
         _refuse_positions(bayesian, latent)
     if alignment is not None:
         chosen = layers if alignment.layers is None else alignment.layers
         aligned = select(calls, chosen, alignment.attention or attention)
-    return Plan(bayesian, alignment, calls, latent, aligned)
+    if repulsive is not None:
+        named = layers if repulsive.layers is None else repulsive.layers
+        repelled = select_part(calls, named, repulsive.attention or attention)
+    return Plan(bayesian, alignment, calls, latent, aligned, repulsive, repelled)
 
 
 def check_methods(methods: Sequence[object]) -> None:
@@ -86,10 +103,9 @@ def check_methods(methods: Sequence[object]) -> None:
     if not methods:
         raise TypeError("convert: expected an attention method, such as BayesianAttention(), got none")
     for method in methods:
-        if not isinstance(method, (BayesianAttention, AlignmentAttention)):
-            raise TypeError(
-                f"convert: expected BayesianAttention or AlignmentAttention, got {type(method).__name__}"
-            )
+        if not isinstance(method, METHODS):
+            expected = ", ".join(kind.__name__ for kind in METHODS)
+            raise TypeError(f"convert: expected one of {expected}, got {type(method).__name__}")
     kinds = [type(method) for method in methods]
     for kind in kinds:
         if kinds.count(kind) > 1:
@@ -108,7 +124,7 @@ def hosted_sites(plan: Plan, stacks: dict[str, StackPass]) -> dict[str, HostedSi
     """
     sites, factors = _sites(plan, stacks), _factors(plan)
     selected, aligned = _indices(plan.latent), _indices(plan.aligned)
-    crossed = {call.stack for call in plan.touched if call.kind == "cross"}
+    crossed = {call.stack for call in plan.hosted if call.kind == "cross"}
     by_module: dict[str, list[AttentionCall]] = defaultdict(list)
     for call in plan.calls:
         # Untouched self attention shows a cross attention after it which queries are real.
@@ -125,6 +141,36 @@ def hosted_sites(plan: Plan, stacks: dict[str, StackPass]) -> dict[str, HostedSi
         )
         for name, own in by_module.items()
     }
+
+
+def head_record(plan: Plan, net: PreTrainedModel) -> HeadRecord | None:
+    """Where the heads of a network are that are particles; None without repulsive heads.
+
+    Raises:
+        ValueError: a projection that the network does not keep apart, frozen weights, or a single head that is to repel.
+    """
+    method = plan.repulsive
+    if method is None:
+        return None
+    modules = {
+        call.module: call for call in reversed(plan.repelled)
+    }  # a module called twice has its heads once
+    found = []
+    for call in plan.repelled:
+        for part in method.projections if modules[call.module] is call else ():
+            projection = find_projection(net, call, part)
+            slices = projection.slices(net)
+            if method.couples and slices.heads < 2:
+                raise ValueError(
+                    f"{projection.name}: expected two heads or more to repel each other, got one; leave {part!r} out of "
+                    "RepulsiveAttention(projections=...), choose other layers, or set repulsion=0"
+                )
+            if not slices.parameter.requires_grad:
+                raise ValueError(
+                    f"{projection.name}: its weight is frozen; set requires_grad or leave it out"
+                )
+            found.append(projection)
+    return HeadRecord(method, tuple(found))
 
 
 def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:

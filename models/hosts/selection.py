@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 
 Layers = Literal["all", "first", "last"] | Sequence[int]
 Kind = Literal["all", "self", "cross"]
+Part = Literal["encoder", "decoder", "cross"]
 
 
 def select(calls: AttentionCalls, layers: Layers, attention: Kind) -> AttentionCalls:
@@ -38,6 +39,33 @@ def select(calls: AttentionCalls, layers: Layers, attention: Kind) -> AttentionC
             f"no attention call with layers={layers!r} and attention={attention!r} in this network"
         )
     return AttentionCalls(call for call in calls if call.name in chosen)
+
+
+def select_part(calls: AttentionCalls, layers: Layers | Part, attention: Kind) -> AttentionCalls:
+    """The same, with words for the parts of an encoder-decoder.
+
+    Args:
+        calls: a network's calls.
+        layers: as for :func:`select`, or "encoder", "decoder" (its self-attention) or "cross".
+        attention: "all", "self" or "cross".
+
+    Returns:
+        Those chosen, in order.
+
+    Raises:
+        ValueError: as for :func:`select`.
+    """
+    if layers not in get_args(Part):
+        return select(calls, cast(Layers, layers), attention)
+    if layers == "cross":
+        chosen = [call for call in calls if call.kind == "cross"]
+    else:
+        chosen = [call for call in calls if call.kind == "self" and call.decoder == (layers == "decoder")]
+    if not chosen or attention not in ("all", chosen[0].kind):
+        raise ValueError(
+            f"no attention call with layers={layers!r} and attention={attention!r} in this network"
+        )
+    return AttentionCalls(chosen)
 
 
 def _pick(group: list[AttentionCall], layers: Layers) -> list[AttentionCall]:

@@ -19,12 +19,13 @@ from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.convert import Conversion, conversion, convert
 from probattn.models.hosts.hosting import Method
 from probattn.sites import AlignmentAttention, BayesianAttention
+from probattn.sites.repulsive import RepulsiveAttention
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
 """The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
-FORMATS = (1, 2)
-"""Format 2 may hold alignment."""
+FORMATS = (1, 2, 3)
+"""Format 2 may hold alignment, format 3 repulsive heads too."""
 
 
 class StoredNetworkError(ValueError):
@@ -123,6 +124,8 @@ def _describe(record: Conversion) -> dict[str, Any]:
     }
     if record.alignment is not None:
         described |= {"format": FORMATS[1], "alignment": asdict(record.alignment)}
+    if record.repulsive is not None:
+        described |= {"format": FORMATS[2], "repulsive": asdict(record.repulsive)}
     return described
 
 
@@ -132,6 +135,8 @@ def _methods(described: dict[str, Any]) -> list[Method]:
         methods.append(BayesianAttention(**described["method"]))
     if described.get("alignment") is not None:
         methods.append(AlignmentAttention(**described["alignment"]))
+    if described.get("repulsive") is not None:
+        methods.append(RepulsiveAttention(**described["repulsive"]))
     return methods
 
 
@@ -180,7 +185,7 @@ def _description(source: Path) -> dict[str, Any]:
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
         found = [described[name] for name in ("format", "class", "method")]
-        if found[2] is not None or described.get("alignment") is not None:
+        if any(described.get(name) is not None for name in ("method", "alignment", "repulsive")):
             found += [described[name] for name in ("layers", "attention")]
     except FileNotFoundError as error:
         raise StoredNetworkError(

@@ -1,0 +1,62 @@
+"""Where a host's attention modules keep the weights that make queries, keys and values."""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from probattn.models.hosts.calls import AttentionCall
+from probattn.particles import FusedProjection
+from probattn.sites.repulsive import HeadProjection, Projection
+
+SEPARATE: dict[Projection, tuple[str, ...]] = {
+    "query": ("query", "q_proj", "q_lin", "q", "q_attn"),
+    "key": ("key", "k_proj", "k_lin", "k"),
+    "value": ("value", "v_proj", "v_lin", "v"),
+}
+"""Names in the families of transformers, the attention module's own children."""
+
+FUSED = ("c_attn", "Wqkv", "qkv_proj", "qkv")
+"""Queries, keys and values in one weight, in this order."""
+
+
+def find_projection(net: nn.Module, call: AttentionCall, part: Projection) -> HeadProjection:
+    """The projection that makes an attention call's queries, keys or values.
+
+    Args:
+        net: the network.
+        call: one of its attention calls.
+        part: "query", "key" or "value".
+
+    Returns:
+        Where its heads are.
+
+    Raises:
+        ValueError: the module keeps no such projection where any known family has it.
+    """
+    module = net.get_submodule(call.module)
+    heads = call.num_heads if part == "query" else call.num_key_value_heads
+    for name in SEPARATE[part]:
+        if _is_linear(getattr(module, name, None)):
+            return HeadProjection(call.name, part, call.module, name, heads)
+    for name in FUSED:
+        layer = getattr(module, name, None)
+        if _is_linear(layer) and _makes_three(layer, call):
+            fused = FusedProjection(part, key_heads=call.num_key_value_heads)
+            return HeadProjection(call.name, part, call.module, name, call.num_heads, fused)
+    linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
+    raise ValueError(
+        f"{call.name}: {type(module).__name__} has no projection of its own for the {part}; it has "
+        f"{', '.join(linear) or 'none'}; leave {part!r} out of RepulsiveAttention(projections=...) or choose other layers"
+    )
+
+
+def _is_linear(module: object) -> bool:
+    return isinstance(module, (nn.Linear, Conv1D))
+
+
+def _makes_three(layer: object, call: AttentionCall) -> bool:
+    """Whether a weight makes queries, keys and values; GPT-2's cross-attention fuses keys and values only."""
+    assert isinstance(layer, (nn.Linear, Conv1D))
+    features = layer.out_features if isinstance(layer, nn.Linear) else layer.nf
+    return features == (call.num_heads + 2 * call.num_key_value_heads) * call.head_dim

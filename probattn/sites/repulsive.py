@@ -1,0 +1,205 @@
+"""Options of repulsive attention: the heads of a projection as particles of one posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from probattn.particles import (
+    CosineKernel,
+    FusedProjection,
+    HeadSlices,
+    IdentityKernel,
+    InverseMultiquadric,
+    LinearKernel,
+    MarginalRBF,
+    MedianRBF,
+    ParticleKernel,
+    head_slices,
+)
+from probattn.sites.checks import check_choice, check_integer, check_number
+
+OWNER = "RepulsiveAttention"
+RECORD = "_probattn_heads"
+"""Attribute of a network that holds its :class:`HeadRecord`."""
+
+Sampler = Literal["svgd", "spos", "sgld"]
+Projection = Literal["query", "key", "value"]
+Words = Literal["all", "first", "last", "encoder", "decoder", "cross"]
+KernelName = Literal["median_rbf", "marginal_rbf", "inverse_multiquadric", "linear", "cosine", "identity"]
+
+_KERNELS: dict[str, Any] = {
+    "median_rbf": MedianRBF,
+    "marginal_rbf": MarginalRBF,
+    "inverse_multiquadric": InverseMultiquadric,
+    "linear": LinearKernel,
+}
+_PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKernel}
+
+
+@dataclass(frozen=True)
+class RepulsiveAttention:
+    r"""Attention whose heads are particles of one posterior (An et al. 2020).
+
+    Head i of a projection, its slice of the weight, is a particle of :math:`p(\theta \mid D) \propto e^{-U(\theta)}`.
+    After each backward pass the driver replaces the heads' gradient :math:`\nabla U` by :math:`-\epsilon \phi`
+    (Algorithm 1), with :math:`\phi` of SVGD (Eq. 4), SPOS (Eq. 5) or SGLD (section C.1), and the user's optimiser goes
+    on from there. Each projection of each attention call is a set of particles of its own; everything else in the
+    network is trained as before, and the forward pass stays what it is.
+
+    U is the loss as optimised, a mean over the batch, so the repulsive weight a is far below 1: at a = 1 the heads
+    would stand for the loss of a single datum. Under Adam and its like, which divide by the size of a gradient,
+    ``step_size`` does nothing; under SGD it multiplies the rate.
+
+    Args:
+        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
+        projections: which weights' heads repel each other.
+        layers: "all", "first" or "last" of each stack, its numbers, or the calls of the "encoder", of the "decoder"
+            (its self-attention) or the "cross"-attention; None leaves it to ``convert``.
+        attention: "all", "self" or "cross", the kind of calls; None leaves it to ``convert``.
+        step_size: epsilon > 0.
+        repulsion: a >= 0; unused by "sgld".
+        kernel: "median_rbf" (the paper's), "marginal_rbf", "inverse_multiquadric", "linear", "cosine", or "identity",
+            which couples no heads; see :mod:`probattn.particles`.
+        bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "cosine" and "identity".
+        prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
+        inverse_temperature: b > 0 of "spos" and "sgld"; None for the number of training data, with which the noise is
+            that of the posterior itself.
+        seed: of the noise, >= 0; torch's global generators are not used.
+
+    Raises:
+        ValueError: an option is outside its range.
+
+    Example:
+        >>> type(RepulsiveAttention(projections=("query",), repulsion=0.1).build_kernel()).__name__
+        'MedianRBF'
+    """
+
+    sampler: Sampler = "svgd"
+    projections: tuple[Projection, ...] = ("query", "key", "value")
+    layers: Words | Sequence[int] | None = None
+    attention: Literal["all", "self", "cross"] | None = None
+    step_size: float = 0.1
+    repulsion: float = 0.01
+    kernel: KernelName = "median_rbf"
+    bandwidth: float | None = None
+    prior: Literal["uniform"] | float = "uniform"
+    inverse_temperature: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice(OWNER, "sampler", self.sampler, Sampler)
+        check_choice(OWNER, "kernel", self.kernel, KernelName)
+        check_number(OWNER, "step_size", self.step_size, positive=True)
+        check_number(OWNER, "repulsion", self.repulsion, positive=False)
+        for name in ("bandwidth", "inverse_temperature"):
+            if getattr(self, name) is not None:
+                check_number(OWNER, name, getattr(self, name), positive=True)
+        if self.bandwidth is not None and self.kernel in _PLAIN_KERNELS:
+            raise ValueError(f"{OWNER}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
+        if isinstance(self.prior, str):
+            check_choice(OWNER, "prior", self.prior, Literal["uniform"])
+        else:
+            check_number(OWNER, "prior", self.prior, positive=True)
+        check_integer(OWNER, "seed", self.seed, least=0)
+        self._check_projections()
+        self._check_selection()
+
+    def _check_projections(self) -> None:
+        given = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)
+        allowed = get_args(Projection)
+        unknown = [name for name in given if name not in allowed]
+        if not given or unknown or len(set(given)) < len(given):
+            raise ValueError(
+                f"{OWNER}.projections: expected some of {', '.join(map(repr, allowed))}, each once, got {given!r}"
+            )
+        object.__setattr__(self, "projections", given)
+
+    def _check_selection(self) -> None:
+        if self.attention is not None:
+            check_choice(OWNER, "attention", self.attention, Literal["all", "self", "cross"])
+        if isinstance(self.layers, str):
+            check_choice(OWNER, "layers", self.layers, Words)
+        elif self.layers is not None:
+            numbers = tuple(self.layers)
+            if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+                raise ValueError(
+                    f"{OWNER}.layers: expected one of {', '.join(map(repr, get_args(Words)))} or layer numbers, got "
+                    f"{self.layers!r}"
+                )
+            object.__setattr__(self, "layers", numbers)
+
+    @property
+    def couples(self) -> bool:
+        """Whether heads act on each other, so that one alone would have nobody to repel."""
+        return self.sampler != "sgld" and self.repulsion > 0 and self.kernel != "identity"
+
+    def build_kernel(self) -> ParticleKernel:
+        """The kernel that the options name."""
+        plain = _PLAIN_KERNELS.get(self.kernel)
+        kernel: ParticleKernel = _KERNELS[self.kernel](bandwidth=self.bandwidth) if plain is None else plain()
+        return kernel
+
+
+@dataclass(frozen=True)
+class HeadProjection:
+    """Where the heads of one projection are.
+
+    Attributes:
+        site: name of the attention call.
+        part: "query", "key" or "value".
+        module: qualified name of the attention module.
+        path: from there to the projection.
+        heads: H of the projection; of a fused one, of its queries.
+        fused: which part of it, where one weight makes several.
+    """
+
+    site: str
+    part: Projection
+    module: str
+    path: str
+    heads: int
+    fused: FusedProjection | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the set of particles."""
+        return f"{self.site}.{self.part}"
+
+    def slices(self, net: nn.Module) -> HeadSlices:
+        """The heads of ``net`` as they are now."""
+        return head_slices(net.get_submodule(self.module), self.path, self.heads, fused=self.fused)
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """The heads of a network that are particles; it hangs on the network and names its modules, so copies carry it.
+
+    Attributes:
+        method: the options.
+        projections: where the particles are.
+    """
+
+    method: RepulsiveAttention
+    projections: tuple[HeadProjection, ...]
+
+
+def repulsive_heads(model: nn.Module) -> dict[str, tuple[RepulsiveAttention, HeadSlices]]:
+    """The sets of particles of a model, by name.
+
+    Args:
+        model: a module that is, or holds, a network converted with :class:`RepulsiveAttention`.
+
+    Returns:
+        Options and heads of each projection; names are those of attention calls with the projection's.
+    """
+    found: dict[str, tuple[RepulsiveAttention, HeadSlices]] = {}
+    for module in model.modules():
+        record: HeadRecord | None = vars(module).get(RECORD)
+        for projection in () if record is None else record.projections:
+            assert record is not None
+            found[projection.name] = (record.method, projection.slices(module))
+    return found

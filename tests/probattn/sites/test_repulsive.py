@@ -1,0 +1,46 @@
+"""Options of repulsive attention."""
+
+import pytest
+
+from probattn import RepulsiveAttention
+from probattn.particles import CosineKernel, InverseMultiquadric, MedianRBF
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": "hmc"}, r"sampler: expected one of 'svgd', 'spos', 'sgld', got 'hmc'"),
+        ({"projections": ()}, r"projections: expected some of 'query', 'key', 'value', each once, got \(\)"),
+        ({"projections": ("query", "output")}, r"projections: .* each once, got \('query', 'output'\)"),
+        ({"projections": ("key", "key")}, r"projections: .* each once, got \('key', 'key'\)"),
+        ({"step_size": 0}, r"step_size: expected a number > 0, got 0"),
+        ({"step_size": -0.1}, r"step_size: expected a number > 0, got -0\.1"),
+        ({"repulsion": -1}, r"repulsion: expected a number >= 0, got -1"),
+        ({"kernel": "rbf"}, r"kernel: expected one of 'median_rbf', .*, got 'rbf'"),
+        ({"bandwidth": 0.0}, r"bandwidth: expected a number > 0, got 0\.0"),
+        ({"bandwidth": 1.0, "kernel": "cosine"}, r"bandwidth: the kernel 'cosine' has none; leave it out"),
+        ({"prior": "normal"}, r"prior: expected one of 'uniform', got 'normal'"),
+        ({"prior": 0.0}, r"prior: expected a number > 0, got 0\.0"),
+        ({"inverse_temperature": 0}, r"inverse_temperature: expected a number > 0, got 0"),
+        ({"layers": "middle"}, r"layers: expected one of 'all', .*, got 'middle'"),
+        ({"layers": [0.5]}, r"layers: expected one of 'all', .* or layer numbers, got \[0\.5\]"),
+        ({"attention": "none"}, r"attention: expected one of 'all', 'self', 'cross', got 'none'"),
+        ({"seed": -1}, r"seed: expected an integer >= 0, got -1"),
+    ],
+)
+def test_options_out_of_range_are_refused_in_one_line(options, message):
+    with pytest.raises(ValueError, match=rf"^RepulsiveAttention\.{message}$"):
+        RepulsiveAttention(**options)
+
+
+def test_kernels():
+    assert isinstance(RepulsiveAttention().build_kernel(), MedianRBF)
+    kernel = RepulsiveAttention(kernel="inverse_multiquadric", bandwidth=2.0).build_kernel()
+    assert isinstance(kernel, InverseMultiquadric) and kernel.bandwidth == 2.0
+    assert isinstance(RepulsiveAttention(kernel="cosine").build_kernel(), CosineKernel)
+
+
+def test_equal_options_are_equal():
+    assert RepulsiveAttention(layers=[0, 1]) == RepulsiveAttention(layers=(0, 1))
+    assert RepulsiveAttention(projections="key") == RepulsiveAttention(projections=["key"])
+    assert hash(RepulsiveAttention(layers=[0])) == hash(RepulsiveAttention(layers=(0,)))
