@@ -1,0 +1,222 @@
+"""Particles of Gaussians whose variance and correlation are known, for every kernel and sampler.
+
+    python tests/benchmarks/particle_study.py
+    python tests/benchmarks/particle_study.py --methods sliced,spos --seeds 5
+
+Deterministic directions are followed by Adam with a falling step until they rest. Those with noise take steps of their
+own size, and their moments are means over the second half of the run. What is in the output file already is not run
+again. The tables of docs/concepts/particles.md are made of that file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from pyro.infer import RBFSteinKernel
+from torch import Tensor
+
+from probattn.cli.evaluating import package_versions
+from probattn.particles import (
+    CosineKernel,
+    InverseMultiquadric,
+    LinearKernel,
+    MarginalRBF,
+    MedianRBF,
+    ParticleKernel,
+    PyroKernel,
+    SlicedRBF,
+    diagnose,
+    sgld_direction,
+    spos_direction,
+    svgd_direction,
+)
+
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "particles.json"
+STEPS = 1000
+RATE = 0.05
+TIMES = {"burn_in": 4.0, "measured": 8.0}
+"""Length of a noisy run, in relaxation times of the slowest direction."""
+SHORTEST = {"burn_in": 20.0, "measured": 40.0}
+STEP_OF_STIFFEST = 0.1
+"""A noisy step times the largest curvature."""
+
+Kernels = Callable[[torch.Generator], ParticleKernel]
+
+
+@dataclass(frozen=True)
+class Case:
+    """M particles of a Gaussian of unit variances whose correlations are all r."""
+
+    size: int
+    correlation: float
+    count: int
+
+    @property
+    def name(self) -> str:
+        """As the file has it."""
+        return f"{self.size},{self.correlation:g}"
+
+    def precision(self) -> Tensor:
+        """``[N, N]``, by the closed form."""
+        rest = 1 - self.correlation
+        common = self.correlation / (rest * (rest + self.size * self.correlation))
+        return torch.eye(self.size, dtype=torch.float64) / rest - common
+
+    def curvatures(self) -> tuple[float, float]:
+        """Smallest and largest curvature of U."""
+        rest = 1 - self.correlation
+        wide = rest + self.size * self.correlation
+        return 1 / max(wide, rest), 1 / min(wide, rest)
+
+
+CASES = (
+    Case(1, 0.0, 12),
+    Case(10, 0.0, 12),
+    Case(100, 0.0, 12),
+    Case(1000, 0.0, 12),
+    Case(2, 0.9, 30),
+    Case(10, 0.9, 30),
+    Case(50, 0.5, 30),
+)
+STILL: dict[str, Kernels] = {
+    "median": lambda _: MedianRBF(),
+    "imq": lambda _: InverseMultiquadric(),
+    "marginal": lambda _: MarginalRBF(),
+    "sliced": lambda generator: SlicedRBF(generator=generator),
+    "linear": lambda _: LinearKernel(),
+    "cosine": lambda _: CosineKernel(),
+    "pyro_multivariate": lambda _: PyroKernel(RBFSteinKernel(), "multivariate"),
+    "pyro_univariate": lambda _: PyroKernel(RBFSteinKernel(), "univariate"),
+}
+NOISY = {"spos": 1.0, "spos_4": 4.0, "sgld": 1.0}
+"""Inverse temperatures."""
+
+
+def run_one(method: str, case: Case, seed: int) -> dict[str, Any]:
+    """Moves particles by one method and measures where they come to."""
+    generator = torch.Generator().manual_seed(seed)
+    particles = torch.randn(case.count, case.size, dtype=torch.float64, generator=generator)
+    kernel = STILL.get(method, STILL["median"])(generator)
+    moments = (
+        descend(particles, case, kernel)
+        if method in STILL
+        else wander(particles, case, method, kernel, generator)
+    )
+    found = diagnose(particles, gradient(particles, case), kernel)
+    return {
+        "method": method,
+        "case": case.name,
+        "particles": case.count,
+        "seed": seed,
+        "variance": round(moments[0], 4),
+        "correlation": None if case.size == 1 else round(moments[1], 4),
+        "spread": None if found.spread is None else round(found.spread, 4),
+        "smallest_distance": found.smallest_distance,
+        "collapse": found.collapse(),
+    }
+
+
+def descend(particles: Tensor, case: Case, kernel: ParticleKernel) -> tuple[float, float]:
+    """Follows Stein's direction to where it ends."""
+    optimizer = torch.optim.Adam([particles], lr=RATE)
+    falling = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / STEPS)) + 1e-3
+    )
+    for _ in range(STEPS):
+        particles.grad = -svgd_direction(particles, gradient(particles, case), kernel)
+        optimizer.step()
+        falling.step()
+    return moments_of(particles)
+
+
+def wander(
+    particles: Tensor, case: Case, method: str, kernel: ParticleKernel, generator: torch.Generator
+) -> tuple[float, float]:
+    """Takes noisy steps, and means of the moments after the burn-in."""
+    slowest, stiffest = case.curvatures()
+    noise = {
+        "inverse_temperature": NOISY[method],
+        "step_size": STEP_OF_STIFFEST / stiffest,
+        "generator": generator,
+    }
+    lengths = {
+        name: int(max(times / slowest, SHORTEST[name]) * NOISY[method] / noise["step_size"])
+        for name, times in TIMES.items()
+    }
+    collected = []
+    for step in range(sum(lengths.values())):
+        grads = gradient(particles, case)
+        direction = (
+            sgld_direction(particles, grads, **noise)
+            if method == "sgld"
+            else spos_direction(particles, grads, kernel, **noise)
+        )
+        particles += noise["step_size"] * direction
+        if step >= lengths["burn_in"] and step % 20 == 0:
+            collected.append(moments_of(particles))
+    variances, correlations = zip(*collected, strict=True)
+    return sum(variances) / len(collected), sum(correlations) / len(collected)
+
+
+def gradient(particles: Tensor, case: Case) -> Tensor:
+    """Of U ``[M, N]``."""
+    return particles.clone() if case.correlation == 0 else particles @ case.precision()
+
+
+def moments_of(particles: Tensor) -> tuple[float, float]:
+    """Unbiased variance, mean over dimensions, and correlation, mean over their pairs (0 of one dimension).
+
+    The correlation is that of the mean covariance and the mean variance.
+    """
+    size = particles.shape[1]
+    variances = particles.var(dim=0)
+    total = particles.sum(dim=1).var()  # of the sum: all variances and all covariances
+    if size == 1:
+        return float(variances.mean()), 0.0
+    covariance = (total - variances.sum()) / (size * (size - 1))
+    return float(variances.mean()), float(covariance / variances.mean())
+
+
+def main(
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join((*STILL, *NOISY)),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
+    output: Annotated[Path, typer.Option(help="Where the figures go, and are looked for.")] = OUTPUT,
+) -> None:
+    """Runs what is missing."""
+    chosen = [name.strip() for name in methods.split(",")]
+    unknown = [name for name in chosen if name not in STILL and name not in NOISY]
+    if unknown:
+        raise typer.BadParameter(f"expected some of {', '.join((*STILL, *NOISY))}, got {unknown[0]!r}")
+    content = read(output)
+    done = {(run["method"], run["case"], run["seed"]) for run in content["runs"]}
+    for method in chosen:
+        for seed in range(seeds):
+            for case in CASES:
+                if (method, case.name, seed) in done:
+                    continue
+                run = run_one(method, case, seed)
+                typer.echo(f"{method} {case.name} {seed}: {run['variance']:.3f}, {run['correlation']}")
+                content["runs"] = sorted(
+                    [*content["runs"], run], key=lambda run: (run["method"], run["case"], run["seed"])
+                )
+                output.parent.mkdir(parents=True, exist_ok=True)
+                output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read(output: Path) -> dict[str, Any]:
+    """What the file holds, or an empty study."""
+    if output.exists():
+        return dict(json.loads(output.read_text(encoding="utf-8")))
+    inverse_temperatures = dict(NOISY)
+    return {"versions": package_versions(), "inverse_temperatures": inverse_temperatures, "runs": []}
+
+
+if __name__ == "__main__":
+    typer.run(main)
