@@ -89,7 +89,7 @@ def optimal_attention(
     if not shape:
         logits, query, target, valid = (each.unsqueeze(0) for each in (logits, query, target, valid))
     parts = []
-    for part in _parts(target, max(1, _ENTRIES // max(1, length * outputs))):
+    for part in _parts(target, max(1, _ENTRIES // (length * outputs))):
         problem = _problem(logits[part], query[part], target[part], valid[part])
         weights = solve(problem, tolerance, max_steps)
         parts.append((weights, problem.loss(weights), problem.gap(weights)))
@@ -110,9 +110,10 @@ def _problems(
     """Logits, query logits and mask, expanded to the shape of the targets."""
     if target.is_floating_point() or target.dtype == torch.bool:
         raise TypeError(f"optimal_attention: expected integer targets, got {target.dtype}")
-    if logits.ndim < 2 or not logits.is_floating_point():
+    if logits.ndim < 2 or 0 in logits.shape[-2:] or not logits.is_floating_point():
         raise ValueError(
-            f"optimal_attention: expected floating-point logits [..., L, O], got {logits.dtype} {list(logits.shape)}"
+            "optimal_attention: expected floating-point logits [..., L, O] with L, O >= 1, "
+            f"got {logits.dtype} {list(logits.shape)}"
         )
     length, outputs = logits.shape[-2:]
     if query is None:

@@ -34,6 +34,9 @@ def gradient_saliency(
     HotFlip's estimate of how far the score can fall by one exchanged word (Ebrahimi et al. 2018, Eq. 5 to 7); the
     first bounds every change of unit length and asks for no second word. Snell et al. 2021 name HotFlip and no form.
 
+    On a GPU, cuDNN refuses the backward pass of a recurrent network in evaluation mode: call this under
+    ``torch.backends.cudnn.flags(enabled=False)`` there.
+
     Args:
         score: embeddings ``[B, S, D]`` to scores ``[B]``, or ``[B, T]`` for T output words; each example's score
             may depend on its own embeddings only.

@@ -127,6 +127,35 @@ def test_logarithms_differ_where_probabilities_round_to_1():
     torch.testing.assert_close(logs, torch.tensor([expected]), rtol=1e-5, atol=0)
 
 
+def test_the_head_of_a_hugging_face_classifier_is_an_output_map():
+    """BERT pools its first position, so that the probe there is what the network itself answers."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=3,
+        output_hidden_states=True,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = BertForSequenceClassification(config).eval()
+    target = torch.tensor([2, 0])
+    with torch.no_grad():
+        answer = network(torch.randint(50, (2, 6), generator=seeded(8)))
+        pooler = network.bert.pooler
+        probe = classifier_probe(
+            lambda h: network.classifier(pooler.activation(pooler.dense(h))), answer.hidden_states[-1], target
+        )
+    torch.testing.assert_close(
+        probe[:, 0], answer.logits.softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    )
+    assert probe.shape == (2, 6)
+
+
 def test_nothing_to_probe():
     states, queries = torch.rand(2, 4, 3), torch.rand(2, 0, 3)
     assert lexical_probe(lambda c, _: c, states, queries, torch.zeros(2, 0).long()).shape == (2, 0, 4)

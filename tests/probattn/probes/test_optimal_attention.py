@@ -160,6 +160,7 @@ def test_equal_positions_share_and_nothing_to_solve_is_solved():
         ({"target": torch.tensor([0.0])}, TypeError, "integer targets"),
         ({"target": torch.tensor([3])}, ValueError, r"in 0 .. 2, got 3 .. 3"),
         ({"position_logits": torch.rand(3, 4, 3)}, ValueError, "logits that fit targets"),
+        ({"position_logits": torch.rand(1, 0, 3)}, ValueError, "with L, O >= 1"),
         ({"position_logits": torch.rand(3)}, ValueError, r"logits \[..., L, O\]"),
         ({"position_logits": torch.full((1, 4, 3), torch.inf)}, ValueError, "finite logits"),
         ({"query_logits": torch.rand(1, 4)}, ValueError, "logits that fit"),
