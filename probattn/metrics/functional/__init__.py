@@ -18,6 +18,12 @@ from probattn.metrics.functional.entropy_cdf import (
     entropy_grid,
 )
 from probattn.metrics.functional.expected_entropy import expected_entropy
+from probattn.metrics.functional.heads import (
+    HeadDistance,
+    attention_overlap,
+    head_distance,
+    head_similarity,
+)
 from probattn.metrics.functional.incomplete_beta import regularized_incomplete_beta
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
 from probattn.metrics.functional.least_confidence import least_confidence
@@ -53,12 +59,14 @@ __all__ = [
     "CalibrationNorm",
     "CertaintyCriterion",
     "EntropyCDFCurves",
+    "HeadDistance",
     "InputKind",
     "PositiveDomain",
     "ReliabilityBins",
     "RiskCoverage",
     "UncertaintyKind",
     "area_under_risk_coverage",
+    "attention_overlap",
     "bin_sums",
     "brier_score",
     "calibration_error",
@@ -71,9 +79,11 @@ __all__ = [
     "entropy_grid",
     "excess_area_under_risk_coverage",
     "expected_entropy",
+    "head_distance",
+    "head_similarity",
     "least_confidence",
-    "mean_probabilities",
     "matthews_correlation",
+    "mean_probabilities",
     "mutual_information",
     "negative_log_likelihood",
     "ood_auroc",

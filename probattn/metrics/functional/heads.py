@@ -1,0 +1,132 @@
+"""How different the heads of an attention call are: distances of outputs, overlap of weights, similarity."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class HeadDistance(NamedTuple):
+    """What :func:`head_distance` gives.
+
+    Attributes:
+        distance: mean 2-norm between the outputs of two heads, ``[]``.
+        relative: the same over the mean 2-norm of an output, ``[]``; scaling all outputs alike leaves it.
+    """
+
+    distance: Tensor
+    relative: Tensor
+
+
+def head_distance(output: Tensor, mask: Tensor | None = None) -> HeadDistance:
+    r"""Dist: how far apart the heads' outputs lie (An et al. 2020, Table 1).
+
+    .. math:: \mathrm{Dist} = \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \|o_{b,i,t} - o_{b,j,t}\|_2
+
+    Longer outputs lie farther apart, so the relative distance stands beside it: over the mean of :math:`\|o\|_2`. Heads
+    that are orthogonal and of one length have :math:`\sqrt 2`, equal heads 0.
+
+    Args:
+        output: outputs of the heads before they are put together, ``[B, H, T, E]``, H >= 2.
+        mask: bool ``[B, T]``, True for queries that count; None for all.
+
+    Returns:
+        Both distances, at least float32.
+
+    Raises:
+        TypeError: the mask is not bool, or the output is not floating-point.
+        ValueError: fewer than two heads, shapes that do not fit, or no query that counts.
+
+    Example:
+        >>> head_distance(torch.eye(2).view(1, 2, 1, 2)).relative
+        tensor(1.4142)
+    """
+    output, mask = _checked("head_distance", output, mask)
+    tokens = output.transpose(1, 2)[mask]  # [N, H, E]
+    first, second = torch.triu_indices(output.shape[1], output.shape[1], offset=1, device=output.device)
+    total = tokens.new_zeros(())
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):
+        total = total + torch.linalg.vector_norm(tokens[:, one] - tokens[:, other], dim=-1).mean()
+    distance = total / len(first)
+    length = torch.linalg.vector_norm(tokens, dim=-1).mean()
+    return HeadDistance(distance, distance / length.clamp_min(torch.finfo(tokens.dtype).tiny))
+
+
+def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
+    r"""How much of their attention two heads spend on the same keys.
+
+    .. math:: \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \sum_s \min(w_{b,i,t,s}, w_{b,j,t,s})
+
+    One minus the total variation distance: 1 for equal heads, 0 for heads that share no key.
+
+    Args:
+        weights: attention weights ``[B, H, T, S]``, rows summing to 1, H >= 2.
+        mask: bool ``[B, T]``, True for queries that count; None for all.
+
+    Returns:
+        ``[]``, at least float32.
+
+    Raises:
+        TypeError: the mask is not bool, or the weights are not floating-point.
+        ValueError: fewer than two heads, shapes that do not fit, or no query that counts.
+
+    Example:
+        >>> attention_overlap(torch.tensor([[[[0.5, 0.5, 0.0]], [[0.0, 0.5, 0.5]]]]))
+        tensor(0.5000)
+    """
+    weights, mask = _checked("attention_overlap", weights, mask)
+    rows = weights.transpose(1, 2)[mask]  # [N, H, S]
+    heads = rows.shape[1]
+    total = rows.new_zeros(())
+    for head in range(1, heads):
+        total = total + torch.minimum(rows[:, head:], rows[:, :-head]).sum(dim=(1, 2)).mean()
+    return total / (heads * (heads - 1) / 2)
+
+
+def head_similarity(output: Tensor, mask: Tensor | None = None) -> Tensor:
+    r"""Mean cosine between the outputs of every two heads; the form of a heat map.
+
+    Args:
+        output: outputs of the heads ``[B, H, T, E]``, H >= 2. An output of length 0 has cosine 0 with all.
+        mask: bool ``[B, T]``, True for queries that count; None for all.
+
+    Returns:
+        ``[H, H]``, symmetric, at least float32; 1 on the diagonal where outputs are not 0.
+
+    Raises:
+        TypeError: the mask is not bool, or the output is not floating-point.
+        ValueError: fewer than two heads, shapes that do not fit, or no query that counts.
+
+    Example:
+        >>> head_similarity(torch.tensor([[[[1.0, 0.0]], [[1.0, 1.0]]]]))
+        tensor([[1.0000, 0.7071],
+                [0.7071, 1.0000]])
+    """
+    output, mask = _checked("head_similarity", output, mask)
+    tokens = output.transpose(1, 2)[mask]  # [N, H, E]
+    length = torch.linalg.vector_norm(tokens, dim=-1, keepdim=True)
+    directions = tokens / length.clamp_min(torch.finfo(tokens.dtype).tiny)
+    return torch.einsum("nie,nje->ij", directions, directions) / len(tokens)
+
+
+def _checked(owner: str, tensor: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    if tensor.dim() != 4:
+        raise ValueError(
+            f"{owner}: expected a tensor [B, H, T, ...] of four dimensions, got {list(tensor.shape)}"
+        )
+    if not tensor.is_floating_point():
+        raise TypeError(f"{owner}: expected floating-point numbers, got {tensor.dtype}")
+    batch, heads, length, _ = tensor.shape
+    if heads < 2:
+        raise ValueError(f"{owner}: expected at least 2 heads to compare, got {heads}")
+    if mask is None:
+        mask = torch.ones(batch, length, dtype=torch.bool, device=tensor.device)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{owner}: expected a bool mask (True = counts), got {mask.dtype}")
+    if mask.shape != (batch, length):
+        raise ValueError(f"{owner}: expected a mask [{batch}, {length}], got {list(mask.shape)}")
+    if not bool(mask.any()):
+        raise ValueError(f"{owner}: expected at least one query that counts, got none")
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)), mask
