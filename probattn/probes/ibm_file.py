@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from scipy.sparse import csr_matrix
 
 from probattn.data import DataError
@@ -49,10 +49,8 @@ def write(path: Path, content: Content) -> None:
     }
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        save_file(arrays, partial, metadata=header)
+        partial.write_bytes(save(arrays, metadata=header))
         partial.replace(path)
-    except SafetensorError as error:
-        raise OSError(f"{path}: cannot be written ({error})") from error
     finally:
         partial.unlink(missing_ok=True)
 

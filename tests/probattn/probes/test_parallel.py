@@ -52,6 +52,13 @@ def test_it_reads_compressed_files_and_splits_as_told(tmp_path):
     assert source == target == [["One", "two"], ["three"]]
 
 
+def test_a_sentence_may_be_as_long_as_the_limit(pair):
+    paths = pair("a b c\n", "d e\n")
+    assert read_parallel(*paths, max_length=3) == ([["a", "b", "c"]], [["d", "e"]])
+    with pytest.raises(DataError, match="at most 2 words, got 3"):
+        read_parallel(*paths, max_length=2)
+
+
 def test_other_line_separators_part_no_lines(pair):
     source, _ = read_parallel(*pair("a\u2028b\x0cc\n", "d\n"))
     assert source == [["a", "b", "c"]]
