@@ -16,7 +16,6 @@ NAMES = {
     "marginal": "`MarginalRBF`",
     "sliced": "`SlicedRBF`",
     "spos": "SPOS, `MedianRBF`",
-    "spos_4": "SPOS, `MedianRBF`",
     "sgld": "SGLD",
     "pyro_multivariate": "Pyro, multivariate",
     "pyro_univariate": "Pyro, univariate",

@@ -55,7 +55,7 @@ class ParticleDiagnostics:
         """
         if self.smallest_distance is not None and (self.relative_distance or 0.0) <= least_distance:
             return f"two particles coincide: the smallest distance is {self.smallest_distance:.3g}"
-        if self.spread is not None and self.spread < least_spread:
+        if self.spread is not None and least_spread > 0 and self.spread < least_spread:
             return (
                 f"particles have collapsed: they have {self.spread:.3g} of the posterior's variance, less than "
                 f"{least_spread:g}; another kernel or SPOS keeps more of it"

@@ -53,8 +53,11 @@ def median_bandwidth(squares: Tensor) -> Tensor:
         return torch.ones_like(squares[0, 0])
     between = pairs(squares)
     median = between.median(dim=0).values
-    apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=0).values
-    median = torch.where(median > 0, median, apart)
+    if squares.dim() == 2 or not bool(
+        (median > 0).all()
+    ):  # many medians are slow, and looking on a GPU is too
+        apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=0).values
+        median = torch.where(median > 0, median, apart)
     # A squared distance that is subnormal would give an infinite inverse.
     usable = median > torch.finfo(median.dtype).tiny * 1e3
     return torch.where(usable, median / math.log(count), 1.0)

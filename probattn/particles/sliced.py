@@ -79,11 +79,11 @@ class SlicedRBF(ParticleKernel):
         >>> kernel = SlicedRBF(generator=torch.Generator().manual_seed(0))
         >>> particles = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
         >>> pull, push, bandwidth = kernel.interact(particles, torch.ones(2, 2))
-        >>> torch.allclose(pull, torch.full((2, 2), 1 + 0.5**0.25))  # two particles: exp(-log(2) / 4) in every slice
+        >>> torch.allclose(pull, torch.full((2, 2), 1 + 0.5**0.125))  # two particles: exp(-log(2) / 8), by slice
         True
     """
 
-    def __init__(self, scale: float = 4.0, generator: torch.Generator | None = None) -> None:
+    def __init__(self, scale: float = 8.0, generator: torch.Generator | None = None) -> None:
         self.marginal = MarginalRBF(scale=scale)
         self.generator = generator
 

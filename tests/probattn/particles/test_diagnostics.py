@@ -74,6 +74,8 @@ def test_collapse_is_named():
     assert "0.01" in diagnose(healthy * 0.1, healthy * 0.1, MedianRBF()).collapse()
     assert "particles have collapsed" in diagnose(healthy * 0.1, healthy * 0.1, MedianRBF()).collapse()
     assert diagnose(healthy * 0.1, healthy * 0.1, MedianRBF()).collapse(least_spread=0.0) is None
+    assert diagnose(healthy, -healthy, MedianRBF()).collapse(least_spread=0.0) is None  # not convex there
+    assert "-1.02 of the posterior's" in diagnose(healthy, -healthy, MedianRBF()).collapse()
     alike = healthy.clone()
     alike[3] = alike[4]
     assert diagnose(alike, alike, MedianRBF()).collapse() == (

@@ -293,6 +293,14 @@ def test_bad_input_is_one_clear_line(call, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_it_is_the_same(kernel):
+    particles, grads = case()
+    found = svgd_direction(particles.cuda(), grads.cuda(), kernel[0]())
+    torch.testing.assert_close(found.cpu(), svgd_direction(particles, grads, kernel[0]()))
+
+
 def test_what_is_no_kernel_or_no_number_is_refused():
     with pytest.raises(TypeError, match=r"PyroKernel: expected a pyro.infer.svgd.SteinKernel, got str"):
         PyroKernel("rbf")

@@ -37,7 +37,7 @@ def test_a_direction_is_the_sum_over_its_slices(size):
     expected = torch.zeros_like(particles)
     for axis in axes.T:
         along = svgd_direction(
-            (particles @ axis)[:, None], (grads @ axis)[:, None], MarginalRBF(scale=4.0), 0.3
+            (particles @ axis)[:, None], (grads @ axis)[:, None], MarginalRBF(scale=8.0), 0.3
         )
         expected += along * axis
     found = svgd_direction(particles, grads, SlicedRBF(generator=seeded(4)), 0.3)
@@ -55,10 +55,10 @@ def test_every_call_has_new_slices_and_a_seed_repeats_them():
 def test_in_one_dimension_it_is_the_wider_kernel():
     particles, grads = draws(6, 1)
     expected = svgd_direction(
-        particles, grads, MedianRBF(4 * MedianRBF().interact(particles, grads)[2].item())
+        particles, grads, MedianRBF(8 * MedianRBF().interact(particles, grads)[2].item())
     )
     torch.testing.assert_close(svgd_direction(particles, grads, SlicedRBF()), expected)
-    torch.testing.assert_close(svgd_direction(particles, grads, MarginalRBF(scale=4.0)), expected)
+    torch.testing.assert_close(svgd_direction(particles, grads, MarginalRBF(scale=8.0)), expected)
 
 
 def test_pyro_cannot_take_it():
