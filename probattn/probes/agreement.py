@@ -30,7 +30,7 @@ def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = Non
         ``[...]`` float32, 0 or 1; NaN for a row without any position that counts.
 
     Raises:
-        TypeError: ``mask`` is not bool.
+        TypeError: a rating is not floating-point, or ``mask`` is not bool.
         ValueError: shapes do not fit, ``top`` is out of range, or a position that counts holds NaN.
 
     Example:
@@ -72,7 +72,7 @@ def mean_agreement(
         0-d float32 in [0, 1]: every row that counts and has a position that counts weighs the same; NaN without any.
 
     Raises:
-        TypeError: a mask is not bool.
+        TypeError: a rating is not floating-point, or a mask is not bool.
         ValueError: as for :func:`agreement`, or ``query_mask`` does not fit.
 
     Example:

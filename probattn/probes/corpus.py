@@ -15,7 +15,7 @@ from probattn.data import DataError
 from probattn.probes.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ParallelCorpus:
     """Sentence pairs as counts of words, whose order neither IBM Model 1 nor the proxy model looks at.
 
@@ -29,8 +29,10 @@ class ParallelCorpus:
 
     Example:
         >>> corpus = ParallelCorpus.from_words([["a", "b", "a"]], [["c"]])
-        >>> corpus.source.toarray(), len(corpus)
-        (array([[2, 1]]), 1)
+        >>> corpus
+        ParallelCorpus(1 pair, 2 source words, 1 target word)
+        >>> corpus.source.toarray()
+        array([[2, 1]])
     """
 
     source: csr_matrix
@@ -40,6 +42,14 @@ class ParallelCorpus:
 
     def __len__(self) -> int:
         return int(self.source.shape[0])
+
+    def __repr__(self) -> str:
+        sizes = (len(self), len(self.source_vocabulary), len(self.target_vocabulary))
+        parts = [
+            f"{size:,} {name}{'' if size == 1 else 's'}"
+            for size, name in zip(sizes, ("pair", "source word", "target word"), strict=True)
+        ]
+        return f"ParallelCorpus({', '.join(parts)})"
 
     @classmethod
     def from_words(cls, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> ParallelCorpus:
@@ -96,7 +106,7 @@ class ParallelCorpus:
         sides = ((source, source_size, "source"), (target, target_size, "target"))
         counts, vocabularies = [], []
         for sentences, size, side in sides:
-            numbers = torch.cat(list(sentences)).numpy()
+            numbers = torch.cat(list(sentences)).numpy(force=True)
             if numbers.min() < 0 or numbers.max() >= size:
                 wrong = int(numbers.min()) if numbers.min() < 0 else int(numbers.max())
                 raise DataError(f"{side} tokens: expected numbers in 0 .. {size - 1}, got {wrong}")

@@ -21,7 +21,7 @@ NULL = "<null>"
 """The word that stands in every source sentence where NULL is an option taken; the last row of the table then."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IBMModel1:
     r"""A table of translation probabilities, by expectation-maximisation from a uniform one.
 

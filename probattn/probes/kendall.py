@@ -31,7 +31,7 @@ def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         count.
 
     Raises:
-        TypeError: ``mask`` is not bool.
+        TypeError: a rating is not floating-point, or ``mask`` is not bool.
         ValueError: shapes do not fit, or a position that counts holds NaN.
 
     Example:

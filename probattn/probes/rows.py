@@ -19,13 +19,15 @@ def rated(name: str, u: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor,
         All three, ``[..., L]``.
 
     Raises:
-        TypeError: ``mask`` is not bool.
+        TypeError: a rating is not floating-point, or ``mask`` is not bool.
         ValueError: shapes do not fit, or a position that counts holds NaN.
     """
     if u.ndim == 0 or v.ndim == 0 or u.shape[-1] != v.shape[-1]:
         raise ValueError(
             f"{name}: expected two ratings [..., L] of the same L positions, got {list(u.shape)} and {list(v.shape)}"
         )
+    if not (u.is_floating_point() and v.is_floating_point()):
+        raise TypeError(f"{name}: expected floating-point ratings, got {u.dtype} and {v.dtype}")
     try:
         u, v = torch.broadcast_tensors(u, v)
     except RuntimeError:

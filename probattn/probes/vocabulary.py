@@ -14,7 +14,7 @@ UNKNOWN = -1
 """The number of a word that is not in a vocabulary."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Vocabulary:
     """Words and their numbers, 0 to len - 1.
 
@@ -40,6 +40,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def __repr__(self) -> str:
+        shown = [*map(repr, self.words[:3]), *(["..."] if len(self) > 3 else [])]
+        return f"Vocabulary({len(self):,} words: {', '.join(shown)})"
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:

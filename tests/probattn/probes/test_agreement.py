@@ -129,6 +129,11 @@ def test_the_baseline_of_a_batch():
     [
         (lambda: agreement(torch.rand(3), torch.rand(4)), ValueError, "the same L positions, got"),
         (lambda: agreement(torch.rand(2, 3), torch.rand(5, 3)), ValueError, "whose rows fit"),
+        (
+            lambda: agreement(torch.arange(3), torch.rand(3)),
+            TypeError,
+            "floating-point ratings, got torch.int64",
+        ),
         (lambda: agreement(torch.rand(3), torch.rand(3), 0.0), ValueError, r"top in \(0, 1\], got 0.0"),
         (lambda: agreement(torch.rand(3), torch.rand(3), mask=torch.ones(3)), TypeError, "a bool mask"),
         (

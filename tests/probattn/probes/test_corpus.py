@@ -43,6 +43,7 @@ def test_a_vocabulary_numbers_words_in_order():
     assert vocabulary.words == ("a", "man", "and", "dog", "house")
     assert vocabulary.encode(["dog", "cat", "a"]).tolist() == [3, UNKNOWN, 0]
     assert vocabulary.encode([]).shape == (0,)
+    assert repr(vocabulary) == "Vocabulary(5 words: 'a', 'man', 'and', ...)"
     assert vocabulary == Vocabulary(vocabulary.words) != Vocabulary(("a",))
     with pytest.raises(ValueError, match="distinct words, got 1 repeated"):
         Vocabulary(("a", "b", "a"))
