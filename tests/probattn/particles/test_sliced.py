@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from pyro.infer.svgd import SteinKernel
+from scipy.linalg import sqrtm
+from sklearn.covariance import oas
 
 from probattn.particles import MarginalRBF, MedianRBF, SlicedRBF, svgd_direction
 from probattn.particles.sliced import DENSE, draw_rotation
+from probattn.particles.whitening import whiten
 
 
 def seeded(number):
@@ -16,6 +20,26 @@ def seeded(number):
 
 def draws(count, size):
     return torch.randn(2, count, size, generator=seeded(0), dtype=torch.float64)
+
+
+def root_of(particles):
+    """The root of the shrunk covariance over its mean variance, as scikit-learn has it."""
+    covariance, _ = oas(particles.numpy())
+    return torch.from_numpy(sqrtm(covariance / (np.trace(covariance) / len(covariance))).real)
+
+
+@pytest.mark.parametrize(("count", "size"), [(6, 4), (30, 10), (6, 40), (2, 5)])
+def test_whitening_takes_the_root_of_the_shrunk_covariance(count, size):
+    particles = draws(count, size)[0] * torch.linspace(0.2, 5, size, dtype=torch.float64) + 7
+    found, expected = whiten(particles), root_of(particles)
+    unit = torch.eye(size, dtype=torch.float64)
+    torch.testing.assert_close(found.apply(unit), expected)
+    torch.testing.assert_close(found.invert(unit), torch.linalg.inv(expected))
+
+
+@pytest.mark.parametrize("particles", [torch.zeros(3, 4), torch.full((3, 4), 1e6), torch.ones(1, 4)])
+def test_particles_in_one_place_are_not_whitened(particles):
+    assert torch.equal(whiten(particles).apply(torch.eye(4)), torch.eye(4))
 
 
 @pytest.mark.parametrize("size", [1, 2, DENSE, DENSE + 1, 257])
@@ -31,17 +55,19 @@ def test_rotations_are_orthogonal_and_go_back(size):
 
 @pytest.mark.parametrize("size", [5, DENSE + 20])
 def test_a_direction_is_the_sum_over_its_slices(size):
-    """Each slice by itself: particles and gradients in one dimension, moved along it."""
+    """Each slice of whitened coordinates by itself: particles and gradients in one dimension, moved along it."""
     particles, grads = draws(6, size)
+    root = root_of(particles)
+    whitened, pulled = particles @ torch.linalg.inv(root), grads @ root
     axes = draw_rotation(size, particles, seeded(4)).forward(torch.eye(size, dtype=torch.float64))
     expected = torch.zeros_like(particles)
     for axis in axes.T:
         along = svgd_direction(
-            (particles @ axis)[:, None], (grads @ axis)[:, None], MarginalRBF(scale=8.0), 0.3
+            (whitened @ axis)[:, None], (pulled @ axis)[:, None], MarginalRBF(scale=4.0), 0.3
         )
         expected += along * axis
     found = svgd_direction(particles, grads, SlicedRBF(generator=seeded(4)), 0.3)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, expected @ root)
 
 
 def test_every_call_has_new_slices_and_a_seed_repeats_them():
@@ -55,10 +81,10 @@ def test_every_call_has_new_slices_and_a_seed_repeats_them():
 def test_in_one_dimension_it_is_the_wider_kernel():
     particles, grads = draws(6, 1)
     expected = svgd_direction(
-        particles, grads, MedianRBF(8 * MedianRBF().interact(particles, grads)[2].item())
+        particles, grads, MedianRBF(4 * MedianRBF().interact(particles, grads)[2].item())
     )
     torch.testing.assert_close(svgd_direction(particles, grads, SlicedRBF()), expected)
-    torch.testing.assert_close(svgd_direction(particles, grads, MarginalRBF(scale=8.0)), expected)
+    torch.testing.assert_close(svgd_direction(particles, grads, MarginalRBF(scale=4.0)), expected)
 
 
 def test_pyro_cannot_take_it():
