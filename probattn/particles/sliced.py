@@ -59,9 +59,9 @@ class SlicedRBF(ParticleKernel):
 
     a matrix-valued kernel (Wang et al. 2019) of slices (Gong et al. 2021). A is the root of the particles' covariance,
     shrunk towards the identity where they are few, and counts as a constant: without it wide directions grow too wide.
-    :class:`MarginalRBF` sees each dimension alone and cannot tell a correlated posterior from a mean-field approximation
-    of it; over all directions, only the posterior's own covariance leaves a Gaussian's particles at rest. New
-    directions make noise from step to step: let the step size fall.
+    :class:`MarginalRBF` sees each dimension alone and cannot tell a correlated posterior from a mean-field
+    approximation of it; over all directions, only the posterior's own covariance leaves a Gaussian's particles at rest.
+    New directions make noise from step to step: let the step size fall.
 
     The bandwidth is wider than elsewhere. In a random slice few particles lie beside each other; with the median's own
     they keep less of the variance.
