@@ -31,8 +31,8 @@ class HeadParticles:
 
     Args:
         model: a module that is, or holds, a network converted with :class:`probattn.RepulsiveAttention`.
-        num_data: N, size of the training data: the potential is the mean loss, so a normal prior enters it over N, and N is
-            the default inverse temperature of the noise.
+        num_data: N, size of the training data: the potential is the mean loss, so a normal prior enters it over N, and
+            N is the default inverse temperature of the noise.
         kernel: any kernel that Pyro's engine takes, in place of the one that the options name.
 
     Raises:
@@ -59,10 +59,11 @@ class HeadParticles:
         self._given = kernel
         self._warned: set[str] = set()
         self.diagnostics: dict[str, dict[str, float]] = {}
-        """What the last measured update found, by set of particles: see :class:`probattn.particles.ParticleDiagnostics`."""
+        """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
         if not repulsive_heads(model):
             raise ValueError(
-                f"HeadParticles: {type(model).__name__} has no repulsive heads; convert(net, RepulsiveAttention()) first"
+                f"HeadParticles: {type(model).__name__} has no repulsive heads; convert(net, RepulsiveAttention()) "
+                "first"
             )
 
     def named_particles(self) -> dict[str, Tensor]:
@@ -104,9 +105,7 @@ class HeadParticles:
             return svgd_direction(particles, grads, kernel, method.repulsion)
         entropy = np.random.SeedSequence([method.seed, *place]).generate_state(1, np.uint64)[0]
         generator = torch.Generator(device=particles.device).manual_seed(int(entropy >> np.uint64(1)))
-        temperature = (
-            self._num_data if method.inverse_temperature is None else method.inverse_temperature
-        )
+        temperature = self._num_data if method.inverse_temperature is None else method.inverse_temperature
         options = {"inverse_temperature": float(temperature), "step_size": method.step_size}
         if method.sampler == "sgld":
             return sgld_direction(particles, grads, **options, generator=generator)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
 import pyro
@@ -99,12 +100,14 @@ def posterior_predict(
 
     Args:
         model: a Pyro model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation
-            mode, without gradients, and left in the mode it was in.
+            mode, without gradients, and left in the mode it was in. A function is called as it is: put the modules
+            behind it into evaluation mode yourself. A model with an attribute ``draws_per_pass`` says how many draws
+            it can take in one pass.
         batch: its inputs; labels are ignored.
         num_samples: P, draws.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
-        chunk_size: draws per pass; bounds memory. Default: about 256 rows per pass, 16 on
-            a CPU.
+        chunk_size: draws per pass; bounds memory. Default: what the model says, else about 256 rows per pass, 16 on a
+            CPU.
         attention: sites whose weights to return, or "all".
         streaming: return mean and standard deviation of the weights instead of all draws.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
@@ -132,14 +135,17 @@ def posterior_predict(
             raise ValueError(f"posterior_predict: expected {name} >= 1, got {number}")
     seeds = [_seed(seed, draw) for draw in range(num_samples)]
     device = next(iter(inputs.values())).device
-    chunk = chunk_size or rows_per_pass(device) // rows or 1
+    own: int | None = getattr(model, "draws_per_pass", None)
+    chunk = chunk_size or own or rows_per_pass(device) // rows or 1
     logits: list[Tensor] = []
+    if isinstance(attention, str) and attention != "all":
+        attention = [attention]
     collector = _Collector(attention, streaming)
     guide = _PredictionGuide(model, collector)
     with _evaluating(model):
         for start in range(0, num_samples, chunk):
             part = seeds[start : start + chunk]
-            guide.noise = SeededNoise(part, device)
+            guide.begin(SeededNoise(part, device))
             folded = {
                 name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in keys else value
                 for name, value in inputs.items()
@@ -148,7 +154,6 @@ def posterior_predict(
                 output = model(folded)
             logits.append(output.unflatten(0, (len(part), rows)))
             collector.check()
-            guide.trace.nodes.clear()
     return Posterior(torch.cat(logits), *collector.results())
 
 
@@ -164,6 +169,13 @@ class _PredictionGuide(AttentionGuide):
         super().__init__(model)
         self.collector = collector
         self._shared = SharedUpward()
+        self._met: set[str] = set()
+
+    def begin(self, noise: SeededNoise) -> None:
+        """Prepares the next pass."""
+        self.noise = noise
+        self._met.clear()
+        self.trace.nodes.clear()
 
     def _draw(self, msg: Message, posterior: SitePosterior) -> None:
         if msg["value"] is None:
@@ -174,8 +186,14 @@ class _PredictionGuide(AttentionGuide):
         posterior = infer.get(INFER_KEY)
         if not isinstance(posterior, SitePosterior):
             super()._pyro_post_sample(msg)
-        else:
-            self.collector.add(str(msg["name"]), posterior, cast(Tensor, msg["value"]), self.noise.draws)
+            return
+        name = str(msg["name"])
+        if name in self._met:
+            raise RuntimeError(
+                f"posterior_predict: two attention calls of one pass are named {name!r}; give each a name of its own"
+            )
+        self._met.add(name)
+        self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)
 
 
 @dataclass
@@ -202,8 +220,9 @@ class _Collector:
             self.draws.setdefault(name, []).append(weights)
 
     def check(self) -> None:
-        wanted = () if self.wanted is None or self.wanted == "all" else self.wanted
-        for name in wanted:
+        if self.wanted == "all" and not self.seen:
+            raise ValueError("posterior_predict: the model has no attention site; convert the network first")
+        for name in () if self.wanted is None or self.wanted == "all" else self.wanted:
             if name not in self.seen:
                 known = ", ".join(sorted(self.seen)) or "none: convert the network first"
                 raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {known}")
@@ -250,8 +269,10 @@ def _inputs(
 
 
 def _seed(seed: int | Sequence[int], draw: int) -> int:
-    entropy = [seed] if isinstance(seed, int) else list(seed)
-    return int(np.random.SeedSequence([*entropy, draw]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    entropy = [operator.index(part) for part in ([seed] if isinstance(seed, SupportsIndex) else seed)]
+    # The number of parts is one of them: a seed sequence takes (1,) and (1, 0) for the same.
+    state = np.random.SeedSequence([len(entropy), *entropy], spawn_key=(draw,)).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
 
 
 @contextmanager

@@ -16,14 +16,14 @@ from probattn.sites.repulsive import repulsive_heads
 class SVGDDriver(SVIDriver):
     r"""Trains a network whose attention heads are particles of one posterior (An et al. 2020).
 
-    The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy of a deterministic network, the
-    negative ELBO where attention weights are latent too, factors included. One forward pass gives the gradients of all
-    heads at once. Gradients are clipped; those of the heads then become :math:`-\epsilon \phi`, the direction of SVGD, SPOS
-    or SGLD that :class:`probattn.RepulsiveAttention` asks for; and the optimiser updates everything.
+    The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy of a deterministic network,
+    the negative ELBO where attention weights are latent too, factors included. One forward pass gives the gradients of
+    all heads at once. Gradients are clipped; those of the heads then become :math:`-\epsilon \phi`, the direction of
+    SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and the optimiser updates everything.
 
-    Everything else, options, data, checkpoints, records, resuming, several processes, is that of :class:`SVIDriver`. Noise
-    depends on the options' seed and the number of the update, and all processes draw the same. Records of training hold
-    ``particles``: by set of heads the kernel's bandwidth, the ratio of repulsion to attraction, the smallest distance
+    Everything else, options, data, checkpoints, records, resuming, several processes, is that of :class:`SVIDriver`.
+    Noise depends on the options' seed and the number of the update, and all processes draw the same. Records of training
+    hold ``particles``: by set of heads the kernel's bandwidth, the ratio of repulsion to attraction, the smallest distance
     between two heads, the same over their length, and that length. Two heads that coincide bring a
     :class:`probattn.particles.CollapseWarning`.
 

@@ -224,8 +224,8 @@ class SVIDriver:
         """
         if repulsive_heads(self.model):
             raise ValueError(
-                f"{type(self).__name__}: the model has repulsive heads, and their repulsion would be left out; train with "
-                "probattn.inference.SVGDDriver"
+                f"{type(self).__name__}: the model has repulsive heads, and their repulsion would be left out; train "
+                "with probattn.inference.SVGDDriver"
             )
         return None
 

@@ -54,6 +54,9 @@ class NodeClassifier(PyroModule):
         torch.Size([1, 2])
     """
 
+    draws_per_pass = 1
+    """A draw is one of the whole graph, so draws cannot share a pass."""
+
     def __init__(
         self,
         net: GraphAttentionNetwork,

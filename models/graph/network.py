@@ -177,6 +177,8 @@ def _factors(
         return {}
     if alignment.max_tokens is None:
         alignment = replace(alignment, max_tokens=ALIGNED_NODES)
+    if alignment.attention == "cross":
+        raise ValueError("AlignmentAttention.attention: a graph has no 'cross' attention; leave it out")
     chosen = pick_layers(layers if alignment.layers is None else alignment.layers)
     source = torch.Generator().manual_seed(alignment.seed)
     sizes = ((options.heads, options.features), (options.output_heads, num_classes))
@@ -197,6 +199,8 @@ def pick_layers(layers: Layers) -> tuple[int, ...]:
         if layers not in words:
             raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
         return words[layers]
+    if not layers:
+        raise ValueError("layers: expected at least one number, got none")
     for layer in layers:
         if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
             raise ValueError(f"layers: expected numbers from {-count} to {count - 1}, got {layer!r}")

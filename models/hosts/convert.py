@@ -80,7 +80,8 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
 
     Args:
         net: a Hugging Face network, converted or not.
-        layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end).
+        layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end). In
+            a converted network the words are about what it has changed; numbers are those of the network.
         attention: "all", "self" or "cross".
 
     Returns:
@@ -98,7 +99,15 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
         encoder.layer.1.attention.self  self  full  2      4
     """
     record = conversion(net)
-    return select(find_calls(net) if record is None else record.plan.touched, layers, attention)
+    if record is None:
+        return select(find_calls(net), layers, attention)
+    if isinstance(layers, str):
+        return select(record.plan.touched, layers, attention)
+    wanted = {call.name for call in select(record.plan.calls, layers, attention)}
+    chosen = AttentionCalls(call for call in record.plan.touched if call.name in wanted)
+    if not chosen:
+        raise ValueError(f"layers={layers!r}: convert left the attention of these layers as it was")
+    return chosen
 
 
 def convert(net: Network, *methods: Method, layers: Layers = "all", attention: Kind = "all") -> Network:
@@ -106,8 +115,8 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
 
     :class:`probattn.BayesianAttention` makes attention weights latent; :class:`probattn.AlignmentAttention` adds a
     factor that draws queries and keys together, and leaves attention as it is, its dropout included. Both together are
-    latent attention with aligned queries and keys. :class:`probattn.RepulsiveAttention` makes the heads of query, key and
-    value projections particles; it changes what training does with their gradients and nothing else.
+    latent attention with aligned queries and keys. :class:`probattn.RepulsiveAttention` makes the heads of query, key
+    and value projections particles; it changes what training does with their gradients and nothing else.
 
     Every chosen attention module gets a submodule ``probattn`` that holds the parameters of its site and its factor, so
     that state dicts, ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with

@@ -147,7 +147,8 @@ def head_record(plan: Plan, net: PreTrainedModel) -> HeadRecord | None:
     """Where the heads of a network are that are particles; None without repulsive heads.
 
     Raises:
-        ValueError: a projection that the network does not keep apart, frozen weights, or a single head that is to repel.
+        ValueError: a projection that the network does not keep apart, frozen weights, or a single head that is to
+            repel.
     """
     method = plan.repulsive
     if method is None:
@@ -162,8 +163,8 @@ def head_record(plan: Plan, net: PreTrainedModel) -> HeadRecord | None:
             slices = projection.slices(net)
             if method.couples and slices.heads < 2:
                 raise ValueError(
-                    f"{projection.name}: expected two heads or more to repel each other, got one; leave {part!r} out of "
-                    "RepulsiveAttention(projections=...), choose other layers, or set repulsion=0"
+                    f"{projection.name}: expected two heads or more to repel each other, got one; leave {part!r} "
+                    "out of RepulsiveAttention(projections=...), choose other layers, or set repulsion=0"
                 )
             if not slices.parameter.requires_grad:
                 raise ValueError(

@@ -47,7 +47,8 @@ def find_projection(net: nn.Module, call: AttentionCall, part: Projection) -> He
     linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
     raise ValueError(
         f"{call.name}: {type(module).__name__} has no projection of its own for the {part}; it has "
-        f"{', '.join(linear) or 'none'}; leave {part!r} out of RepulsiveAttention(projections=...) or choose other layers"
+        f"{', '.join(linear) or 'none'}; leave {part!r} out of RepulsiveAttention(projections=...) or choose "
+        "other layers"
     )
 
 

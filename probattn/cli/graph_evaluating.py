@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from probattn.cli.description import method_words
-from probattn.cli.errors import CommandError
+from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.graph_training import WEIGHTS, PreparedGraph, build_node_classifier
 from probattn.cli.trained import BASELINE, MODEL
@@ -77,7 +78,13 @@ def load_node_classifier(run: Path, prepared: PreparedGraph, *, baseline: bool =
             f"{run}: expected a finished run with {file.relative_to(run)}, found none; train it first"
         )
     model = build_node_classifier(prepared, baseline=baseline)
-    model.net.load_state_dict(load_file(file))
+    try:
+        model.net.load_state_dict(load_file(file))
+    except (SafetensorError, RuntimeError) as error:
+        reason = one_line(error)
+        raise CommandError(
+            f"{file}: does not fit its recipe, or is damaged ({reason}); train it again"
+        ) from error
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return TrainedGraph(prepared, model.to(device or torch.device("cpu")).eval(), folder, baseline)
 

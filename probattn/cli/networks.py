@@ -78,7 +78,7 @@ def _load(cls: Any, network: NetworkRecipe, **options: Any) -> Any:
         options["revision"] = network.revision
     try:
         return cls.from_pretrained(network.locate(), **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         if isinstance(error, (RecipeError, DataError)):
             raise
         raise CommandError(f"network {network.name!r}: cannot be loaded ({one_line(error)})") from error

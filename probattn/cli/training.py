@@ -23,7 +23,7 @@ from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
-from probattn.models import Classifier, convert, save
+from probattn.models import Classifier, convert, inspect, save
 from probattn.recipes import AnyRecipe, Recipe, TrainingRecipe
 
 RECIPE = "recipe.yaml"
@@ -87,6 +87,11 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
                 convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
             except (TypeError, ValueError) as error:
                 raise CommandError(f"network {recipe.network.name!r}: {one_line(error)}") from error
+    if not isinstance(recipe.report.map_layers, str):
+        try:
+            inspect(net, layers=recipe.report.map_layers, attention="self")
+        except ValueError as error:
+            raise CommandError(f"report.map_layers: {one_line(error)}") from error
     return Classifier(net, num_data=len(prepared.train))
 
 

@@ -25,6 +25,9 @@ LICENCE = "none stated by its authors; cite Sen et al. 2008 (Collective classifi
 VALIDATION_NODES = 500
 """Nodes after the training nodes that are for validation (Kipf and Welling 2017)."""
 
+MOST_NODES = 10_000_000
+"""Larger numbers of nodes are taken for damage."""
+
 PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "cora": (
@@ -145,6 +148,9 @@ def _test_nodes(path: Path) -> Tensor:
     wrong = next((word for word in words if not word.isascii() or not word.isdigit()), None)
     if wrong is not None or not words:
         raise DataError(f"{path}: expected node numbers, got {'none' if wrong is None else repr(wrong)}")
+    largest = max(map(int, words))
+    if largest >= MOST_NODES:
+        raise DataError(f"{path}: expected node numbers below {MOST_NODES:,}, got {largest}")
     return torch.tensor([int(word) for word in words])
 
 
@@ -205,6 +211,9 @@ def _edges(where: str, neighbours: dict[Any, Any]) -> Tensor:
         pairs = [(int(node), int(other)) for node, others in neighbours.items() for other in others]
     except (TypeError, ValueError):
         raise DataError(f"{where}: expected lists of node numbers as neighbours in its graph file") from None
-    index = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).t()
+    try:
+        index = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).t()
+    except (RuntimeError, OverflowError, ValueError):
+        raise DataError(f"{where}: a node number in its graph file is too large") from None
     index = index[:, index[0] != index[1]]
     return torch.cat([index, index.flip(0)], dim=1).unique(dim=1)

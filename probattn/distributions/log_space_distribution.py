@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from probattn.distributions.carried import exp_carrying_log
+from probattn.distributions.carried import carried_log, exp_carrying_log
 from probattn.distributions.log_space import finite_exp
 
 
@@ -71,7 +71,7 @@ class LogSpaceDistribution(Distribution):
         """The density log p(S) at a positive value; shape of the value broadcast with the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
-        return self.log_prob_of_log(value.log())
+        return self.log_prob_of_log(carried_log(value))
 
 
 def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:

@@ -1,5 +1,6 @@
 """The Weibull distribution, in log space."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
@@ -170,7 +171,10 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
         """The density log p(S) at S = exp(log_value): log k - log S + z - exp(z) with z = k (log S - log lambda)."""
         exponent = self.unexpanded.concentration * (log_value - self.log_scale)
-        return self.unexpanded.concentration.log() - log_value + exponent - exponent.exp()
+        # Where exp(z) is infinite the density is 0. Its gradient would be infinite too, and a mask cannot undo that.
+        limit = math.log(torch.finfo(exponent.dtype).max)
+        tail = torch.where(exponent > limit, torch.inf, exponent.clamp(max=limit).exp())
+        return self.unexpanded.concentration.log() - log_value + exponent.clamp(max=limit) - tail
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(S <= value) = 1 - exp(-(value / lambda)^k)."""

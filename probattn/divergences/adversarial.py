@@ -51,7 +51,14 @@ def adversarial(
     """
 
     def measure(tokens: TokenSets) -> Tensor:
-        queries, keys = tokens.parts(reversed_twice(discriminator, tokens.both()))  # [B, H, T], [B, H, S]
+        both = tokens.both()
+        logits = reversed_twice(discriminator, both)
+        if logits.shape != both.shape[:-1]:
+            raise ValueError(
+                f"adversarial: expected the discriminator to give logits {list(both.shape[:-1])}, got "
+                f"{list(logits.shape)}"
+            )
+        queries, keys = tokens.parts(logits)  # [B, H, T], [B, H, S]
         log_query, log_key = F.logsigmoid(queries), F.logsigmoid(-keys)
         return (log_query * tokens.query_weight).sum(-1) + (log_key * tokens.key_weight).sum(-1)
 

@@ -173,7 +173,8 @@ def median_distances(
 def _median(points: Tensor, valid: Tensor) -> Tensor:
     """Median distance of two different points ``[B, N, D]`` of one sample; 0 where there are none."""
     pairs = (valid.unsqueeze(-1) & valid.unsqueeze(-2)).triu(diagonal=1)
-    distances = torch.cdist(points, points)[pairs]
+    # Without matrix products, which cancel where points lie far from the origin.
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")[pairs]
     return distances.median() if distances.numel() else points.new_zeros(())
 
 

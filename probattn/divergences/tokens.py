@@ -78,8 +78,8 @@ def compare(
         ValueError: shapes do not fit, or ``mask`` is given beside another mask or for T != S.
     """
     tokens = token_sets(query, key, mask, query_mask, key_mask)
-    if not tokens.query.shape[2] or not tokens.key.shape[2]:
-        return tokens.query.new_zeros(tokens.query.shape[:2])
+    if not tokens.query.numel() or not tokens.key.numel():
+        return 0 * (tokens.query.sum(dim=(2, 3)) + tokens.key.sum(dim=(2, 3)))  # with a gradient, of 0
     with torch.autocast(query.device.type, enabled=False):
         return tokens.unless_empty(measure(tokens))
 
@@ -107,6 +107,8 @@ def token_sets(
     else:
         query_mask = None if query_mask is None else _shaped_mask("query_mask", query_mask, query)
         key_mask = None if key_mask is None else _shaped_mask("key_mask", key_mask, key)
+    dtype = torch.promote_types(query.dtype, key.dtype)
+    query, key = query.to(dtype), key.to(dtype)
     return TokenSets(_cleared(query, query_mask), _cleared(key, key_mask), query_mask, key_mask)
 
 

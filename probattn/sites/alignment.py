@@ -51,7 +51,8 @@ class AlignmentAttention:
         epsilon: "ot": strength of the entropy, > 0.
         debias: "ot": the debiased divergence, 0 for equal sets; False gives the paper's plan cost.
         scaling: "ot": ratio of successive distances in the annealing, in (0, 1).
-        sweeps: "ot": Sinkhorn sweeps after the annealing, >= 0. 0 is fastest; 100 put the value within 1e-3.
+        sweeps: "ot": Sinkhorn sweeps after the annealing, >= 0. 0 is fastest; 10 err by about 1%, 100 by less
+            than 0.1% where costs are of the order of 1.
         bandwidth: "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch,
             frozen from then on.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
@@ -105,6 +106,8 @@ class AlignmentAttention:
                 check_integer(OWNER, name, getattr(self, name), least=least)
         for name in ("sweeps", "seed"):
             check_integer(OWNER, name, getattr(self, name), least=0)
+        if self.seed >= 2**63:
+            raise ValueError(f"{OWNER}.seed: expected an integer below 2**63, got {self.seed}")
         if not isinstance(self.debias, bool):
             raise ValueError(f"{OWNER}.debias: expected True or False, got {self.debias!r}")
         self._check_selection()

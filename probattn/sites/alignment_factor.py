@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Generator, Tensor, nn
@@ -87,6 +88,14 @@ class AlignmentFactor(nn.Module):
             self.register_buffer("bandwidth", torch.zeros(num_heads))  # 0: not known yet
         if method.max_tokens is not None:
             self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AlignmentFactor:
+        """Moves and casts as modules do, but not below float32, in which divergences are computed."""
+        super()._apply(fn, recurse)
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.dtype in (torch.float16, torch.bfloat16):
+                tensor.data = tensor.data.float()
+        return self
 
     def extra_repr(self) -> str:
         """The options, for ``print(network)``."""
@@ -179,9 +188,10 @@ class AlignmentFactor(nn.Module):
         limit = self.method.max_tokens
         if limit is None or max(query.shape[2], key.shape[2]) <= limit:
             return query, query_mask, key, key_mask
-        if self.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self.draws += 1
-        source = torch.Generator().manual_seed((self.method.seed << 32) + int(self.draws))
+        entropy = np.random.SeedSequence([self.method.seed, int(self.draws)]).generate_state(1, np.uint64)
+        source = torch.Generator().manual_seed(int(entropy[0] >> np.uint64(1)))
         queries = random_subset(query, query_mask, limit, source)
         return (*queries, *random_subset(key, key_mask, limit, source))
 
@@ -193,7 +203,7 @@ class AlignmentFactor(nn.Module):
         if not bool((self.bandwidth > 0).all()):
             found = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
             known = torch.where(self.bandwidth > 0, self.bandwidth, found)
-            if self.training and torch.is_grad_enabled():
+            if torch.is_grad_enabled():
                 self.bandwidth.copy_(known)
             return torch.where(known > 0, known, 1.0)  # coincident points: any bandwidth serves
         return self.bandwidth

@@ -136,6 +136,7 @@ class EdgeAttentionSite(LatentSite):
 
     def posterior(self, scores: Tensor, edges: Edges, call: int = 0) -> Weibull | LogNormal:
         """q(S) from scores ``[1, H, 1, E]``; batch shape that of the scores."""
+        self._begin(call, scores, None, edges.softmax)
         return self._posterior_inputs(scores, edges, call).distribution(self.method)
 
     def _posterior_inputs(
@@ -154,6 +155,7 @@ class EdgeAttentionSite(LatentSite):
     def _announce(
         self, name: str, scores: Tensor, key: Tensor, edges: Edges, call: int, observations: int
     ) -> Tensor:
+        self._begin(call, scores, None, edges.softmax)
         prior = prior_distribution(self.method, self._log_alpha(scores, key, edges), scores.shape)
         make = partial(self._posterior_inputs, scores, edges, call)
         posterior = EdgePosterior(self.method, make, prior, edges, observations)

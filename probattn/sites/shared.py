@@ -46,9 +46,11 @@ class UpwardOutputs:
 
 @dataclass
 class _Path:
-    """One chain's path over a batch: the scores that it starts from, and what it says at each call."""
+    """One chain's path over a batch: the scores that it starts from, the pass at hand, what it says at each call."""
 
     start: Tensor
+    current: int
+    alike: bool = True
     outputs: dict[int, UpwardOutputs] = field(default_factory=dict)
 
 
@@ -65,38 +67,42 @@ class SharedUpward:
         self._paths: dict[UpwardChain, _Path] = {}
 
     def outputs(
-        self,
-        chain: UpwardChain,
-        position: int,
-        scores: Tensor,
-        draws: int,
-        rise: Callable[[int], UpwardOutputs],
+        self, chain: UpwardChain, position: int, draws: int, rise: Callable[[int], UpwardOutputs]
     ) -> UpwardOutputs:
         """What the path says at a call, for one draw where all are alike.
 
         Args:
-            chain: the call's chain.
-            position: the call's place in it; 0 starts a pass.
-            scores: this call's masked scores, ``[P * B, H, T, S]``.
+            chain: the call's chain, begun.
+            position: the call's place in it.
             draws: P, the number of draws folded into the batch.
             rise: computes it for so many rows of the batch.
 
         Returns:
             Maps of B rows, or of P * B where the draws differ.
+
+        Raises:
+            ValueError: the batch does not hold so many draws.
         """
+        scores = chain.start
+        if not len(scores) or len(scores) % draws:
+            raise ValueError(
+                f"expected a batch of {draws} draws folded into its first dimension, got {len(scores)} rows; predict "
+                "with chunk_size=1 where the rows of the inputs are not those of the attention"
+            )
         rows = len(scores) // draws
-        if position == 0:
-            self._start(chain, scores.unflatten(0, (draws, rows)))
         path = self._paths.get(chain)
-        if path is None:
+        if path is None or path.current != chain.passes:
+            path = self._paths[chain] = self._started(path, scores.unflatten(0, (draws, rows)), chain.passes)
+        if not path.alike:
             return rise(len(scores))
         if position not in path.outputs:
             path.outputs[position] = rise(rows)
         return path.outputs[position]
 
-    def _start(self, chain: UpwardChain, scores: Tensor) -> None:
-        known = self._paths.pop(chain, None)
-        if known is not None and all(torch.equal(own, known.start) for own in scores):
-            self._paths[chain] = known
-        elif all(torch.equal(own, scores[0]) for own in scores[1:]):
-            self._paths[chain] = _Path(scores[0].clone())  # a draw may overwrite its scores
+    def _started(self, known: _Path | None, scores: Tensor, current: int) -> _Path:
+        if known is not None and known.alike and all(torch.equal(own, known.start) for own in scores):
+            known.current = current
+            return known
+        if all(torch.equal(own, scores[0]) for own in scores[1:]):
+            return _Path(scores[0].clone(), current)  # a draw may overwrite its scores
+        return _Path(scores[0], current, alike=False)

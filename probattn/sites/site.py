@@ -97,6 +97,17 @@ class LatentSite(nn.Module):
         """The options, for ``print(network)``."""
         return f"{self.method}, {self.spec}"
 
+    def _begin(
+        self,
+        call: int,
+        scores: Tensor,
+        weight: Tensor | None = None,
+        softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
+    ) -> None:
+        """Tells the chain of its first call's scores, whoever gives that call its weights."""
+        if self.upward is not None and self.positions[call] == 0:
+            self.chain.begin(scores, weight, softmax)
+
     def _rise(
         self,
         call: int,
@@ -113,13 +124,13 @@ class LatentSite(nn.Module):
 
         def rise(rows: int) -> UpwardOutputs:
             own = None if weight is None else weight[:rows]
-            state = chain.state(position, scores[:rows], own, softmax)
+            state = chain.state(position, scores.shape, rows)
             mixed = (None if mix is None else mix(state, own) for mix in (maps.concentration, maps.scale))
             return UpwardOutputs(*mixed)
 
-        if shared is None:
-            return rise(len(scores))
-        return shared.outputs(chain, position, scores, draws, rise)
+        if not chain.begun:  # asked for after the pass
+            self._begin(call, scores, weight, softmax)
+        return rise(len(scores)) if shared is None else shared.outputs(chain, position, draws, rise)
 
     def _sample(self, name: str, prior: Gamma | LogNormal, posterior: SitePosterior) -> Tensor:
         """Announces S to Pyro and gives what it got."""
@@ -214,6 +225,7 @@ class AttentionSite(LatentSite):
 
     def posterior(self, scores: Tensor, mask: AttentionMask | None, call: int = 0) -> Weibull | LogNormal:
         """q(S) from masked scores ``[B, H, T, S]``; batch shape that of the scores."""
+        self._begin(call, scores, _row_weight(mask, scores.dtype))
         return self._posterior_inputs(scores, mask, call).distribution(self.method)
 
     def _posterior_inputs(
@@ -243,6 +255,7 @@ class AttentionSite(LatentSite):
     def _announce(
         self, name: str, scores: Tensor, key: Tensor, mask: AttentionMask | None, call: int
     ) -> Tensor:
+        self._begin(call, scores, _row_weight(mask, scores.dtype))
         prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, mask)
         make = partial(self._posterior_inputs, scores, mask, call)
         posterior = SitePosterior(self.method, make, prior, mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -128,13 +129,21 @@ def softmax_over_keys(scores: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1)
 
 
+class _Start(NamedTuple):
+    """What a pass begins with."""
+
+    scores: Tensor
+    row_weight: Tensor | None
+    softmax: Callable[[Tensor], Tensor]
+
+
 class UpwardChain:
     r"""The hidden states that the calls of one stack share within a forward pass.
 
     With L calls, :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))` are
-    computed at the first call, before anything is drawn; the first call is served :math:`h^1`, after L maps, and the
-    last :math:`h^L`, after one. A chain holds tensors only during a forward pass: the last call empties it, and
-    whoever owns the network clears it when a pass ends early.
+    computed from the first call's scores, before anything is drawn; the first call is served :math:`h^1`, after L
+    maps, and the last :math:`h^L`, after one. A chain holds tensors only during a forward pass: the last call empties
+    it, and whoever owns the network clears it when a pass ends early.
 
     Args:
         None. Calls join with :meth:`join` in the order in which the network makes them.
@@ -143,6 +152,9 @@ class UpwardChain:
     def __init__(self) -> None:
         self._maps: list[UpwardMaps] = []
         self._states: list[Tensor | None] = []
+        self._start: _Start | None = None
+        self.passes = 0
+        """Number of passes begun; tells what was made in this one from what is left of another."""
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -155,41 +167,72 @@ class UpwardChain:
     def clear(self, *_: object) -> None:
         """Forgets the states of an unfinished forward pass; serves as a module's forward hook as it is."""
         self._states = []
+        self._start = None
 
-    def state(
+    @property
+    def begun(self) -> bool:
+        """Whether a pass has been begun and not ended."""
+        return self._start is not None
+
+    def begin(
         self,
-        position: int,
         scores: Tensor,
         row_weight: Tensor | None,
         softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
-    ) -> Tensor:
-        """The state h for the call at ``position``.
+    ) -> None:
+        """Begins a pass with the scores of its first call. The path rises when a state is asked for, at whatever call.
 
         Args:
-            position: place of the call in the chain; 0 starts a new pass.
-            scores: this call's masked scores ``[B, H, T, S]``; those of position 0 start the path.
+            scores: masked scores ``[B, H, T, S]``.
             row_weight: float ``[B, 1, T, 1]``, 0 for padded queries, or None.
             softmax: normalises scores where they are not laid out as queries by keys.
+        """
+        self._states = []
+        self._start = _Start(scores, row_weight, softmax)
+        self.passes += 1
 
-        Returns:
-            h, ``[B, H, T, S]``.
+    @property
+    def start(self) -> Tensor:
+        """The scores that this pass began with.
 
         Raises:
-            RuntimeError: the chain was not started in this forward pass, or the call's shape differs from the first's.
+            RuntimeError: no pass was begun.
         """
-        if position == 0:
-            self._states = self._rise(softmax(scores), row_weight)
-        state = self._states[position] if position < len(self._states) else None
+        if self._start is None:
+            raise RuntimeError(
+                "a call of an upward chain ran before call 0 of this forward pass; call the whole network, or convert "
+                "only the layers that run"
+            )
+        return self._start.scores
+
+    def state(self, position: int, shape: torch.Size, rows: int | None = None) -> Tensor:
+        """The state h for the call at ``position``, once in a pass.
+
+        Args:
+            position: place of the call in the chain.
+            shape: of this call's scores.
+            rows: how many rows of the batch to compute, the same at every call of a pass; None for all.
+
+        Returns:
+            h, ``[rows, H, T, S]``.
+
+        Raises:
+            RuntimeError: the chain was not begun in this forward pass, or the call's shape differs from the first's.
+        """
+        scores = self.start
+        if scores.shape != shape:
+            raise RuntimeError(
+                f"attention call {position} of an upward chain: expected scores of shape {list(scores.shape)} as in "
+                f"call 0, got {list(shape)}; calls of different shapes need chains of their own"
+            )
+        if not self._states:
+            assert self._start is not None
+            weight = self._start.row_weight
+            first = self._start.softmax(scores[:rows])
+            self._states = self._rise(first, None if weight is None else weight[:rows])
+        state = self._states[position]
         if state is None:
-            raise RuntimeError(
-                f"attention call {position} of an upward chain ran before call 0 of this forward pass; "
-                "call the whole network, or convert only the layers that run"
-            )
-        if state.shape != scores.shape:
-            raise RuntimeError(
-                f"attention call {position} of an upward chain: expected scores of shape {list(state.shape)} as in "
-                f"call 0, got {list(scores.shape)}; calls of different shapes need chains of their own"
-            )
+            raise RuntimeError(f"attention call {position} of an upward chain ran twice in one forward pass")
         self._states[position] = None
         if position == len(self._maps) - 1:
             self.clear()

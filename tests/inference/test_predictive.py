@@ -1,0 +1,141 @@
+"""Prediction from the posterior: names, seeds, what cannot be folded, conditioned calls."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO
+from torch import nn
+
+import probattn
+from probattn import BayesianAttention
+from probattn.inference import AttentionGuide, posterior_expectation, posterior_predict
+from probattn.models import Classifier, convert, inspect
+
+
+@pytest.fixture
+def bert(families):
+    return next(family for family in families.FAMILIES if family.name == "bert")
+
+
+class Twice(nn.Module):
+    """Two layers whose sites have the names given."""
+
+    def __init__(self, *names):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(
+            probattn.MultiheadAttention(8, 2, batch_first=True, **({"site": name} if name else {}))
+            for name in names
+        )
+
+    def forward(self, batch):
+        x = batch["x"]
+        with pyro.plate("data", len(x)):
+            for layer in self.layers:
+                x = layer(x, x, x)[0]
+        return x.mean(dim=1)
+
+
+X = {"x": torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))}
+
+
+def test_two_calls_of_one_name_are_refused():
+    with pytest.raises(RuntimeError, match="two attention calls of one pass are named 'attention'"):
+        posterior_predict(Twice(None, None), X, 4, attention="all")
+    found = posterior_predict(Twice("a", "b"), X, 4, attention="all").attention
+    assert {name: list(weights.shape) for name, weights in found.items()} == {
+        "a": [4, 3, 2, 5, 5],
+        "b": [4, 3, 2, 5, 5],
+    }
+
+
+def test_one_site_may_be_named_alone_and_a_plain_model_has_none():
+    assert list(posterior_predict(Twice("a", "b"), X, 2, attention="b").attention) == ["b"]
+    with pytest.raises(ValueError, match="no attention site 'c'; the model has a, b"):
+        posterior_predict(Twice("a", "b"), X, 2, attention="c")
+    with pytest.raises(ValueError, match="the model has no attention site; convert the network first"):
+        posterior_predict(lambda batch: batch["x"], X, 2, attention="all")
+
+
+def test_seeds_of_different_form_are_different_seeds():
+    model = Twice("a")
+
+    def draw(seed, number=1):
+        return posterior_predict(model, X, number, seed=seed).logits[number - 1]
+
+    torch.testing.assert_close(draw(np.int64(3)), draw(3))
+    assert torch.equal(draw((1, 2)), draw([1, 2]))
+    found = [draw(1), draw((1,)), draw((1, 0)), draw((1, 2)), draw(1, 3), draw(0, 2)]
+    assert torch.equal(found[0], found[1])  # the same by meaning
+    others = found[1:]
+    assert not any(torch.equal(one, other) for i, one in enumerate(others) for other in others[:i])
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_conditioned_call_leaves_the_others_their_path(bert, layer):
+    torch.manual_seed(0)
+    net = convert(bert.classification(), BayesianAttention()).eval()
+    model, inputs = Classifier(net), bert.inputs(3)
+    name = [call.name for call in inspect(net)][layer]
+    with torch.no_grad():
+        given = poutine.trace(AttentionGuide(model)).get_trace(inputs).nodes[name]["value"]
+        fixed = poutine.condition(model, data={name: given})
+        trace = poutine.trace(AttentionGuide(fixed)).get_trace(inputs)
+    assert trace.nodes[name]["value"] is given
+    assert posterior_expectation(fixed, inputs).isfinite().all()
+    drawn = posterior_predict(fixed, inputs, 3, chunk_size=1, attention="all")
+    other = posterior_predict(fixed, bert.inputs(3, seed=5), 2, chunk_size=1)  # another batch, another path
+    again = posterior_predict(fixed, bert.inputs(3, seed=5), 2, chunk_size=1)
+    assert torch.equal(other.logits, again.logits) and drawn.logits.isfinite().all()
+    for site, weights in drawn.attention.items():
+        assert (weights.std(dim=0).max() > 0) == (site != name)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_pyros_sampled_elbo_has_finite_gradients_beside_padding(bert, reduction):
+    torch.manual_seed(0)
+    net = convert(bert.classification(), BayesianAttention(kl_reduction=reduction)).eval()
+    inputs = bert.pad(bert.inputs(3), "right") | {"labels": torch.tensor([0, 1, 1])}
+    model = Classifier(net)
+    loss = Trace_ELBO().differentiable_loss(model, AttentionGuide(model), inputs)
+    loss.backward()
+    assert loss.isfinite()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_rows_that_are_not_those_of_the_attention_are_told_apart():
+    class Pairs(nn.Module):
+        """Its attention is over one datum, whatever the batch."""
+
+        def __init__(self):
+            super().__init__()
+            self.attend = probattn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, batch):
+            x = torch.ones(1, 4, 8)
+            with pyro.plate("data", 1):
+                out = self.attend(x, x, x)[0]
+            return out.mean() + batch["x"].sum(dim=(1, 2), keepdim=False)[:, None]
+
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=r"expected a batch of 5 draws folded .*, got 1 rows; predict with"):
+        posterior_predict(Pairs(), X, 5)
+    assert posterior_predict(Pairs(), X, 5, chunk_size=1).logits.shape == (5, 3, 1)
+    model = Pairs()
+    model.draws_per_pass = 1
+    assert posterior_predict(model, X, 5).logits.shape == (5, 3, 1)
+
+
+def test_weibull_density_is_0_with_a_gradient_where_its_tail_overflows():
+    log_scale = torch.tensor([-1e30, 0.0], requires_grad=True)
+    posterior = probattn.distributions.Weibull(log_scale=log_scale, concentration=torch.tensor(2.0))
+    density = posterior.log_prob(torch.tensor([1.0, 1.0]))
+    assert density[0] == -torch.inf and density[1].item() == pytest.approx(
+        dist.Weibull(1.0, 2.0).log_prob(torch.tensor(1.0)).item()
+    )
+    torch.where(torch.tensor([False, True]), density, 0.0).sum().backward()
+    assert log_scale.grad.isfinite().all()
