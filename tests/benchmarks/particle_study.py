@@ -186,7 +186,7 @@ def moments_of(particles: Tensor) -> tuple[float, float]:
 
 def main(
     methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join((*STILL, *NOISY)),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 2,
     output: Annotated[Path, typer.Option(help="Where the figures go, and are looked for.")] = OUTPUT,
 ) -> None:
     """Runs what is missing."""
