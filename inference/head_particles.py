@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from probattn.particles import (
     CollapseWarning,
-    HeadSlices,
     ParticleKernel,
     PyroKernel,
     diagnose,
@@ -51,7 +49,9 @@ class HeadParticles:
         >>> particles.direct(step=0)
     """
 
-    def __init__(self, model: nn.Module, num_data: int, kernel: SteinKernel | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, num_data: int, kernel: SteinKernel | ParticleKernel | None = None
+    ) -> None:
         if num_data < 1:
             raise ValueError(f"HeadParticles.num_data: expected an integer >= 1, got {num_data}")
         self._model = model
@@ -84,36 +84,35 @@ class HeadParticles:
         if measure:
             self.diagnostics = {}
         for number, (name, (method, heads)) in enumerate(repulsive_heads(self._model).items()):
-            kernel = self._kernel(method)
+            generator = _generator((method.seed, step, number), heads.parameter.device)
+            kernel = self._kernel(method, generator)
             particles, grads = heads.particles(), heads.gradients()
             if not isinstance(method.prior, str):
                 grads = grads + particles.to(grads) / (method.prior**2 * self._num_data)
             if measure:
                 self._measure(name, particles, grads, kernel, method)
-            heads.write(self._direction(method, kernel, heads, grads, (step, number)), method.step_size)
+            direction = self._direction(method, kernel, particles, grads, generator)
+            heads.write(direction, method.step_size)
 
     def _direction(
         self,
         method: RepulsiveAttention,
         kernel: ParticleKernel,
-        heads: HeadSlices,
+        particles: Tensor,
         grads: Tensor,
-        place: tuple[int, int],
+        generator: torch.Generator,
     ) -> Tensor:
-        particles = heads.particles()
         if method.sampler == "svgd":
             return svgd_direction(particles, grads, kernel, method.repulsion)
-        entropy = np.random.SeedSequence([method.seed, *place]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator(device=particles.device).manual_seed(int(entropy >> np.uint64(1)))
         temperature = self._num_data if method.inverse_temperature is None else method.inverse_temperature
         options = {"inverse_temperature": float(temperature), "step_size": method.step_size}
         if method.sampler == "sgld":
             return sgld_direction(particles, grads, **options, generator=generator)
         return spos_direction(particles, grads, kernel, method.repulsion, **options, generator=generator)
 
-    def _kernel(self, method: RepulsiveAttention) -> ParticleKernel:
+    def _kernel(self, method: RepulsiveAttention, generator: torch.Generator) -> ParticleKernel:
         if self._given is None:
-            return method.build_kernel()
+            return method.build_kernel(generator)
         return self._given if isinstance(self._given, ParticleKernel) else PyroKernel(self._given)
 
     def _measure(
@@ -129,7 +128,12 @@ class HeadParticles:
         }
         self.diagnostics[name] = {key: value for key, value in values.items() if value is not None}
         # Heads in training are far from equilibrium, where the variance of the posterior says nothing.
-        trouble = found.collapse(least_spread=-math.inf) if method.couples else None
+        trouble = found.collapse(least_spread=0.0) if method.couples else None
         if trouble is not None and name not in self._warned:
             self._warned.add(name)
             warnings.warn(f"{name}: {trouble}", CollapseWarning, stacklevel=2)
+
+
+def _generator(entropy: tuple[int, int, int], device: torch.device) -> torch.Generator:
+    state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    return torch.Generator(device=device).manual_seed(int(state[0] >> np.uint64(1)))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.svi import SVIDriver
+from probattn.particles import ParticleKernel
 from probattn.sites.repulsive import repulsive_heads
 
 
@@ -22,13 +23,14 @@ class SVGDDriver(SVIDriver):
     SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and the optimiser updates everything.
 
     Everything else, options, data, checkpoints, records, resuming, several processes, is that of :class:`SVIDriver`.
-    Noise depends on the options' seed and the number of the update, and all processes draw the same. Records of training
-    hold ``particles``: by set of heads the kernel's bandwidth, the ratio of repulsion to attraction, the smallest distance
-    between two heads, the same over their length, and that length. Two heads that coincide bring a
+    Noise depends on the options' seed and the number of the update, and all processes draw the same. Records of
+    training hold ``particles``: by set of heads the kernel's bandwidth, the ratio of repulsion to attraction, the
+    smallest distance between two heads, the same over their length, and that length. Two heads that coincide bring a
     :class:`probattn.particles.CollapseWarning`.
 
     Args:
-        kernel: any kernel that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``), in place of the options' own.
+        kernel: any kernel of :mod:`probattn.particles`, or that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``), in
+            place of the options' own.
 
     Raises:
         TypeError: the model is no ``nn.Module``.
@@ -49,7 +51,7 @@ class SVGDDriver(SVIDriver):
     """
 
     _: KW_ONLY
-    kernel: SteinKernel | None = None
+    kernel: SteinKernel | ParticleKernel | None = None
 
     def get_named_particles(self) -> dict[str, Tensor]:
         """The heads ``[H, D * E]`` by attention call and projection, as ``pyro.infer.SVGD`` gives its particles."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from probattn.particles import (
@@ -18,6 +19,7 @@ from probattn.particles import (
     MarginalRBF,
     MedianRBF,
     ParticleKernel,
+    SlicedRBF,
     head_slices,
 )
 from probattn.sites.checks import check_choice, check_integer, check_number
@@ -29,7 +31,9 @@ RECORD = "_probattn_heads"
 Sampler = Literal["svgd", "spos", "sgld"]
 Projection = Literal["query", "key", "value"]
 Words = Literal["all", "first", "last", "encoder", "decoder", "cross"]
-KernelName = Literal["median_rbf", "marginal_rbf", "inverse_multiquadric", "linear", "cosine", "identity"]
+KernelName = Literal[
+    "median_rbf", "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine", "identity"
+]
 
 _KERNELS: dict[str, Any] = {
     "median_rbf": MedianRBF,
@@ -62,9 +66,10 @@ class RepulsiveAttention:
         attention: "all", "self" or "cross", the kind of calls; None leaves it to ``convert``.
         step_size: epsilon > 0.
         repulsion: a >= 0; unused by "sgld".
-        kernel: "median_rbf" (the paper's), "marginal_rbf", "inverse_multiquadric", "linear", "cosine", or "identity",
-            which couples no heads; see :mod:`probattn.particles`.
-        bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "cosine" and "identity".
+        kernel: "median_rbf" (the paper's), "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine",
+            or "identity", which couples no heads; see :mod:`probattn.particles`.
+        bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
+            "identity".
         prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
         inverse_temperature: b > 0 of "spos" and "sgld"; None for the number of training data, with which the noise is
             that of the posterior itself.
@@ -98,7 +103,7 @@ class RepulsiveAttention:
         for name in ("bandwidth", "inverse_temperature"):
             if getattr(self, name) is not None:
                 check_number(OWNER, name, getattr(self, name), positive=True)
-        if self.bandwidth is not None and self.kernel in _PLAIN_KERNELS:
+        if self.bandwidth is not None and self.kernel not in _KERNELS:
             raise ValueError(f"{OWNER}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
         if isinstance(self.prior, str):
             check_choice(OWNER, "prior", self.prior, Literal["uniform"])
@@ -137,8 +142,10 @@ class RepulsiveAttention:
         """Whether heads act on each other, so that one alone would have nobody to repel."""
         return self.sampler != "sgld" and self.repulsion > 0 and self.kernel != "identity"
 
-    def build_kernel(self) -> ParticleKernel:
-        """The kernel that the options name."""
+    def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
+        """The kernel that the options name; ``generator`` gives a sliced one its directions."""
+        if self.kernel == "sliced_rbf":
+            return SlicedRBF(generator=generator)
         plain = _PLAIN_KERNELS.get(self.kernel)
         kernel: ParticleKernel = _KERNELS[self.kernel](bandwidth=self.bandwidth) if plain is None else plain()
         return kernel

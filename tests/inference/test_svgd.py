@@ -140,9 +140,9 @@ def test_it_repels_with_all_methods_at_once(bert):
     assert set(named) == set(repulsive_heads(net)) and all(len(heads.shape) == 2 for heads in named.values())
 
 
-@pytest.mark.parametrize("sampler", ["svgd", "spos"])
-def test_a_run_that_is_resumed_is_the_uninterrupted_one(bert, tmp_path, sampler):
-    method = RepulsiveAttention(sampler, inverse_temperature=1e6)
+@pytest.mark.parametrize(("sampler", "kernel"), [("svgd", "sliced_rbf"), ("spos", "median_rbf")])
+def test_a_run_that_is_resumed_is_the_uninterrupted_one(bert, tmp_path, sampler, kernel):
+    method = RepulsiveAttention(sampler, kernel=kernel, inverse_temperature=1e6)
     whole = network(bert, method)
     driver(SVGDDriver, whole).fit(data(), steps=4)
     options = {"folder": tmp_path / "run", "checkpoint_every": 1, "keep_last": 9}

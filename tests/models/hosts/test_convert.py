@@ -281,3 +281,17 @@ def test_grouped_heads_are_listed(by_name):
     assert calls[0].chain != calls[1].chain  # with a cache the near layer keeps fewer keys
     windows = [call.shape[0] for call in inspect(by_name["swin"].network())]
     assert windows == [16, 16, 4, 4]
+
+
+def test_layer_numbers_are_those_of_the_network(families):
+    family = next(family for family in families.FAMILIES if family.name == "bert")
+    net = convert(family.network(), BayesianAttention(), layers=[1])
+    (only,) = inspect(net)
+    assert list(inspect(net, layers=[1])) == list(inspect(net, layers=[-1])) == [only]
+    assert list(inspect(net, layers="first")) == [only]  # words are about what was converted
+    with pytest.raises(
+        ValueError, match=r"layers=\[0\]: convert left the attention of these layers as it was"
+    ):
+        inspect(net, layers=[0])
+    with pytest.raises(ValueError, match=r"expected numbers from -2 to 1"):
+        inspect(net, layers=[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 import torch
 from scipy.special import expit
 from torch import nn
@@ -88,3 +89,19 @@ def test_the_game_brings_two_clouds_together():
         adversarial(cloud, cloud + shift, discriminator=discriminator).sum().backward()
         optimizer.step()
     assert shift.norm() < 0.1
+
+
+def test_a_discriminator_of_the_wrong_shape_is_refused():
+    query, key = torch.randn(2, 2, 3, 4, 8)
+    message = r"adversarial: expected the discriminator to give logits \[2, 3, 8\], got \[2, 3, 8, 1\]"
+    with pytest.raises(ValueError, match=message):
+        adversarial(query, key, discriminator=torch.nn.Linear(8, 1))
+
+
+def test_empty_sets_have_a_gradient_of_0():
+    query = torch.randn(2, 3, 0, 8, requires_grad=True)
+    key = torch.randn(2, 3, 4, 8, requires_grad=True)
+    found = adversarial(query, key, discriminator=Discriminator(8))
+    assert found.shape == (2, 3) and found.eq(0).all()
+    found.sum().backward()
+    assert key.grad.eq(0).all()

@@ -233,7 +233,8 @@ def test_a_large_set_is_thinned_by_numbers_of_its_own():
     assert factor.draws == 3 and not torch.equal(values[0], values[1])
     factor.draws.fill_(1)
     assert torch.equal(log_factor(factor, query, key), values[1])
-    again = [log_factor(factor.eval(), query, key) for _ in range(2)]
+    with torch.no_grad():
+        again = [log_factor(factor, query, key) for _ in range(2)]
     assert torch.equal(*again) and factor.draws == 2
     small = AlignmentAttention("mmd", max_tokens=6, bandwidth=2.0).build(2, 4)
     everything = AlignmentAttention("mmd", bandwidth=2.0).build(2, 4)
@@ -301,3 +302,14 @@ def test_the_papers_settings():
     paper = AlignmentAttention.paper("ot", weight=0.1)
     assert (paper.debias, paper.weight, paper.reduction, paper.epsilon) == (False, 0.1, "sum", 0.01)
     assert AlignmentAttention.paper() == AlignmentAttention(sweeps=100, debias=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cast_network_keeps_its_factor_in_float32(method, dtype):
+    factor = AlignmentAttention(method).build(2, 4).to(dtype)
+    assert all(tensor.dtype != dtype for tensor in (*factor.parameters(), *factor.buffers()))
+    query, key = (tensor.detach().to(dtype).requires_grad_() for tensor in tokens())
+    log_factor(factor, query, key).sum().backward()
+    assert query.grad.isfinite().all() and key.grad.isfinite().all()
+    assert all(tensor.dtype == torch.float64 for tensor in factor.double().parameters())

@@ -132,16 +132,24 @@ def test_the_path_rises_once_for_draws_that_begin_alike():
         risen.append(rows)
         return UpwardOutputs(torch.zeros(rows))
 
+    def ask(scores, position, draws):
+        if position == 0:
+            chain.begin(scores, None)
+        return shared.outputs(chain, position, draws, rise)
+
     alike = torch.rand(2, 1, 3, 3).repeat(3, 1, 1, 1)
-    first = shared.outputs(chain, 0, alike, 3, rise)
-    assert shared.outputs(chain, 1, torch.rand_like(alike), 3, rise) is not first
-    assert shared.outputs(chain, 0, alike[:2], 1, rise) is first  # the next pass, with fewer draws
-    assert shared.outputs(chain, 1, alike[2:4], 1, rise).concentration.shape == (2,)
+    first = ask(alike, 0, 3)
+    assert ask(alike, 1, 3) is not first
+    assert ask(alike[:2], 0, 1) is first  # the next pass, with fewer draws
+    assert ask(alike[:2], 1, 1).concentration.shape == (2,)
     assert risen == [2, 2]
     other = alike.clone()
     other[3] += 1  # draws that differ share nothing
-    shared.outputs(chain, 0, other, 3, rise)
-    shared.outputs(chain, 1, other, 3, rise)
+    ask(other, 0, 3)
+    ask(other, 1, 3)
     assert risen == [2, 2, 6, 6]
-    shared.outputs(chain, 0, other[:2] + 1, 1, rise)  # another batch
+    ask(other[:2] + 1, 0, 1)  # another batch
     assert risen == [2, 2, 6, 6, 2]
+    chain.begin(other[:2] + 2, None)  # a pass whose first call asks nothing
+    ask(other[:2], 1, 1)
+    assert risen == [2, 2, 6, 6, 2, 2]

@@ -19,6 +19,7 @@ from probattn.particles import CosineKernel, InverseMultiquadric, MedianRBF
         ({"kernel": "rbf"}, r"kernel: expected one of 'median_rbf', .*, got 'rbf'"),
         ({"bandwidth": 0.0}, r"bandwidth: expected a number > 0, got 0\.0"),
         ({"bandwidth": 1.0, "kernel": "cosine"}, r"bandwidth: the kernel 'cosine' has none; leave it out"),
+        ({"bandwidth": 1.0, "kernel": "sliced_rbf"}, r"bandwidth: the kernel 'sliced_rbf' has none; .*"),
         ({"prior": "normal"}, r"prior: expected one of 'uniform', got 'normal'"),
         ({"prior": 0.0}, r"prior: expected a number > 0, got 0\.0"),
         ({"inverse_temperature": 0}, r"inverse_temperature: expected a number > 0, got 0"),
