@@ -195,7 +195,7 @@ def _description(source: Path) -> dict[str, Any]:
         raise StoredNetworkError(f"{file}: corrupt ({error})") from error
     if found[0] not in FORMATS:
         raise StoredNetworkError(
-            f"{file}: expected format {' or '.join(map(str, FORMATS))}, got {found[0]!r}; another version wrote it"
+            f"{file}: expected a format from {FORMATS[0]} to {FORMATS[-1]}, got {found[0]!r}; another version wrote it"
         )
     return dict(described)
 

@@ -226,7 +226,12 @@ def test_training_it_undriven_is_refused(families, bert):
             [AlignmentAttention(), AlignmentAttention("ot")],
             {},
         ),
-        (TypeError, "expected BayesianAttention or AlignmentAttention, got type", [AlignmentAttention], {}),
+        (
+            TypeError,
+            "expected one of BayesianAttention, AlignmentAttention, RepulsiveAttention, got type",
+            [AlignmentAttention],
+            {},
+        ),
         (ValueError, "layers: expected numbers from -2 to 1", [AlignmentAttention(layers=[7])], {}),
         (ValueError, "no attention call", [AlignmentAttention(attention="cross")], {}),
     ],

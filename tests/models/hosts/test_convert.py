@@ -67,7 +67,11 @@ def test_a_refusal_leaves_the_network_as_it_was(families, by_name):
     refused = [
         (TypeError, "expected an attention method", ()),
         (TypeError, "expected one BayesianAttention, got 2", (BayesianAttention(), BayesianAttention())),
-        (TypeError, "expected BayesianAttention or AlignmentAttention, got str", ("weibull",)),
+        (
+            TypeError,
+            "expected one of BayesianAttention, AlignmentAttention, RepulsiveAttention, got str",
+            ("weibull",),
+        ),
         (ValueError, "decoder.*see the future; use upward='heads'", (families.POSITIONS,)),
     ]
     for error, message, methods in refused:
