@@ -230,10 +230,15 @@ class _Collector:
     def results(self) -> tuple[dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]:
         if self.wanted is None:
             return None, None, None
+        found = self.moments if self.streaming else self.draws
+        order = (
+            list(found) if self.wanted == "all" else list(self.wanted)
+        )  # that of the pass, or as asked for
         if not self.streaming:
-            return {name: torch.cat(parts) for name, parts in self.draws.items()}, None, None
-        mean = {name: moment[1] for name, moment in self.moments.items()}
-        std = {name: (m2 / max(count - 1, 1)).sqrt() for name, (count, _, m2) in self.moments.items()}
+            return {name: torch.cat(self.draws[name]) for name in order}, None, None
+        moments = {name: self.moments[name] for name in order}
+        mean = {name: moment[1] for name, moment in moments.items()}
+        std = {name: (m2 / max(count - 1, 1)).sqrt() for name, (count, _, m2) in moments.items()}
         return None, mean, std
 
 

@@ -54,6 +54,9 @@ def test_two_calls_of_one_name_are_refused():
 
 def test_one_site_may_be_named_alone_and_a_plain_model_has_none():
     assert list(posterior_predict(Twice("a", "b"), X, 2, attention="b").attention) == ["b"]
+    assert list(posterior_predict(Twice("a", "b"), X, 2, attention=["b", "a"]).attention) == ["b", "a"]
+    streamed = posterior_predict(Twice("a", "b"), X, 2, attention=["b", "a"], streaming=True)
+    assert list(streamed.attention_mean) == list(streamed.attention_std) == ["b", "a"]
     with pytest.raises(ValueError, match="no attention site 'c'; the model has a, b"):
         posterior_predict(Twice("a", "b"), X, 2, attention="c")
     with pytest.raises(ValueError, match="the model has no attention site; convert the network first"):
