@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,19 +21,23 @@ TEXTS_PER_PASS = 16
 
 
 class Tokens(Protocol):
-    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a call, and which are real, ``[B, T]`` and ``[B, S]``."""
+    """Queries and keys of an attention call, and which of them are real."""
 
     @property
-    def query(self) -> Tensor: ...  # noqa: D102 - see the class
+    def query(self) -> Tensor:
+        """``[B, H, T, D]``."""
 
     @property
-    def key(self) -> Tensor: ...  # noqa: D102
+    def key(self) -> Tensor:
+        """``[B, H, S, D]``."""
 
     @property
-    def query_valid(self) -> Tensor: ...  # noqa: D102
+    def query_valid(self) -> Tensor:
+        """Bool ``[B, T]``, True for a real token."""
 
     @property
-    def key_valid(self) -> Tensor: ...  # noqa: D102
+    def key_valid(self) -> Tensor:
+        """Bool ``[B, S]``, True for a real token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +224,8 @@ def site_alignments(
         found = head_distances(sample, bandwidths[name])
         numbers = {name: tuple(value.tolist()) for name, value in vars(found).items()}
         auc = {
-            name: () if any(map(_is_nan, numbers[name])) else numbers[name] for name in ("auc", "auc_centred")
+            name: () if any(map(math.isnan, numbers[name])) else numbers[name]
+            for name in ("auc", "auc_centred")
         }
         records.append(
             SiteAlignment(
@@ -227,7 +233,3 @@ def site_alignments(
             )
         )
     return tuple(records)
-
-
-def _is_nan(value: float) -> bool:
-    return value != value  # noqa: PLR0124 - what NaN alone does

@@ -50,8 +50,8 @@ class Plan:
     calls: AttentionCalls
     latent: AttentionCalls
     aligned: AttentionCalls
-    repulsive: RepulsiveAttention | None = None
-    repelled: AttentionCalls = AttentionCalls()  # noqa: RUF009 - a tuple
+    repulsive: RepulsiveAttention | None
+    repelled: AttentionCalls
 
     @property
     def hosted(self) -> AttentionCalls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
@@ -29,6 +29,7 @@ from probattn.inference.report import (
     write_results,
 )
 from probattn.models import inspect as inspect_network
+from probattn.models.hosts.selection import Kind, Layers
 from probattn.recipes import AnyRecipe, GraphRecipe, NetworkRecipe, Recipe, load_any_recipe, load_recipe
 
 RESULTS = "metrics.json"
@@ -154,7 +155,9 @@ def inspect(
     chosen = layers if layers in {"all", "first", "last"} else [_number(part) for part in layers.split(",")]
     net = load_any(NetworkRecipe(name=model))
     try:
-        calls = inspect_network(net, layers=chosen, attention=attention)  # type: ignore[arg-type]  # inspect refuses other words
+        calls = inspect_network(
+            net, layers=cast(Layers, chosen), attention=cast(Kind, attention)
+        )  # or it refuses
     except (TypeError, ValueError) as error:
         raise CommandError(one_line(error)) from error
     typer.echo(str(calls))

@@ -66,14 +66,10 @@ def predictions_table(examples: list[Example]) -> Table:
     """Label, probability and spread of single texts."""
     table = Table()
     paired = any(example.pair is not None for example in examples)
-    for heading, justify in (
-        ("text", "left"),
-        *([("second text", "left")] if paired else []),
-        ("label", "left"),
-        ("probability", "right"),
-        ("spread", "right"),
-    ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]  # rich names the type of justify privately
+    for heading in ("text", *(["second text"] if paired else []), "label"):
+        table.add_column(heading)
+    for heading in ("probability", "spread"):
+        table.add_column(heading, justify="right")
     for example in examples:
         texts = [example.text, example.pair or ""] if paired else [example.text]
         table.add_row(*texts, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}")

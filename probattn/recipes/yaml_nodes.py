@@ -33,8 +33,6 @@ _SCALARS = (
 class RecipeLoader(yaml.SafeLoader):
     """Reads the scalars of YAML 1.2 and no aliases."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML reads a class attribute has it
-
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         """Composes a node, refusing aliases: a recipe says everything where it stands."""
         if self.check_event(AliasEvent):
@@ -52,6 +50,7 @@ class RecipeDumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
+RecipeLoader.yaml_implicit_resolvers = {}  # none of YAML 1.1
 for _tag, _pattern, _first in _SCALARS:
     RecipeLoader.add_implicit_resolver(_tag, _pattern, list(_first))
     RecipeDumper.add_implicit_resolver(_tag, _pattern, list(_first))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import pyro
@@ -47,9 +47,9 @@ class DeferredFactor(Unit):
             return self
         return DeferredFactor(lambda: self.log_factor.expand(shape), shape)
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 - Pyro's signature
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """The value without content that a factor has, of shape ``[*sample_shape, *batch_shape, 0]``."""
-        return torch.empty(sample_shape + self.shape())
+        return torch.empty(torch.Size(sample_shape) + self.shape())
 
 
 def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:

@@ -42,7 +42,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch's constructor
+    # PLR0913, PLR0917: these are the arguments of torch.nn.MultiheadAttention, in its order, so that it can be replaced
+    # where it stands.
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         embed_dim: int,
         num_heads: int,

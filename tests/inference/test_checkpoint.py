@@ -29,6 +29,13 @@ from probattn.inference.checkpoint import (
     verify_checkpoint,
 )
 
+# A disk that is really full is a small one of the test's own, and only root may mount that.
+needs_mount = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs the right to mount a small disk"
+)
+# The killed saves run in forked children, and Windows has neither fork nor SIGKILL.
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+
 
 def parts(value: float = 1.0) -> dict[str, Any]:
     weight = torch.full((50, 40), value)
@@ -189,9 +196,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(
     assert float(store.load(1).parts["model"]["w"][0, 0]) == 1.0
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs the right to mount a small disk"
-)
+@needs_mount
 def test_a_really_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
     command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(tmp_path)]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
@@ -218,7 +223,7 @@ def fill(store: CheckpointStore) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+@needs_fork
 def test_killed_at_any_file_operation_a_save_leaves_complete_checkpoints_only(tmp_path: Path) -> None:
     """The program verifies every folder with a checkpoint's name after each kill."""
     program = Path(__file__).parent / "programs" / "crash.py"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from children import fork, wait
 
 from probattn.inference.checkpoint import CheckpointStore, verify_checkpoint
 
@@ -27,22 +28,18 @@ def save(folder: Path, step: int) -> None:
 
 def save_and_die(folder: Path, step: int, moment: int) -> int:
     """Saves in a child that SIGKILL ends before its file operation number ``moment``; its exit status."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    count = itertools.count()
 
-    def die(event: str, _: tuple[Any, ...]) -> None:
-        if event.startswith(OPERATIONS) and event != "os.kill" and next(count) == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def work() -> None:
+        count = itertools.count()
 
-    sys.addaudithook(die)
-    status = 1
-    try:
+        def die(event: str, _: tuple[Any, ...]) -> None:
+            if event.startswith(OPERATIONS) and event != "os.kill" and next(count) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(die)
         save(folder, step)
-        status = 0
-    finally:
-        os._exit(status)
+
+    return wait(fork(work))
 
 
 def main(root: Path) -> None:

@@ -11,33 +11,14 @@ import random
 import signal
 import sys
 import time
-import traceback
+from functools import partial
 from pathlib import Path
 
-from tiny import run_that_can_be_killed, tiny_data, tiny_driver  # type: ignore[import-not-found]  # beside this file
+from children import fork, wait
+from tiny import run_that_can_be_killed, tiny_data, tiny_driver
 
 from probattn.inference.checkpoint import verify_checkpoint
 from probattn.inference.records import read_records
-
-
-def start(folder: Path, steps: int) -> int:
-    """Forks: everything is imported, so a child is at work in milliseconds."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            run_that_can_be_killed(folder, steps)
-            status = 0
-        except Exception:  # noqa: BLE001  # a child ends here, whatever failed
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    return child
-
-
-def wait(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def check_files(folder: Path) -> None:
@@ -51,12 +32,12 @@ def main(folder: Path, kills: int, seed: int, steps: int) -> None:
     draw = random.Random(seed)
     tiny_driver().fit(tiny_data(), steps=1)  # what torch imports on first use, children need not
     begun = time.monotonic()
-    if wait(start(folder / "whole", steps)) != 0:
+    if wait(fork(partial(run_that_can_be_killed, folder / "whole", steps))) != 0:
         raise SystemExit("the uninterrupted run failed")
     duration = time.monotonic() - begun
     run, killed, resumed_from = 0, 0, []
     while killed < kills:
-        child = start(folder / f"run-{run}", steps)
+        child = fork(partial(run_that_can_be_killed, folder / f"run-{run}", steps))
         time.sleep(draw.uniform(0, duration))
         os.kill(child, signal.SIGKILL)
         status = wait(child)
@@ -70,7 +51,7 @@ def main(folder: Path, kills: int, seed: int, steps: int) -> None:
         else:
             killed += 1
             resumed_from.append(newest)
-    if wait(start(folder / f"run-{run}", steps)) != 0:
+    if wait(fork(partial(run_that_can_be_killed, folder / f"run-{run}", steps))) != 0:
         raise SystemExit("the last resumed run failed")
     print(json.dumps({"runs": run + 1, "killed": killed, "resumed_from": resumed_from}))
 

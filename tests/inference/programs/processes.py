@@ -12,14 +12,15 @@ import math
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed
-from tiny import tiny_data, tiny_driver, tiny_model  # type: ignore[import-not-found]  # beside this file
+from children import fork, wait
+from tiny import tiny_data, tiny_driver, tiny_model
 from torch import Tensor, nn
 
 from probattn.inference import durable
@@ -111,13 +112,11 @@ def full_disk(folder: Path) -> Any:
             raise self.error
         return write(self, data)
 
-    durable.DigestingFile.write = limited  # type: ignore[method-assign]  # a disk that is full, in this process
     try:
-        tiny_driver(folder=folder, batch_size=2, checkpoint_every=2).fit(tiny_data(12), steps=6)
+        with patch.object(durable.DigestingFile, "write", limited):
+            tiny_driver(folder=folder, batch_size=2, checkpoint_every=2).fit(tiny_data(12), steps=6)
     except RuntimeError as error:
         return {"error": str(error), "left": sorted(path.name for path in (folder / "checkpoints").iterdir())}
-    finally:
-        durable.DigestingFile.write = write  # type: ignore[method-assign]  # as above
     return {"error": None}
 
 
@@ -138,26 +137,18 @@ def play(rank: int, folder: Path) -> None:
 
 
 def start(rank: int, port: int, folder: Path) -> int:
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.environ |= {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(RANKS),
-                "LOCAL_WORLD_SIZE": str(RANKS),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
-            play(rank, folder)
-            status = 0
-        except Exception:  # noqa: BLE001  # a child ends here, whatever failed
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    return child
+    def work() -> None:
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(RANKS),
+            "LOCAL_WORLD_SIZE": str(RANKS),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        play(rank, folder)
+
+    return fork(work)
 
 
 def free_port() -> int:
@@ -170,4 +161,4 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     number = free_port()
     children = [start(rank, number, target) for rank in range(RANKS)]
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+    sys.exit(max(wait(child) for child in children))

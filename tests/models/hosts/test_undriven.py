@@ -102,10 +102,13 @@ def test_a_cache_gives_the_posterior_of_the_whole_sequence(families, family):
     net, inputs = convert(family.network(), families.FULL), family.inputs()
     if family.pair:
         words, kept = inputs.pop("decoder_input_ids"), inputs | {"decoder_attention_mask": None}
-        feed = lambda part: kept | {"decoder_input_ids": part}  # noqa: E731 - short
+        name = "decoder_input_ids"
     else:
-        words = inputs["input_ids"]
-        feed = lambda part: {"input_ids": part}  # noqa: E731 - short
+        words, kept, name = inputs["input_ids"], {}, "input_ids"
+
+    def feed(part):
+        return kept | {name: part}
+
     whole = families.forward(net, feed(words))
     cache, steps = None, []
     for place in range(words.shape[1]):

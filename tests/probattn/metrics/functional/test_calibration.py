@@ -186,4 +186,4 @@ def test_number_of_bins_is_checked(n_bins: Any) -> None:
 
 def test_norm_is_checked() -> None:
     with pytest.raises(ValueError, match=r"norm: expected one of.*'l3'"):
-        calibration_error(torch.tensor([[0.4, 0.6]]), torch.tensor([1]), norm="l3")  # type: ignore[arg-type]  # tested
+        calibration_error(torch.tensor([[0.4, 0.6]]), torch.tensor([1]), norm="l3")

@@ -125,12 +125,12 @@ def test_bounds_and_decomposition(logits: np.ndarray) -> None:
 def test_choice_by_name(kind: str, function: object) -> None:
     preds = torch.tensor(DRAWS)
     assert callable(function)
-    assert uncertainty(preds, kind).equal(function(preds))  # type: ignore[arg-type]  # a Literal
+    assert uncertainty(preds, kind).equal(function(preds))
 
 
 def test_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"uncertainty: expected one of.*'variance'"):
-        uncertainty(torch.tensor(DRAWS), "variance")  # type: ignore[arg-type]  # what is tested
+        uncertainty(torch.tensor(DRAWS), "variance")
 
 
 def test_mutual_information_needs_draws() -> None:

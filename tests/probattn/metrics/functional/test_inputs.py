@@ -55,7 +55,7 @@ def test_computing_type(given: torch.dtype) -> None:
 )
 def test_wrong_values_are_refused(preds: list[object], inputs: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        draw_probabilities(torch.tensor(preds), inputs=inputs)  # type: ignore[arg-type]  # what is tested
+        draw_probabilities(torch.tensor(preds), inputs=inputs)
 
 
 def test_no_draw_is_refused() -> None:

@@ -39,7 +39,7 @@ def test_against_sklearn(inside: list[float], outside: list[float], tpr: float) 
     )
     for positive in ("out_of_domain", "in_domain"):
         expected = sklearn_fpr(inside, outside, tpr, positive)
-        got = ood_fpr(in_domain, out, tpr=tpr, positive=positive).item()  # type: ignore[arg-type]  # a Literal
+        got = ood_fpr(in_domain, out, tpr=tpr, positive=positive).item()
         assert got == pytest.approx(expected, abs=1e-6)
 
 
@@ -124,6 +124,6 @@ def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"tpr: expected a rate in \(0, 1\], got 95"):
         ood_fpr(good, good, tpr=95)
     with pytest.raises(ValueError, match="positive: expected one of"):
-        ood_fpr(good, good, positive="out")  # type: ignore[arg-type]  # what is tested
+        ood_fpr(good, good, positive="out")
     with pytest.raises(ValueError, match="at least 2 classes"):
         entropy_grid(1)
