@@ -1,10 +1,11 @@
-"""mkdocs hook: `<!-- benchmark -->` in a page becomes the tables of docs/data/benchmark.json."""
+"""Tables of docs/data/benchmark.json, which `make bench` writes (tests/benchmarks/attention.py)."""
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-MARK = "<!-- benchmark -->"
+from measured_tables.markdown import table
+
+SOURCE = "make bench"
 TITLES = {
     "train": "Training step",
     "expectation": "Posterior expectation",
@@ -12,22 +13,11 @@ TITLES = {
     "site-train": "Training step, the site alone",
     "site-expectation": "Expectation, the site alone",
 }
-COLUMNS = "seconds | ratio | quartiles | range | peak MiB | parameters added | bar"
-UNMEASURED = "*No figures from an idle machine are in this version; `make bench` gives those of yours.*"
+COLUMNS = ["seconds", "ratio", "quartiles", "range", "peak MiB", "parameters added", "bar"]
 
 
-def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """Puts the tables in the place of the mark."""
-    if MARK not in markdown:
-        return markdown
-    path = Path(config["docs_dir"]) / "data" / "benchmark.json"
-    return markdown.replace(
-        MARK, tables(json.loads(path.read_text("utf-8"))) if path.exists() else UNMEASURED
-    )
-
-
-def tables(content: dict[str, Any]) -> str:
-    """The file of `tests/benchmarks/attention.py` as Markdown."""
+def tables(content: Mapping[str, Any]) -> str:
+    """The setting, then a table for each kind of pass that was timed."""
     shape, machine = content["shape"], content["machine"]
     setting = (
         f"{shape['layers']} layers of {shape['hidden']}, {shape['heads']} heads, batches of {shape['batch']} x "
@@ -38,15 +28,13 @@ def tables(content: dict[str, Any]) -> str:
     for kind, title in TITLES.items():
         rows = [_row(result) for result in content["results"] if result["kind"] == kind]
         if rows:
-            parts.append(
-                "\n".join((f"| {title} | {COLUMNS} |", f"|---{'|---' * COLUMNS.count('|')}|---|", *rows))
-            )
+            parts.append(table([title, *COLUMNS], rows))
     return "\n\n".join(parts)
 
 
-def _row(result: dict[str, Any]) -> str:
+def _row(result: Mapping[str, Any]) -> list[str]:
     ratio, bar, peak, added = (result[name] for name in ("ratio", "bar", "peak_mib", "parameters"))
-    cells = [
+    return [
         result["variant"],
         f"{result['seconds']:.3g}",
         f"**{ratio['median']:.2f}**",
@@ -55,4 +43,3 @@ def _row(result: dict[str, Any]) -> str:
         "" if added is None else f"{added:.2%}",
         "" if bar is None else f"{bar}: {'met' if result['passed'] else 'missed'}",
     ]
-    return f"| {' | '.join(cells)} |"

@@ -1,15 +1,14 @@
-"""mkdocs hook: `<!-- graphs -->` in a page becomes the tables of docs/data/graphs.json."""
+"""Tables of docs/data/graphs.json, which `tests/benchmarks/graph_study.py` writes."""
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
-MARK = "<!-- graphs -->"
-UNMEASURED = "*No figures are in this version; `tests/benchmarks/graph_study.py` makes them.*"
+from measured_tables.markdown import interval, table
+
+SOURCE = "tests/benchmarks/graph_study.py"
 BASELINE = "deterministic"
 NAMES = {
     "deterministic": "deterministic",
@@ -25,18 +24,8 @@ LATENT = ("bam", "babn")
 Run = Mapping[str, Any]
 
 
-def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """Puts the tables in the place of the mark."""
-    if MARK not in markdown:
-        return markdown
-    path = Path(config["docs_dir"]) / "data" / "graphs.json"
-    return markdown.replace(
-        MARK, tables(json.loads(path.read_text("utf-8"))) if path.exists() else UNMEASURED
-    )
-
-
 def tables(content: Mapping[str, Any]) -> str:
-    """The file of `tests/benchmarks/graph_study.py` as Markdown: two tables a graph."""
+    """Two tables a graph: accuracies, and what the layers do."""
     parts = []
     for graph in sorted({run["graph"] for run in content["runs"]}):
         by_variant = {
@@ -53,10 +42,6 @@ def tables(content: Mapping[str, Any]) -> str:
 
 
 def _accuracies(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
-    head = (
-        f"| {graph.capitalize()} | test accuracy | sd | difference, paired | NLL | updates | seeds |\n"
-        "|---|---|---|---|---|---|---|"
-    )
     rows = []
     for variant, runs in found.items():
         key = "draws_" if variant in LATENT else "test_"
@@ -67,21 +52,18 @@ def _accuracies(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
             NAMES[variant],
             f"**{statistics.fmean(accuracy.values()):.2f}**",
             f"{statistics.stdev(accuracy.values()):.2f}" if len(accuracy) > 1 else "",
-            "" if variant == BASELINE else interval(gaps),
+            "" if variant == BASELINE else interval(student(gaps), "+.2f"),
             f"{_mean(runs, f'{key}nll'):.3f}",
             f"{_mean(runs, 'steps'):.0f}",
             f"{len(runs)}",
         ]
-        rows.append(_row(cells))
-    return "\n".join((head, *rows))
+        rows.append(cells)
+    head = [graph.capitalize(), "test accuracy", "sd", "difference, paired", "NLL", "updates", "seeds"]
+    return table(head, rows)
 
 
 def _looks(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
     """Distance from uniform and norms, of the hidden and the output layer."""
-    head = (
-        f"| {graph.capitalize()}: hidden, output | from uniform | query norm | key norm | value norm |\n"
-        "|---|---|---|---|---|"
-    )
     rows = []
     for variant, runs in found.items():
         cells = [NAMES[variant]]
@@ -92,24 +74,21 @@ def _looks(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
             cells.append(
                 ", ".join(f"{100 * value:.1f}%" if "uniform" in name else f"{value:.2f}" for value in layers)
             )
-        rows.append(_row(cells))
-    return "\n".join((head, *rows))
+        rows.append(cells)
+    head = [f"{graph.capitalize()}: hidden, output", "from uniform", "query norm", "key norm", "value norm"]
+    return table(head, rows)
 
 
-def interval(gaps: Sequence[float]) -> str:
-    """Mean with its 95% interval of Student's t, in points; the mean alone of a single gap."""
+def student(gaps: Sequence[float]) -> dict[str, float | None] | None:
+    """Mean with its 95% interval of Student's t; the mean alone of a single gap."""
     if not gaps:
-        return ""
+        return None
     mean = statistics.fmean(gaps)
     if len(gaps) < 2:
-        return f"{mean:+.2f}"
+        return {"mean": mean, "low": None, "high": None}
     half = float(stats.t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def _mean(runs: Mapping[int, Run], name: str) -> float:
     return statistics.fmean(run[name] for run in runs.values())
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,1 @@
+"""Tables of the documentation: a module for each file in docs/data."""

@@ -1,0 +1,20 @@
+"""What all tables are written with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def interval(found: Mapping[str, Any] | None, form: str, *, scale: float = 1.0, strong: bool = False) -> str:
+    """`mean [low, high]` of `scale` times a figure; the mean alone where it has no bounds, nothing without a figure."""
+    if found is None:
+        return ""
+    mean, low, high = (
+        None if found[name] is None else format(scale * found[name], form) for name in ("mean", "low", "high")
+    )
+    words = f"**{mean}**" if strong else f"{mean}"
+    return words if low is None else f"{words} [{low}, {high}]"

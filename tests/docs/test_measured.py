@@ -1,0 +1,62 @@
+"""Marks of pages become the tables of what was measured."""
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from mkdocs.exceptions import PluginError
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="concepts/page.md"))
+
+
+@pytest.fixture
+def measured(load) -> ModuleType:
+    return load("measured")
+
+
+def shown(measured: ModuleType, markdown: str, docs: Path) -> str:
+    return measured.on_page_markdown(markdown, page=PAGE, config={"docs_dir": str(docs)}, files=None)
+
+
+def test_every_mark_becomes_the_tables_of_its_file(measured, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "data" / f"{name}.json").write_text(f'{{"value": "of {name}"}}')
+    tables = SimpleNamespace(SOURCE="make it", tables=lambda content: f"tables {content['value']}")
+    monkeypatch.setattr(measured, "TABLES", {"one": tables, "two": tables})
+    page = shown(measured, "before\n\n<!-- one -->\n\nbetween\n\n<!-- two -->\n\nafter", tmp_path)
+    assert page == "before\n\ntables of one\n\nbetween\n\ntables of two\n\nafter"
+
+
+def test_a_page_says_that_its_figures_are_not_there(measured, tmp_path):
+    for name, module in measured.TABLES.items():
+        page = shown(measured, f"<!-- {name} -->", tmp_path)
+        assert page == f"*No figures are in this version; `{module.SOURCE}` makes them.*"
+
+
+def test_a_file_without_a_figure_of_its_tables_fails_the_build(measured, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "graphs.json").write_text('{"runs": [{"graph": "cora"}]}')
+    with pytest.raises(PluginError, match=r"concepts/page\.md: docs/data/graphs\.json has no 'variant'"):
+        shown(measured, "<!-- graphs -->", tmp_path)
+
+
+def test_an_unknown_mark_fails_the_build(measured, tmp_path):
+    with pytest.raises(
+        PluginError, match=r"concepts/page\.md: expected the name of tables in <!-- grahps -->, one of align"
+    ):
+        shown(measured, "text\n\n<!-- grahps -->\n", tmp_path)
+
+
+def test_other_comments_and_pages_stay(measured, tmp_path):
+    text = "text <!-- graphs --> in a line\n\n<!-- a remark -->\n\n    <!-- graphs -->\n"
+    assert shown(measured, text, tmp_path) == text
+
+
+def test_every_table_has_a_page_and_the_figures_of_this_version(measured):
+    pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
+    for name in measured.TABLES:
+        (page,) = (text for text in pages if f"\n<!-- {name} -->\n" in text)
+        found = shown(measured, page, DOCS)
+        assert ("|---|" in found.replace(" ", "")) == (DOCS / "data" / f"{name}.json").exists()
