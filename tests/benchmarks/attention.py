@@ -1,4 +1,4 @@
-"""Times attention, deterministic against Bayesian and aligned: `make bench`.
+"""Times attention, deterministic against Bayesian, aligned and repulsive: `make bench`.
 
 The variants take turns within every round, so that a machine whose speed drifts treats them alike, and each time is
 divided by that of eager attention in the same round. A training step is forward, backward and `zero_grad`, in training
@@ -30,12 +30,14 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from probattn import AlignmentAttention, AttentionMask, BayesianAttention
-from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn import AlignmentAttention, AttentionMask, BayesianAttention, RepulsiveAttention
+from probattn.inference import AttentionELBO, AttentionGuide, HeadParticles, posterior_predict
 from probattn.models import Classifier, convert
 
 Step = Callable[[], Any]
 DRAWS = 20
+TRAINING_ROWS = 10_000
+"""Data that the heads' posterior is thought to have; the time does not depend on it."""
 QUIET = 0.5
 """Load average above which a measurement is not to be trusted."""
 
@@ -66,6 +68,10 @@ ALIGNED: dict[str, AlignmentAttention] = {
     "aligned, OT": AlignmentAttention("ot"),
     "aligned, MMD": AlignmentAttention("mmd"),
 }
+REPULSIVE: dict[str, RepulsiveAttention] = {
+    "repulsive": RepulsiveAttention(),
+    "repulsive, first layer": RepulsiveAttention(layers="first"),
+}
 PLAIN = ("eager", "sdpa")
 KINDS = {
     "train": "training step",
@@ -75,7 +81,7 @@ KINDS = {
     "site-expectation": "expectation of the site alone",
 }
 VARIANTS = {
-    "train": (*PLAIN, *BAYESIAN, *ALIGNED),
+    "train": (*PLAIN, *BAYESIAN, *ALIGNED, *REPULSIVE),
     "expectation": (*PLAIN, *BAYESIAN),
     "draws": ("BAM", "BABN"),
     "site-train": (*PLAIN, *BAYESIAN),
@@ -85,6 +91,8 @@ BARS = {
     ("train", "BABN"): 1.6,
     ("train", "aligned, CT"): 1.4,
     ("train", "aligned, GAN"): 1.2,
+    ("train", "repulsive"): 1.1,
+    ("train", "repulsive, first layer"): 1.03,
     ("expectation", "BABN"): 1.15,
     ("draws", "BABN"): 25.0,
 }
@@ -129,7 +137,7 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
     net = build_network(variant, shape, device)
     inputs, labels = _batch(shape, device)
     if kind == "train":
-        return _train_step(net.train(), inputs, labels, deterministic=variant in PLAIN)
+        return _train_step(net.train(), inputs, labels, variant)
     model = Classifier(net.eval())
     if kind == "draws":
         return lambda: posterior_predict(model, inputs, DRAWS)
@@ -145,7 +153,7 @@ def build_network(variant: str, shape: Shape, device: torch.device) -> PreTraine
     """A network of the shape with the variant's attention, of random weights."""
     with device:
         net = _network(shape, "sdpa" if variant == "sdpa" else "eager")
-    method = BAYESIAN.get(variant) or ALIGNED.get(variant)
+    method = BAYESIAN.get(variant) or ALIGNED.get(variant) or REPULSIVE.get(variant)
     return net if method is None else convert(net, method)
 
 
@@ -158,19 +166,20 @@ def added_parameters(variant: str, shape: Shape) -> float:
     return counts[0] / counts[1] - 1
 
 
-def _train_step(
-    net: PreTrainedModel, inputs: dict[str, Tensor], labels: Tensor, *, deterministic: bool
-) -> Step:
+def _train_step(net: PreTrainedModel, inputs: dict[str, Tensor], labels: Tensor, variant: str) -> Step:
     model = Classifier(net)
     module = AttentionELBO()(model, AttentionGuide(model))
+    heads = HeadParticles(net, num_data=TRAINING_ROWS) if variant in REPULSIVE else None
 
     def loss() -> Tensor:
-        if deterministic:
+        if variant in PLAIN:
             return F.cross_entropy(model(inputs), labels)
         return module({**inputs, "labels": labels}).loss
 
     def step() -> None:
         loss().backward()
+        if heads is not None:
+            heads.direct(0)
         net.zero_grad()
 
     return step
@@ -323,7 +332,7 @@ def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/attention.json"),
 ) -> None:
-    """Times attention, deterministic against Bayesian and aligned, and writes and prints the ratios."""
+    """Times attention, deterministic against Bayesian, aligned and repulsive, and writes and prints the ratios."""
     sizes, place = SHAPES[shape], torch.device(device)
     console = Console()
     about = machine(place)

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("attention.py")
 BAYESIAN = ["BAM", "BAM, log-normal", "BABN", "BABN, sigma 1e-6"]
 VARIANTS = ["eager", "sdpa", *BAYESIAN]
+REPULSIVE = ["repulsive", "repulsive, first layer"]
 ALIGNED = ["aligned, GAN", "aligned, CT", "aligned, OT", "aligned, MMD"]
 
 
@@ -43,7 +44,7 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
             assert low == high == 1
     kinds = ["train", "expectation", "site-train", "site-expectation"]
     assert measured == dict.fromkeys(kinds, VARIANTS) | {
-        "train": [*VARIANTS, *ALIGNED],
+        "train": [*VARIANTS, *ALIGNED, *REPULSIVE],
         "draws": ["BAM", "BABN"],
     }
     bars = {
@@ -53,13 +54,21 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
         ("train", "BABN"): 1.6,
         ("train", "aligned, CT"): 1.4,
         ("train", "aligned, GAN"): 1.2,
+        ("train", "repulsive"): 1.1,
+        ("train", "repulsive, first layer"): 1.03,
         ("expectation", "BABN"): 1.15,
         ("draws", "BABN"): 25,
     }
     added = {
         result["variant"]: result["parameters"] for result in content["results"] if result["kind"] == "train"
     }
-    assert added["eager"] == added["BAM, log-normal"] - added["BAM"] == added["aligned, OT"] == 0
+    assert (
+        added["eager"]
+        == added["aligned, OT"]
+        == added["repulsive"]
+        == 0
+        == added["BAM, log-normal"] - added["BAM"]
+    )
     assert added["BABN"] > added["BAM"] > 0 and added["aligned, CT"] > added["aligned, GAN"] > 0
     assert all(name in printed for name in VARIANTS)
 
