@@ -14,6 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from style import GREY, STYLE
 from torch.nn.utils.rnn import pad_sequence
 
 from probattn.probes import (
@@ -32,7 +33,6 @@ mpl.use("svg")
 from matplotlib import pyplot as plt  # after the choice of its output
 
 FILE = Path(__file__).parents[1] / "images" / "how_attention_learns.svg"
-GREY = "#808080"
 SENTENCE = 88
 """Line of the validation set, counted from 0."""
 PAIRS = 500
@@ -108,21 +108,7 @@ def main() -> None:
     errors = flow_errors(ParallelCorpus.from_words(train[0][:PAIRS], train[1][:PAIRS]))
     for name, column in errors.items():
         sys.stdout.write(f"error of {name}: {', '.join(f'{each:.3f}' for each in column)}\n")
-    style = {
-        "svg.hashsalt": "probattn",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "text.color": GREY,
-        "axes.edgecolor": GREY,
-        "axes.labelcolor": GREY,
-        "axes.titlesize": "medium",
-        "xtick.color": GREY,
-        "ytick.color": GREY,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with mpl.rc_context(style):
+    with mpl.rc_context(STYLE | {"font.size": 9}):
         figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
         for panel, model in zip(axes, models, strict=False):
             draw_alignment(panel, model, (validation[0][SENTENCE], validation[1][SENTENCE]))

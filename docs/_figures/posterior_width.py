@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.integrate import quad
 from scipy.special import gamma
+from style import GREY, STYLE
 
 mpl.use("svg")
 from matplotlib import pyplot as plt  # after the choice of its output
 
 FILE = Path(__file__).parents[1] / "images" / "posterior_width.svg"
-GREY = "#808080"
 COLOURS = {0.5: "#d9822b", 1.0: "#b5487a", 3.0: "#4c78a8", 10.0: "#2a9d6f"}
 MEAN = 0.25
 TRUNCATION = (0.1, 0.9)
@@ -64,20 +64,7 @@ def draw_spreads(axes: Axes) -> None:
 
 def main() -> None:
     """Writes the file."""
-    style = {
-        "svg.hashsalt": "probattn",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "text.color": GREY,
-        "axes.edgecolor": GREY,
-        "axes.labelcolor": GREY,
-        "axes.titlesize": "medium",
-        "xtick.color": GREY,
-        "ytick.color": GREY,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with mpl.rc_context(style):
+    with mpl.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
         draw_densities(left)
         draw_spreads(right)
