@@ -1,4 +1,4 @@
-"""Labelled texts: built-in data sets, a user's own files, the hub; batches of tokens made of them; citation graphs.
+"""Labelled texts, parallel text and citation graphs: built-in data sets, a user's own files, the hub; their batches.
 
 Every data set names its source and its licence. Built-in ones are read from installed packages, whose code is not run,
 or from the folder that the environment variable ``PROBATTN_DATA`` names.
@@ -10,13 +10,17 @@ from probattn.data.errors import DataError, DataWarning
 from probattn.data.folder import DATA_VARIABLE
 from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
+from probattn.data.multi30k import load_multi30k
 from probattn.data.node_graph import NodeGraph
 from probattn.data.packages import package_file
 from probattn.data.planetoid import PLANETOID, load_planetoid
 from probattn.data.rows import Columns
+from probattn.data.sentence_pairs import ParallelSplits, SentencePairs, read_pairs
 from probattn.data.sources import ROLES, Role, Source
+from probattn.data.subwords import SubwordModel, Subwords
 from probattn.data.tables import read_table
 from probattn.data.task import Task, load_task
+from probattn.data.tokenized_pairs import PairCollate, TokenizedPairs
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
 
 __all__ = [
@@ -30,19 +34,27 @@ __all__ = [
     "OnLong",
     "PLANETOID",
     "PadCollate",
+    "PairCollate",
+    "ParallelSplits",
     "ROLES",
     "Role",
     "SPLITS",
+    "SentencePairs",
     "Source",
     "Split",
+    "SubwordModel",
+    "Subwords",
     "Task",
     "TextDataset",
+    "TokenizedPairs",
     "TokenizedTexts",
     "length_limit",
+    "load_multi30k",
     "load_planetoid",
     "load_task",
     "package_file",
     "read_hub",
+    "read_pairs",
     "read_table",
     "split_of",
     "text_key",

@@ -1,4 +1,4 @@
-"""Positive distributions that live in log space, and the closed-form divergences between them.
+"""Positive distributions that live in log space, the closed-form divergences between them, and a smoothed likelihood.
 
 Importing this package registers the Kullback-Leibler divergences of :mod:`probattn.distributions.kl` with
 :func:`torch.distributions.kl_divergence`.
@@ -15,12 +15,14 @@ from probattn.distributions.log_space import (
     weibull_gamma_kl,
 )
 from probattn.distributions.log_space_distribution import LogSpaceDistribution
+from probattn.distributions.smoothed_categorical import SmoothedCategorical
 from probattn.distributions.weibull import Weibull
 
 __all__ = [
     "Gamma",
     "LogNormal",
     "LogSpaceDistribution",
+    "SmoothedCategorical",
     "Weibull",
     "finite_exp",
     "kl_lognormal_lognormal",

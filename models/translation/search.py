@@ -1,0 +1,131 @@
+"""Translating with beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from probattn.models.translation.network import BEGIN, END, PAD
+from probattn.models.translation.translator import Translator
+
+
+class Vocabulary(Protocol):
+    """What the search needs of a vocabulary; :class:`probattn.data.Subwords` is one."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a sentence, without special ones."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The sentence of tokens, special ones left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    r"""How a translation is searched for.
+
+    Args:
+        num_beams: width of the beam, >= 1; 1 is greedy.
+        length_penalty: :math:`\alpha`: finished hypotheses are ranked by their log-probability over
+            :math:`\text{length}^\alpha`, so that larger values favour longer ones (Vaswani et al. 2017 take
+            :math:`((5 + \text{length}) / 6)^{0.6}`).
+        extra_length: most tokens a translation may have beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
+            network's positions bound it too.
+        batch_size: sentences that are searched for at once, >= 1.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    num_beams: int = 5
+    length_penalty: float = 1.0
+    extra_length: int = 50
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("num_beams", "extra_length", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SearchOptions.{name}: expected an integer >= 1, got {getattr(self, name)}")
+
+
+def translate(
+    model: Translator, sources: Sequence[str], vocabulary: Vocabulary, options: SearchOptions | None = None
+) -> list[str]:
+    """Translates sentences by transformers' own beam search, with the posterior expectation of latent attention.
+
+    What a converted network answers without a driver is deterministic, and so is the translation. Sentences of similar
+    length are searched for together, which changes no translation but for the limit of its length: that of the longest
+    source among them.
+
+    Args:
+        model: a :class:`Translator` of a network that has ``generate``; evaluated in evaluation mode, without
+            gradients, and left in the mode it was in.
+        sources: the sentences; a blank one stays blank.
+        vocabulary: turns sentences into tokens and back.
+        options: of the search.
+
+    Returns:
+        A translation for each source, in their order.
+
+    Raises:
+        ValueError: the network cannot generate, or a source is longer than its positions allow.
+    """
+    options = options or SearchOptions()
+    net = cast(PreTrainedModel, model.net)
+    encoded = [vocabulary.encode(source) for source in sources]
+    limit = _position_limit(net, encoded)
+    found = [""] * len(encoded)
+    order = sorted((row for row, tokens in enumerate(encoded) if tokens), key=lambda row: len(encoded[row]))
+    training = model.training
+    model.eval()
+    try:
+        for start in range(0, len(order), options.batch_size):
+            rows = order[start : start + options.batch_size]
+            outputs = _search(net, [encoded[row] for row in rows], options, limit)
+            for row, tokens in zip(rows, outputs, strict=True):
+                found[row] = vocabulary.decode(tokens)
+    finally:
+        model.train(training)
+    return found
+
+
+def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int:
+    config: Any = getattr(net, "config", None)
+    if not hasattr(net, "generate"):
+        raise ValueError(
+            f"translate: {type(net).__name__} has no generate; use an encoder-decoder of transformers"
+        )
+    limit: int = config.max_position_embeddings
+    longest = max((len(tokens) for tokens in encoded), default=0) + 1
+    if longest > limit:
+        raise ValueError(
+            f"translate: the longest source has {longest} tokens with its end, more than the network's {limit} "
+            "positions; shorten it"
+        )
+    return limit
+
+
+def _search(
+    net: PreTrainedModel, sources: Sequence[Sequence[int]], options: SearchOptions, limit: int
+) -> list[list[int]]:
+    """Tokens of the best hypothesis of each source."""
+    longest = max(map(len, sources)) + 1
+    rows = [[*tokens, END] + [PAD] * (longest - 1 - len(tokens)) for tokens in sources]
+    input_ids = torch.tensor(rows, device=net.device)  # [B, S]
+    generate: Any = net.generate
+    output: Tensor = generate(
+        input_ids=input_ids,
+        attention_mask=(input_ids != PAD).long(),
+        num_beams=options.num_beams,
+        length_penalty=options.length_penalty,
+        do_sample=False,
+        max_new_tokens=min(longest + options.extra_length, limit - 1),
+        suppress_tokens=[PAD, BEGIN],
+    )  # [B, T]
+    return [[token for token in row if token > END] for row in output.tolist()]

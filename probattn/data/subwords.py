@@ -1,0 +1,164 @@
+"""A vocabulary of subwords, joint for source and target, by sentencepiece."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from probattn.data.errors import DataError
+
+SubwordModel = Literal["unigram", "bpe"]
+
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+"""Padding, unknown, begin and end: tokens 0 to 3."""
+
+
+class Subwords:
+    r"""Subwords of a text (Kudo and Richardson 2018), to be had from :meth:`train` or :meth:`load`.
+
+    Args:
+        model: what sentencepiece made, as bytes.
+
+    Raises:
+        DataError: sentencepiece is not installed, the bytes are no model, or its special tokens are not 0 to 3.
+
+    Example:
+        >>> subwords = Subwords.train(["the dog sees the cat", "the cat sees the dog"], size=20)
+        >>> tokens = subwords.encode("the cat")
+        >>> min(tokens) > subwords.END, subwords.decode(tokens)
+        (True, 'the cat')
+    """
+
+    PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
+
+    def __init__(self, model: bytes) -> None:
+        sentencepiece = _sentencepiece()
+        self._model = model
+        self._processor: Any = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError:
+            raise DataError(
+                "subwords: expected a sentencepiece model, got other bytes; train it again"
+            ) from None
+        found = [getattr(self._processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+        if found != list(range(len(SPECIAL_TOKENS))):
+            raise DataError(
+                f"subwords: expected padding, unknown, begin and end as tokens 0 to 3, got {found}"
+            )
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int, model: SubwordModel = "bpe") -> Subwords:
+        """Learns subwords; the same texts in the same order give the same ones.
+
+        Args:
+            texts: sentences of all languages that are to share the vocabulary.
+            size: V, number of subwords, the four special tokens included.
+            model: "bpe" (byte-pair encoding, Sennrich et al. 2016) or "unigram" (Kudo 2018).
+
+        Returns:
+            The subwords.
+
+        Raises:
+            DataError: an unknown model, no text, or more or fewer subwords than the texts allow.
+        """
+        if model not in get_args(SubwordModel):
+            raise DataError(
+                f"subwords: expected a model {' or '.join(get_args(SubwordModel))}, got {model!r}"
+            )
+        sentences = [text for text in texts if text.strip()]
+        if not sentences:
+            raise DataError("subwords: expected some text to learn from, got none")
+        sentencepiece, made = _sentencepiece(), BytesIO()
+        special: dict[str, Any] = {}
+        for number, (name, piece) in enumerate(
+            zip(("pad", "unk", "bos", "eos"), SPECIAL_TOKENS, strict=True)
+        ):
+            special |= {f"{name}_id": number, f"{name}_piece": piece}
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=made,
+                vocab_size=size,
+                model_type=model,
+                character_coverage=1.0,
+                max_sentence_length=max(len(text.encode()) for text in sentences) + 1,
+                num_threads=1,  # the sums of several do not have one order
+                minloglevel=3,
+                **special,
+            )
+        except (RuntimeError, OSError) as error:
+            raise DataError(f"subwords: {_reason(size, len(sentences), str(error))}") from None
+        return cls(made.getvalue())
+
+    @classmethod
+    def load(cls, path: Path | str) -> Subwords:
+        """Reads what :meth:`save` wrote.
+
+        Raises:
+            DataError: no such file, or it holds no subwords.
+        """
+        try:
+            return cls(Path(path).read_bytes())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+    def save(self, path: Path | str) -> Path:
+        """Writes a file that sentencepiece reads too.
+
+        Returns:
+            The path.
+        """
+        Path(path).write_bytes(self._model)
+        return Path(path)
+
+    def __len__(self) -> int:
+        return int(self._processor.get_piece_size())
+
+    def __getstate__(self) -> bytes:
+        return self._model
+
+    def __setstate__(self, model: bytes) -> None:
+        Subwords.__init__(self, model)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a sentence, without special ones but for unknown characters."""
+        return list(self._processor.encode(text))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The sentence of tokens; padding, begin and end are left out."""
+        return str(self._processor.decode([int(token) for token in tokens]))
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The subwords by their text, a word's first one marked with ``▁``."""
+        return [str(self._processor.id_to_piece(int(token))) for token in tokens]
+
+
+def _reason(size: int, sentences: int, said: str) -> str:
+    most = re.search(r"<= (\d+)", said)
+    if most:
+        return (
+            f"expected at most {most[1]} subwords of {sentences:,} sentences, got {size}; lower their number"
+        )
+    least = re.search(r"required_chars\. \d+ vs (\d+)", said)
+    if least:
+        return (
+            f"expected at least {least[1]} subwords, one for each character, got {size}; raise their number"
+        )
+    return f"{size} subwords cannot be learned from {sentences:,} sentences ({said.strip()})"
+
+
+def _sentencepiece() -> Any:
+    try:
+        import sentencepiece
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"subwords: the package sentencepiece is not installed ({error}); install it: "
+            "pip install 'probattn[translation]'"
+        ) from None
+    return sentencepiece
