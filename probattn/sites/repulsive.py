@@ -4,48 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import torch
 from torch import nn
 
-from probattn.particles import (
-    CosineKernel,
-    FusedProjection,
-    HeadSlices,
-    IdentityKernel,
-    InverseMultiquadric,
-    LinearKernel,
-    MarginalRBF,
-    MedianRBF,
-    ParticleKernel,
-    SlicedRBF,
-    head_slices,
-)
-from probattn.sites.checks import check_choice, check_integer, check_number
+from probattn.particles import FusedProjection, HeadSlices, head_slices
+from probattn.sites.checks import check_choice
+from probattn.sites.particle_options import ParticleOptions
 
 OWNER = "RepulsiveAttention"
 RECORD = "_probattn_heads"
 """Attribute of a network that holds its :class:`HeadRecord`."""
 
-Sampler = Literal["svgd", "spos", "sgld"]
 Projection = Literal["query", "key", "value"]
 Words = Literal["all", "first", "last", "encoder", "decoder", "cross"]
-KernelName = Literal[
-    "median_rbf", "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine", "identity"
-]
-
-_KERNELS: dict[str, Any] = {
-    "median_rbf": MedianRBF,
-    "marginal_rbf": MarginalRBF,
-    "inverse_multiquadric": InverseMultiquadric,
-    "linear": LinearKernel,
-}
-_PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKernel}
 
 
 @dataclass(frozen=True)
-class RepulsiveAttention:
+class RepulsiveAttention(ParticleOptions):
     r"""Attention whose heads are particles of one posterior (An et al. 2020).
 
     Head i of a projection, its slice of the weight, is a particle of :math:`p(\theta \mid D) \propto e^{-U(\theta)}`.
@@ -83,33 +59,12 @@ class RepulsiveAttention:
         'MedianRBF'
     """
 
-    sampler: Sampler = "svgd"
     projections: tuple[Projection, ...] = ("query", "key", "value")
     layers: Words | Sequence[int] | None = None
     attention: Literal["all", "self", "cross"] | None = None
-    step_size: float = 0.1
-    repulsion: float = 0.01
-    kernel: KernelName = "median_rbf"
-    bandwidth: float | None = None
-    prior: Literal["uniform"] | float = "uniform"
-    inverse_temperature: float | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice(OWNER, "sampler", self.sampler, Sampler)
-        check_choice(OWNER, "kernel", self.kernel, KernelName)
-        check_number(OWNER, "step_size", self.step_size, positive=True)
-        check_number(OWNER, "repulsion", self.repulsion, positive=False)
-        for name in ("bandwidth", "inverse_temperature"):
-            if getattr(self, name) is not None:
-                check_number(OWNER, name, getattr(self, name), positive=True)
-        if self.bandwidth is not None and self.kernel not in _KERNELS:
-            raise ValueError(f"{OWNER}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
-        if isinstance(self.prior, str):
-            check_choice(OWNER, "prior", self.prior, Literal["uniform"])
-        else:
-            check_number(OWNER, "prior", self.prior, positive=True)
-        check_integer(OWNER, "seed", self.seed, least=0)
+        super().__post_init__()
         self._check_projections()
         self._check_selection()
 
@@ -136,19 +91,6 @@ class RepulsiveAttention:
                     f"{self.layers!r}"
                 )
             object.__setattr__(self, "layers", numbers)
-
-    @property
-    def couples(self) -> bool:
-        """Whether heads act on each other, so that one alone would have nobody to repel."""
-        return self.sampler != "sgld" and self.repulsion > 0 and self.kernel != "identity"
-
-    def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
-        """The kernel that the options name; ``generator`` gives a sliced one its directions."""
-        if self.kernel == "sliced_rbf":
-            return SlicedRBF(generator=generator)
-        plain = _PLAIN_KERNELS.get(self.kernel)
-        kernel: ParticleKernel = _KERNELS[self.kernel](bandwidth=self.bandwidth) if plain is None else plain()
-        return kernel
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""Options that every set of particles has, whether they are heads or whole models."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+import torch
+
+from probattn.particles import (
+    CosineKernel,
+    IdentityKernel,
+    InverseMultiquadric,
+    LinearKernel,
+    MarginalRBF,
+    MedianRBF,
+    ParticleKernel,
+    SlicedRBF,
+)
+from probattn.sites.checks import check_choice, check_integer, check_number
+
+Sampler = Literal["svgd", "spos", "sgld"]
+KernelName = Literal[
+    "median_rbf", "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine", "identity"
+]
+
+_KERNELS: dict[str, Any] = {
+    "median_rbf": MedianRBF,
+    "marginal_rbf": MarginalRBF,
+    "inverse_multiquadric": InverseMultiquadric,
+    "linear": LinearKernel,
+}
+_PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKernel}
+
+
+@dataclass(frozen=True)
+class ParticleOptions:
+    """How particles move; :class:`probattn.RepulsiveAttention` and :class:`probattn.inference.EnsembleOptions` add what.
+
+    Args:
+        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
+        step_size: epsilon > 0.
+        repulsion: a >= 0; unused by "sgld".
+        kernel: a kernel of :mod:`probattn.particles`, or "identity", which couples no particles.
+        bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
+            "identity".
+        prior: "uniform", or the standard deviation > 0 of a normal prior around 0 of every number of a particle.
+        inverse_temperature: b > 0 of "spos" and "sgld"; None for the default.
+        seed: of the noise, >= 0; torch's global generators are not used.
+
+    Raises:
+        ValueError: an option is outside its range.
+    """
+
+    sampler: Sampler = "svgd"
+    _: KW_ONLY
+    step_size: float = 0.1
+    repulsion: float = 0.01
+    kernel: KernelName = "median_rbf"
+    bandwidth: float | None = None
+    prior: Literal["uniform"] | float = "uniform"
+    inverse_temperature: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        check_choice(owner, "sampler", self.sampler, Sampler)
+        check_choice(owner, "kernel", self.kernel, KernelName)
+        check_number(owner, "step_size", self.step_size, positive=True)
+        check_number(owner, "repulsion", self.repulsion, positive=False)
+        for name in ("bandwidth", "inverse_temperature"):
+            if getattr(self, name) is not None:
+                check_number(owner, name, getattr(self, name), positive=True)
+        if self.bandwidth is not None and self.kernel not in _KERNELS:
+            raise ValueError(f"{owner}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
+        if isinstance(self.prior, str):
+            check_choice(owner, "prior", self.prior, Literal["uniform"])
+        else:
+            check_number(owner, "prior", self.prior, positive=True)
+        check_integer(owner, "seed", self.seed, least=0)
+
+    @property
+    def couples(self) -> bool:
+        """Whether particles act on each other, so that one alone would have nobody to repel."""
+        return self.sampler != "sgld" and self.repulsion > 0 and self.kernel != "identity"
+
+    def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
+        """The kernel that the options name; ``generator`` gives a sliced one its directions."""
+        if self.kernel == "sliced_rbf":
+            return SlicedRBF(generator=generator)
+        plain = _PLAIN_KERNELS.get(self.kernel)
+        kernel: ParticleKernel = _KERNELS[self.kernel](bandwidth=self.bandwidth) if plain is None else plain()
+        return kernel
