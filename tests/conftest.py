@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,18 @@ def _families() -> ModuleType:
 def families() -> ModuleType:
     """``families.py``: tiny networks with random weights of every supported family, and what they are fed."""
     return _families()
+
+
+@pytest.fixture(scope="session")
+def by_name(families: ModuleType) -> dict[str, Any]:
+    """The families by name."""
+    return families.BY_NAME
+
+
+@pytest.fixture(scope="session")
+def bert(by_name: dict[str, Any]) -> Any:
+    """The family on which what holds for every family is tested once."""
+    return by_name["bert"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

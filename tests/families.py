@@ -381,6 +381,7 @@ FAMILIES = [
         layers=6,
     ),
 ]
+BY_NAME = {family.name: family for family in FAMILIES}
 
 REFUSED: dict[str, Callable[[], hf.PreTrainedModel]] = {
     "Deberta": lambda: hf.DebertaModel(hf.DebertaConfig(**small())),

@@ -15,11 +15,6 @@ from probattn.inference import AttentionGuide, posterior_expectation, posterior_
 from probattn.models import Classifier, convert, inspect
 
 
-@pytest.fixture
-def bert(families):
-    return next(family for family in families.FAMILIES if family.name == "bert")
-
-
 class Twice(nn.Module):
     """Two layers whose sites have the names given."""
 

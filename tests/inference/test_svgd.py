@@ -20,11 +20,6 @@ SITE = "bert.encoder.layer.0.attention.self"
 SGD = OptimizerOptions("SGD", 0.5, weight_decay=0.0)
 
 
-@pytest.fixture
-def bert(families):
-    return next(family for family in families.FAMILIES if family.name == "bert")
-
-
 def network(bert, *methods):
     torch.manual_seed(0)
     net = bert.classification()

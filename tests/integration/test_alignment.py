@@ -24,11 +24,6 @@ from probattn.sites import AlignmentFactor
 METHODS = ["ct", "ot", "gan", "mmd"]
 
 
-@pytest.fixture
-def bert(families):
-    return next(family for family in families.FAMILIES if family.name == "bert")
-
-
 def network(bert, *methods):
     torch.manual_seed(0)
     net = bert.classification()

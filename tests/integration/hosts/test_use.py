@@ -16,11 +16,6 @@ from probattn.models import Classifier, convert, inspect, load, save
 WORDS = ["[PAD]", "[BOS]", "[EOS]", "[UNK]", "good", "bad", "film", "a", "the"]
 
 
-@pytest.fixture
-def by_name(families):
-    return {family.name: family for family in families.FAMILIES}
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -18,11 +18,6 @@ MMD = AlignmentAttention("mmd", weight=0.5, bandwidth=2.0)
 SUFFIX = ".alignment"
 
 
-@pytest.fixture
-def bert(families):
-    return next(family for family in families.FAMILIES if family.name == "bert")
-
-
 def factors(families, net, inputs):
     """Every alignment factor of a pass, ``[B]``, by the name of its attention call."""
     with torch.no_grad():
@@ -167,7 +162,7 @@ def test_each_method_has_its_own_layers(families, bert):
 
 
 def test_cross_attention_alone_can_be_aligned(families):
-    bart = next(family for family in families.FAMILIES if family.name == "bart")
+    bart = families.BY_NAME["bart"]
     net = convert(bart.network(), AlignmentAttention("mmd", bandwidth=2.0, attention="cross"))
     inputs = bart.inputs()
     found = factors(families, net, bart.pad(inputs, "left"))
@@ -182,7 +177,7 @@ def test_layers_begin_differently_and_shared_ones_are_shared(families, bert):
     assert torch.equal(torch.get_rng_state(), state)
     first, second = (net.bert.encoder.layer[layer].attention.self.probattn.factor for layer in (0, 1))
     assert not torch.equal(first.critic.output.weight, second.critic.output.weight)
-    albert = next(family for family in families.FAMILIES if family.name == "albert")
+    albert = families.BY_NAME["albert"]
     shared = convert(albert.network(), AlignmentAttention("ct"))
     assert sum(name.endswith("critic.output.weight") for name in shared.state_dict()) == 1
     assert len(factors(families, shared, albert.inputs())) == 2

@@ -11,11 +11,6 @@ from probattn.models.hosts.discovery import find_calls
 from probattn.sites import AttentionSite
 
 
-@pytest.fixture
-def by_name(families):
-    return {family.name: family for family in families.FAMILIES}
-
-
 def latent(net):
     return [name for name, module in net.named_modules() if isinstance(module, AttentionSite)]
 
@@ -288,7 +283,7 @@ def test_grouped_heads_are_listed(by_name):
 
 
 def test_layer_numbers_are_those_of_the_network(families):
-    family = next(family for family in families.FAMILIES if family.name == "bert")
+    family = families.BY_NAME["bert"]
     net = convert(family.network(), BayesianAttention(), layers=[1])
     (only,) = inspect(net)
     assert list(inspect(net, layers=[1])) == list(inspect(net, layers=[-1])) == [only]

@@ -14,11 +14,6 @@ from probattn.models.hosts.dry_run import DECODER_LENGTH, ENCODER_LENGTH, dry_in
 from probattn.models.hosts.eager import eager_attention
 
 
-@pytest.fixture
-def by_name(families):
-    return {family.name: family for family in families.FAMILIES}
-
-
 def test_every_family_can_be_fed(families, family):
     net = family.network()
     inputs = dry_inputs(net)

@@ -14,11 +14,6 @@ from probattn.models import capture, convert, inspect, load, revert, save
 from probattn.sites.repulsive import repulsive_heads
 
 
-@pytest.fixture
-def named(families):
-    return lambda name: next(family for family in families.FAMILIES if family.name == name)
-
-
 def heads(net):
     return {name: slices for name, (_, slices) in repulsive_heads(net).items()}
 
@@ -83,8 +78,8 @@ def test_the_forward_pass_stays_and_revert_undoes_it(families, family):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "modernbert"])
-def test_copies_and_pickles_have_heads_of_their_own(named, name):
-    net = convert(named(name).network(), RepulsiveAttention(projections="query", layers="last"))
+def test_copies_and_pickles_have_heads_of_their_own(by_name, name):
+    net = convert(by_name[name].network(), RepulsiveAttention(projections="query", layers="last"))
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         (mine,), (theirs,) = heads(net).values(), heads(other).values()
         assert mine.parameter is not theirs.parameter
@@ -92,25 +87,25 @@ def test_copies_and_pickles_have_heads_of_their_own(named, name):
         assert torch.equal(mine.particles(), theirs.particles())
 
 
-def test_it_comes_back_from_disk_with_the_other_methods(named, tmp_path):
+def test_it_comes_back_from_disk_with_the_other_methods(by_name, tmp_path):
     methods = [
         BayesianAttention(),
         AlignmentAttention("gan", layers="last"),
         RepulsiveAttention("spos", projections=("key", "value"), prior=0.5, layers=[0, -1], kernel="cosine"),
     ]
-    net = convert(named("bert").network(), *methods)
+    net = convert(by_name["bert"].network(), *methods)
     again = load(save(net, tmp_path / "net"))
     assert {name: method for name, (method, _) in repulsive_heads(again).items()} == dict.fromkeys(
         heads(net), methods[-1]
     )
     assert len(inspect(again)) == 2
-    alone = convert(named("bert").network(), RepulsiveAttention(layers="first"))
+    alone = convert(by_name["bert"].network(), RepulsiveAttention(layers="first"))
     again = load(save(alone, tmp_path / "alone"))
     assert list(heads(again)) == list(heads(alone)) and len(heads(again)) == 3
 
 
-def test_parts_of_an_encoder_decoder(named):
-    net = named("bart").network()
+def test_parts_of_an_encoder_decoder(by_name):
+    net = by_name["bart"].network()
     found = {}
     for part in ("encoder", "decoder", "cross"):
         convert(net, RepulsiveAttention(layers=part, projections="query"))
@@ -123,15 +118,15 @@ def test_parts_of_an_encoder_decoder(named):
     assert {call.name for call in inspect(net)} == set.union(*found.values())
 
 
-def test_predictive_and_handlers_run_it_as_the_plain_network(named, families):
-    family = named("bert")
+def test_predictive_and_handlers_run_it_as_the_plain_network(by_name, families):
+    family = by_name["bert"]
     net, inputs = convert(family.network(), RepulsiveAttention()), family.inputs()
     out = Predictive(lambda: families.forward(net, inputs), num_samples=2)()
     assert out == {}
 
 
-def test_one_head_has_nobody_to_repel(named):
-    net = named("bert").network()
+def test_one_head_has_nobody_to_repel(by_name):
+    net = by_name["bert"].network()
     net.config.num_attention_heads = 1
     single = type(net)(net.config)
     with pytest.raises(ValueError, match=r"query: expected two heads or more to repel each other, got one"):
@@ -142,8 +137,8 @@ def test_one_head_has_nobody_to_repel(named):
     convert(single, RepulsiveAttention("sgld"))
 
 
-def test_what_cannot_be_is_refused_and_leaves_no_trace(named):
-    net = named("bert").network()
+def test_what_cannot_be_is_refused_and_leaves_no_trace(by_name):
+    net = by_name["bert"].network()
     query = next(module for name, module in net.named_modules() if name.endswith("self.query"))
     query.weight.requires_grad_(False)
     with pytest.raises(ValueError, match=r"self\.query: its weight is frozen; set requires_grad"):

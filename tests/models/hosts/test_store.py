@@ -11,11 +11,6 @@ from probattn.models import StoredNetworkError, convert, inspect, load, save
 
 
 @pytest.fixture
-def bert(families):
-    return next(family for family in families.FAMILIES if family.name == "bert")
-
-
-@pytest.fixture
 def folder(families, bert, tmp_path):
     torch.manual_seed(0)
     return save(convert(bert.network(), families.FULL), tmp_path / "net")

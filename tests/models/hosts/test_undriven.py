@@ -14,18 +14,9 @@ from probattn import BayesianAttention
 from probattn.models import convert, inspect, revert
 
 
-def by_name(families, name):
-    return next(family for family in families.FAMILIES if family.name == name)
-
-
 def converted(families, name, method=None, **selection):
     torch.manual_seed(0)
-    return convert(by_name(families, name).network(), method or BayesianAttention(), **selection)
-
-
-@pytest.fixture
-def bert(families):
-    return by_name(families, "bert")
+    return convert(families.BY_NAME[name].network(), method or BayesianAttention(), **selection)
 
 
 def test_output_attentions_are_the_normalised_expectation(families, family):
@@ -184,7 +175,7 @@ def test_a_part_of_the_network_can_be_called(families, bert):
 
 
 def test_a_stage_of_windows_needs_the_whole_network(families):
-    family = by_name(families, "swin")
+    family = families.BY_NAME["swin"]
     net = converted(families, "swin")
     with pytest.raises(RuntimeError, match=r"folds windows into the batch.*call the whole network"):
         net.swin.encoder.layers[0](torch.randn(2, 256, 8), (16, 16))
@@ -194,7 +185,7 @@ def test_a_stage_of_windows_needs_the_whole_network(families):
 
 @pytest.mark.parametrize("name", ["albert", "t5", "bert", "swin"])
 def test_a_pass_after_one_that_failed_is_clean(families, name):
-    family = by_name(families, name)
+    family = families.BY_NAME[name]
     net, inputs = converted(families, name, families.FULL), family.inputs()
     expected, sites = families.observe(net, inputs)
     modules = [net.get_submodule(call.module) for call in inspect(net)]
@@ -246,7 +237,7 @@ def test_low_precision(families, family, dtype):
 
 @pytest.mark.parametrize("name", ["albert", "swin", "t5"])
 def test_copies_and_pickles_are_converted_networks_of_their_own(families, name):
-    family = by_name(families, name)
+    family = families.BY_NAME[name]
     net, inputs = converted(families, name, families.FULL), family.inputs()
     expected = families.forward(net, inputs)
     for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
@@ -262,7 +253,7 @@ def test_copies_and_pickles_are_converted_networks_of_their_own(families, name):
 
 @pytest.mark.slow
 def test_a_pickled_network_answers_in_a_process_that_never_converted_one(families, tmp_path):
-    net, inputs = converted(families, "bert"), by_name(families, "bert").inputs()
+    net, inputs = converted(families, "bert"), families.BY_NAME["bert"].inputs()
     (tmp_path / "net").write_bytes(pickle.dumps((net, inputs, families.forward(net, inputs))))
     code = (
         "import pickle, sys; net, inputs, expected = pickle.load(open(sys.argv[1], 'rb')); "
