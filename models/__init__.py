@@ -18,17 +18,37 @@ from probattn.models.hosts import (
     revert,
     save,
 )
+from probattn.models.sentence import (
+    SelfAttentiveConfig,
+    SelfAttentiveForSequenceClassification,
+    SelfAttentiveModel,
+)
+from probattn.models.translation import (
+    SearchOptions,
+    TransformerSize,
+    Translator,
+    build_transformer,
+    translate,
+)
 
 __all__ = [
     "AttentionCall",
     "AttentionCalls",
     "CapturedCall",
     "Classifier",
+    "SearchOptions",
+    "SelfAttentiveConfig",
+    "SelfAttentiveForSequenceClassification",
+    "SelfAttentiveModel",
     "StoredNetworkError",
+    "TransformerSize",
+    "Translator",
+    "build_transformer",
     "capture",
     "convert",
     "inspect",
     "load",
     "revert",
     "save",
+    "translate",
 ]

@@ -19,6 +19,7 @@ from torch.distributions import kl_divergence
 
 from probattn import BayesianAttention
 from probattn.distributions.carried import exp_carrying_log
+from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 
@@ -66,6 +67,8 @@ class Family:
         classifier: makes the classification network, where there is one.
         places: takes ``position_ids``.
         layers: attention calls of a forward pass.
+        pools: its queries are parameters, one for each head.
+        projections: those that have a slice for each head.
     """
 
     name: str
@@ -79,6 +82,8 @@ class Family:
     classifier: Callable[[], hf.PreTrainedModel] | None = None
     places: bool = True
     layers: int = 2
+    pools: bool = False
+    projections: tuple[str, ...] = ("query", "key", "value")
 
     @property
     def padded(self) -> bool:
@@ -284,6 +289,13 @@ def pair(cls: Any, config: Any) -> hf.PreTrainedModel:
     return net
 
 
+def self_attentive() -> hf.PreTrainedModel:
+    sizes = {"embedding_size": 8, "hidden_size": 6, "attention_size": 8, "num_attention_heads": 4}
+    return SelfAttentiveForSequenceClassification(
+        SelfAttentiveConfig(vocab_size=WORDS, classifier_size=16, **sizes)
+    )
+
+
 FAMILIES = [
     Family(
         "bert",
@@ -379,6 +391,16 @@ FAMILIES = [
         causal=True,
         generates=True,
         layers=6,
+    ),
+    Family(
+        "self_attentive",
+        self_attentive,
+        plain=True,
+        classifier=self_attentive,
+        places=False,
+        layers=1,
+        pools=True,
+        projections=("query",),
     ),
 ]
 BY_NAME = {family.name: family for family in FAMILIES}

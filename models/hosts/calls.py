@@ -15,7 +15,8 @@ class AttentionCall:
             several times in a pass.
         module: qualified name of the attention module.
         index: which of the module's calls this is, from 0.
-        kind: "self" or "cross".
+        kind: "self" where the queries are those of the keys' own tokens, else "cross": they are another sequence's, or
+            parameters.
         causal: whether queries see no later keys.
         window: how far a query sees, in families that limit it in some layers.
         rows_alike: whether all queries of a datum see the same keys.
@@ -49,6 +50,11 @@ class AttentionCall:
     windowed: bool
     shape: tuple[int, int, int]
     max_positions: int | None
+
+    @property
+    def pools(self) -> bool:
+        """Whether each head reads the keys with a single query, so that its weights are over the keys alone."""
+        return self.shape[1] == 1
 
     @property
     def chain(self) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE
+from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.convert import Conversion, conversion, convert
 from probattn.models.hosts.hosting import Method
 from probattn.sites import AlignmentAttention, BayesianAttention
@@ -141,13 +142,13 @@ def _methods(described: dict[str, Any]) -> list[Method]:
 
 
 def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
-    """The class of transformers that :func:`save` named."""
-    cls = getattr(transformers, name, None)
-    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
+    """The class that :func:`save` named: one of transformers, or one that its auto classes were told of."""
+    config = AutoConfig.from_pretrained(source)
+    cls = network_class(name, config)
+    if cls is None:
         raise StoredNetworkError(
             f"{source / FILE}: transformers {transformers.__version__} has no network class {name!r}; pass auto_class"
         )
-    config = AutoConfig.from_pretrained(source)
     if cls.config_class is not None and not isinstance(config, cls.config_class):
         raise StoredNetworkError(
             f"{source}: {FILE} names a {name}, config.json describes a {config.model_type}; they do not fit together"

@@ -20,10 +20,11 @@ def heads(net):
 
 def test_a_particle_is_its_head(families, family):
     """Moving one particle moves what attention is handed for that head, and for no other, at the first call."""
-    net, inputs = convert(family.network(), RepulsiveAttention()), family.inputs()
+    method = RepulsiveAttention(projections=family.projections)
+    net, inputs = convert(family.network(), method), family.inputs()
     before = capture(net, inputs)
     first = next(iter(before))
-    for part in ("query", "key"):
+    for part in family.projections[:2]:
         name = f"{first}.{part}"
         found = heads(net)[name]
         groups = before[first].query.shape[1] // found.heads  # query heads that share a key head
@@ -46,14 +47,14 @@ def test_a_particle_is_its_head(families, family):
 
 
 def test_every_call_has_its_projections_once(families, family):
-    net = convert(family.network(), RepulsiveAttention())
+    net = convert(family.network(), RepulsiveAttention(projections=family.projections))
     found = heads(net)
     modules = {call.module: call.name for call in reversed(inspect(net))}
     assert list(found) == [
         f"{call.name}.{part}"
         for call in inspect(net)
         if modules[call.module] == call.name
-        for part in ("query", "key", "value")
+        for part in family.projections
     ]
     for name, slices in found.items():
         assert slices.particles().shape[0] == slices.heads >= 2, name
@@ -68,7 +69,7 @@ def test_every_call_has_its_projections_once(families, family):
 def test_the_forward_pass_stays_and_revert_undoes_it(families, family):
     net, inputs = family.network(), family.inputs()
     plain = families.forward(net, inputs)
-    convert(net, RepulsiveAttention())
+    convert(net, RepulsiveAttention(projections=family.projections))
     assert torch.equal(families.forward(net, inputs), plain)
     with pytest.raises(RuntimeError, match="would leave the repulsion out"):
         net.train()(**inputs)

@@ -1,0 +1,259 @@
+"""The self-attentive sentence classifier in the shape of transformers' networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from probattn.models.sentence.configuration import SelfAttentiveConfig
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float = 1.0,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention of single queries, one per head, over keys and values that all heads share.
+
+    Args:
+        module: the attention module, for its mode.
+        query: ``[B, r, 1, D]``.
+        key: ``[B, 1, S, D]``.
+        value: ``[B, 1, S, E]``.
+        attention_mask: additive, broadcastable to ``[B, r, 1, S]``, or None.
+        scaling: factor of the scores.
+        dropout: share of the weights that is dropped in training.
+
+    Returns:
+        Output ``[B, 1, r, E]`` and weights ``[B, r, 1, S]``.
+    """
+    scores = (query.transpose(1, 2) @ key.transpose(2, 3) * scaling).transpose(1, 2)  # [B, r, 1, S]
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = F.dropout(weights, dropout, training=module.training)
+    return weights.transpose(1, 2) @ value, weights  # heads side by side are queries of the one key head
+
+
+class SelfAttentiveAttention(nn.Module):
+    r"""Structured self-attention: several additive heads that read a sentence (Lin et al. 2017).
+
+    .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
+
+    (An et al. 2020, appendix A), written as dot-product attention: head i's query is column i of V, a parameter; the
+    key of a word is :math:`\tanh(W h)` and its value h, both the same for all heads; the scores are not scaled.
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        query: V, its weight ``[r, d_a]`` with a head in each row.
+        key: W, its weight ``[d_a, 2u]``.
+    """
+
+    def __init__(self, config: SelfAttentiveConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.key = nn.Linear(2 * config.hidden_size, config.attention_size, bias=False)
+        self.query = nn.Linear(config.attention_size, config.num_attention_heads, bias=False)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Reads sentences.
+
+        Args:
+            hidden: H, ``[B, S, 2u]``.
+            attention_mask: as the attention implementation wants it; None where all words are real.
+
+        Returns:
+            M ``[B, r, 2u]`` and A ``[B, r, 1, S]``, None where the implementation gives no weights.
+        """
+        # A copy: whoever keeps what attention was handed must not hold the parameter itself.
+        queries = self.query.weight.to(hidden.dtype)[None, :, None].repeat(len(hidden), 1, 1, 1)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attend(
+            self,
+            queries,  # [B, r, 1, d_a]
+            torch.tanh(self.key(hidden))[:, None],  # [B, 1, S, d_a]
+            hidden[:, None],  # [B, 1, S, 2u]
+            attention_mask,
+            scaling=1.0,
+            dropout=0.0,
+        )
+        return output[:, 0], weights
+
+
+class SelfAttentivePreTrainedModel(PreTrainedModel):
+    """What the networks have in common."""
+
+    config_class = SelfAttentiveConfig
+    base_model_prefix = "sentence"
+    main_input_name = "input_ids"
+    # A weight map is what this network is read for, and fused kernels give none.
+    _supports_sdpa = False
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draws weights as torch's modules do by themselves."""
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)):
+            module.reset_parameters()
+
+
+class SelfAttentiveModel(SelfAttentivePreTrainedModel):
+    """Words to a sentence matrix: embeddings, a bidirectional LSTM, and r heads of additive attention.
+
+    Padding, on whichever side, takes no part: the LSTM reads each sentence's own words alone.
+
+    Args:
+        config: sizes.
+
+    Example:
+        >>> net = SelfAttentiveModel(SelfAttentiveConfig(vocab_size=9, hidden_size=4, num_attention_heads=3)).eval()
+        >>> net(torch.ones(2, 5, dtype=torch.long)).pooler_output.shape
+        torch.Size([2, 24])
+    """
+
+    def __init__(self, config: SelfAttentiveConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.lstm = nn.LSTM(
+            config.embedding_size,
+            config.hidden_size,
+            config.num_hidden_layers,
+            batch_first=True,
+            dropout=config.hidden_dropout if config.num_hidden_layers > 1 else 0.0,
+            bidirectional=True,
+        )
+        self.attention = SelfAttentiveAttention(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Reads sentences.
+
+        Args:
+            input_ids: numbers of words, int64 ``[B, S]``, S >= 1.
+            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
+            inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
+            output_attentions: whether to give the weights; None for what the configuration says.
+
+        Returns:
+            ``last_hidden_state`` H ``[B, S, 2u]``, 0 at padding; ``pooler_output``, the rows of M one after the other,
+            ``[B, r * 2u]``; ``attentions``, A ``[B, r, 1, S]`` as the only layer's, if asked for.
+
+        Raises:
+            ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
+        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
+            raise ValueError(
+                f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
+                f"{list(attention_mask.shape)}"
+            )
+        hidden = self._read(self.dropout(embedded), attention_mask)  # [B, S, 2u]
+        mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
+        matrix, weights = self.attention(hidden, mask)  # [B, r, 2u]
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        return BaseModelOutputWithPooling(
+            last_hidden_state=hidden,
+            pooler_output=matrix.flatten(1),
+            attentions=(weights,) if output_attentions else None,
+        )
+
+    def _read(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """The LSTM over each sentence's own words, wherever padding stands; 0 at padding."""
+        if attention_mask is None:
+            hidden: Tensor = self.lstm(embedded)[0]
+            return hidden
+        real = attention_mask.bool()
+        front = torch.argsort(
+            real.logical_not().byte(), dim=1, stable=True
+        )  # own words first, in their order
+        lengths = real.sum(dim=1).clamp_min(1).cpu()
+        words = embedded.gather(1, front[..., None].expand_as(embedded))
+        packed, _ = self.lstm(pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False))
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=real.shape[1])
+        return states.gather(1, front.argsort(dim=1)[..., None].expand_as(states)) * real[..., None]
+
+
+class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
+    """The sentence matrix under a ReLU network with one hidden layer: class logits (Lin et al. 2017).
+
+    Args:
+        config: sizes, and ``num_labels``.
+
+    Example:
+        >>> config = SelfAttentiveConfig(vocab_size=9, hidden_size=4, num_attention_heads=3, num_labels=6)
+        >>> net = SelfAttentiveForSequenceClassification(config).eval()
+        >>> output = net(torch.ones(2, 5, dtype=torch.long), output_attentions=True)
+        >>> output.logits.shape, output.attentions[0].shape
+        (torch.Size([2, 6]), torch.Size([2, 3, 1, 5]))
+    """
+
+    def __init__(self, config: SelfAttentiveConfig) -> None:
+        super().__init__(config)
+        assert config.num_labels is not None
+        self.num_labels = config.num_labels
+        self.sentence = SelfAttentiveModel(config)
+        features = 2 * config.hidden_size * config.num_attention_heads
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.dense = nn.Linear(features, config.classifier_size)
+        self.classifier = nn.Linear(config.classifier_size, self.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> SequenceClassifierOutput:
+        """Classifies sentences; arguments as those of :class:`SelfAttentiveModel`.
+
+        Args:
+            input_ids: ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding.
+            inputs_embeds: ``[B, S, E]``.
+            labels: int64 ``[B]``; with them the mean cross-entropy is computed.
+            output_attentions: whether to give the weights.
+
+        Returns:
+            ``logits`` ``[B, C]``, ``loss`` with labels, ``attentions`` if asked for.
+        """
+        read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions)
+        hidden = torch.relu(self.dense(self.dropout(read.pooler_output)))
+        logits = self.classifier(self.dropout(hidden))
+        return SequenceClassifierOutput(
+            loss=None if labels is None else F.cross_entropy(logits, labels),
+            logits=logits,
+            attentions=read.attentions,
+        )

@@ -1,0 +1,208 @@
+"""The self-attentive classifier against its equations, torch's own LSTM and transformers' loading."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from probattn import BayesianAttention, RepulsiveAttention
+from probattn.models import (
+    SelfAttentiveConfig,
+    SelfAttentiveForSequenceClassification,
+    SelfAttentiveModel,
+    capture,
+    convert,
+    inspect,
+    load,
+    save,
+)
+from probattn.sites.repulsive import repulsive_heads
+
+SIZES = {"vocab_size": 20, "embedding_size": 6, "hidden_size": 5, "attention_size": 7, "classifier_size": 8}
+
+
+def network(seed=0, **options):
+    torch.manual_seed(seed)
+    config = SelfAttentiveConfig(**SIZES | {"num_attention_heads": 3, "num_labels": 4} | options)
+    return SelfAttentiveForSequenceClassification(config).eval()
+
+
+def words(*lengths, size=6):
+    mask = torch.tensor([[1] * length + [0] * (size - length) for length in lengths])
+    ids = torch.randint(1, 20, mask.shape, generator=torch.Generator().manual_seed(1))
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def test_attention_is_that_of_the_equations():
+    """A = softmax(V^T tanh(W H^T)) and M = A H, An et al. 2020, appendix A, word by word."""
+    net, batch = network().double(), words(6, 4)
+    with torch.no_grad():
+        read = net.sentence(**batch, output_attentions=True)
+        logits = net(**batch).logits
+    V = net.sentence.attention.query.weight.detach().numpy().T  # [d_a, r]
+    W = net.sentence.attention.key.weight.detach().numpy()  # [d_a, 2u]
+    for row, length in enumerate((6, 4)):
+        H = read.last_hidden_state[row, :length].numpy()  # [n, 2u]
+        scores = np.array([[V[:, i] @ np.tanh(W @ H[t]) for t in range(length)] for i in range(3)])
+        A = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        assert np.allclose(
+            read.attentions[0][row, :, 0, :length], A, atol=1e-7
+        )  # weights pass through float32
+        assert (read.attentions[0][row, :, 0, length:] == 0).all()
+        M = A @ H
+        assert np.allclose(read.pooler_output[row], M.reshape(-1), atol=1e-7)
+        first, second = net.dense, net.classifier
+        hidden = np.maximum(first.weight.detach().numpy() @ M.reshape(-1) + first.bias.detach().numpy(), 0)
+        expected = second.weight.detach().numpy() @ hidden + second.bias.detach().numpy()
+        assert np.allclose(logits[row], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_states_are_those_of_torchs_lstm_on_each_sentence_alone(layers, side):
+    net, lengths = network(num_hidden_layers=layers), (6, 4, 1)
+    batch = words(*lengths)
+    if side == "left":
+        batch = {name: tensor.flip(1) for name, tensor in batch.items()}
+    plain = nn.LSTM(6, 5, layers, batch_first=True, bidirectional=True)
+    plain.load_state_dict(net.sentence.lstm.state_dict())
+    with torch.no_grad():
+        states = net.sentence(**batch).last_hidden_state
+        for row in range(3):
+            real = batch["attention_mask"][row].bool()
+            alone = plain(net.sentence.embed_tokens(batch["input_ids"][row][real])[None])[0][0]
+            torch.testing.assert_close(states[row, real], alone, atol=1e-6, rtol=1e-6)
+            assert (states[row, ~real] == 0).all()
+
+
+def test_gradients_do_not_see_padding():
+    net, batch = network(), words(4, 3)
+    longer = {name: nn.functional.pad(tensor, (2, 3), value=0) for name, tensor in batch.items()}
+    grads = []
+    for inputs in (batch, longer):
+        net.zero_grad()
+        net(**inputs, labels=torch.tensor([0, 3])).loss.backward()
+        grads.append({name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None})
+    assert grads[0].keys() == grads[1].keys() == dict(net.named_parameters()).keys()
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grads[1][name], grad, atol=1e-7, rtol=1e-4)
+    assert grads[0]["sentence.attention.query.weight"].abs().sum() > 0
+
+
+def test_the_loss_is_the_cross_entropy_and_the_padding_word_is_zero():
+    net, batch, labels = network(), words(6, 4), torch.tensor([1, 2])
+    output = net(**batch, labels=labels)
+    expected = -output.logits.log_softmax(-1)[torch.arange(2), labels].mean()
+    torch.testing.assert_close(output.loss, expected)
+    assert (net.get_input_embeddings().weight[0] == 0).all()
+    assert output.attentions is None
+    net.config.output_attentions = True
+    assert net(**batch).attentions[0].shape == (2, 3, 1, 6)
+
+
+def test_vectors_in_place_of_words():
+    net, batch = network(), words(6, 4)
+    vectors = net.get_input_embeddings()(batch["input_ids"])
+    with torch.no_grad():
+        assert torch.equal(
+            net(inputs_embeds=vectors, attention_mask=batch["attention_mask"]).logits, net(**batch).logits
+        )
+
+
+def test_it_comes_back_from_a_folder_by_every_way(tmp_path):
+    net, batch = network(num_hidden_layers=2), words(6, 4)
+    net.save_pretrained(tmp_path / "plain")
+    config = AutoConfig.from_pretrained(tmp_path / "plain")
+    assert isinstance(config, SelfAttentiveConfig) and config.attention_size == 7 and config.num_labels == 4
+    with torch.no_grad():
+        expected = net(**batch).logits
+        again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "plain")
+        assert type(again) is SelfAttentiveForSequenceClassification
+        torch.testing.assert_close(again(**batch).logits, expected, atol=1e-6, rtol=0)
+        base = AutoModel.from_pretrained(tmp_path / "plain")
+        assert type(base) is SelfAttentiveModel
+        torch.testing.assert_close(
+            base(**batch).pooler_output, net.sentence(**batch).pooler_output, atol=1e-6, rtol=0
+        )
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            torch.testing.assert_close(other(**batch).logits, expected, atol=1e-6, rtol=0)
+        convert(net, BayesianAttention.bam(), RepulsiveAttention(projections="query", repulsion=0.3))
+        stored = load(save(net, tmp_path / "converted"))
+        torch.testing.assert_close(stored(**batch).logits, net(**batch).logits, atol=1e-6, rtol=0)
+    assert [method.repulsion for method, _ in repulsive_heads(stored).values()] == [0.3]
+    assert type(load(save(network(), tmp_path / "bare"))) is SelfAttentiveForSequenceClassification
+
+
+def test_a_particle_is_a_column_of_the_heads_matrix():
+    net = convert(network(), RepulsiveAttention(projections="query"))
+    ((_, heads),) = repulsive_heads(net).values()
+    assert torch.equal(heads.particles(), net.sentence.attention.query.weight)  # [r, d_a]
+
+
+@pytest.mark.parametrize(
+    ("projection", "message"),
+    [("key", "expected two heads or more .*got one"), ("value", "no projection of its own for the value")],
+)
+def test_what_heads_share_cannot_repel(projection, message):
+    net = network()
+    with pytest.raises(ValueError, match=message):
+        convert(net, RepulsiveAttention(projections=("query", projection)))
+    assert not repulsive_heads(net)
+
+
+def test_maps_of_every_head_come_out():
+    net, batch = network(), words(6, 4)
+    (called,) = inspect(net)
+    assert (called.name, called.kind, called.pools) == ("sentence.attention", "cross", True)
+    assert (called.num_heads, called.num_key_value_heads, called.max_positions) == (3, 1, 1)
+    (call,) = capture(net, batch).values()
+    plain = net(**batch, output_attentions=True).attentions[0]
+    assert call.weights.shape == (2, 3, 1, 6) and torch.equal(call.weights, plain)
+    assert call.query_valid.all() and torch.equal(call.key_valid, batch["attention_mask"].bool())
+    kept = call.query.clone()
+    with torch.no_grad():
+        net.sentence.attention.query.weight.zero_()
+    assert torch.equal(call.query, kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"num_attention_heads": 0},
+            "SelfAttentiveConfig.num_attention_heads: expected an integer >= 1, got 0",
+        ),
+        ({"hidden_size": 2.5}, "SelfAttentiveConfig.hidden_size: expected an integer >= 1, got 2.5"),
+        ({"classifier_dropout": 1.0}, r"SelfAttentiveConfig.classifier_dropout: .* \[0, 1\), got 1.0"),
+    ],
+)
+def test_sizes_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        SelfAttentiveConfig(**options)
+
+
+def test_inputs_that_cannot_be():
+    net, batch = network(), words(6, 4)
+    with pytest.raises(ValueError, match="expected input_ids or inputs_embeds"):
+        net()
+    with pytest.raises(ValueError, match=r"expected an attention_mask \[2, 6\], got \[2, 5\]"):
+        net(batch["input_ids"], batch["attention_mask"][:, 1:])
+
+
+def test_a_sentence_without_words_is_finite():
+    batch = words(6, 0)
+    output = network()(**batch, labels=torch.tensor([0, 1]))
+    output.loss.backward()
+    assert output.logits.isfinite().all()
+
+
+def test_half_precision_is_near():
+    net, batch = network(), words(6, 4)
+    with torch.no_grad():
+        full = net(**batch).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            assert (net(**batch).logits.float() - full).abs().max() < 0.02
