@@ -13,6 +13,8 @@ from markupsafe import Markup
 from probattn.inference.report.charts.heatmap import heatmap, shown
 from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.examples import AttentionExample, AttentionMap
+from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES
+from probattn.inference.report.record import ModelKey
 from probattn.inference.report.tables import site_labels
 
 REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
@@ -80,7 +82,10 @@ class AttentionView:
 
 
 def attention_views(
-    examples: Sequence[AttentionExample], site_names: Sequence[str], to_json: Callable[[Any], Markup]
+    examples: Sequence[AttentionExample],
+    site_names: Sequence[str],
+    to_json: Callable[[Any], Markup],
+    model: ModelKey = "bayesian_mean",
 ) -> list[AttentionView]:
     """Views of the examples.
 
@@ -88,17 +93,22 @@ def attention_views(
         examples: the records.
         site_names: all sites of the network, so that labels agree with the table of sites.
         to_json: writes JSON that is safe inside a ``<script>``.
+        model: whose attention it is, the baseline's aside.
     """
     own = [item.site for example in examples for item in example.maps]
     labels = site_labels([*site_names, *own])
-    return [_view(number, example, labels, to_json) for number, example in enumerate(examples)]
+    return [_view(number, example, labels, to_json, model) for number, example in enumerate(examples)]
 
 
 def _view(
-    number: int, item: AttentionExample, labels: Mapping[str, str], to_json: Callable[[Any], Markup]
+    number: int,
+    item: AttentionExample,
+    labels: Mapping[str, str],
+    to_json: Callable[[Any], Markup],
+    model: ModelKey,
 ) -> AttentionView:
     first = item.maps[0]
-    kinds = [kind for kind in _kinds(first) if getattr(first, kind.name)]
+    kinds = [kind for kind in _kinds(first, model) if getattr(first, kind.name)]
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     entry = entries[0]
     maps = tuple(
@@ -176,16 +186,16 @@ def _head_value(head: int | None) -> str:
     return "average" if head is None else str(head)
 
 
-def _kinds(one: AttentionMap) -> tuple[Kind, ...]:
+def _kinds(one: AttentionMap, model: ModelKey) -> tuple[Kind, ...]:
     """What may be shown of a map, the left one first."""
-    latent = bool(one.ratio)
+    latent, title, label = bool(one.ratio), MODEL_TITLES[model], MODEL_LABELS[model]
     return (
         Kind(
             "baseline", "Deterministic", "Deterministic attention weights", "deterministic", 10_000, 4, "mean"
         ),
         Kind("mean", "Mean weight", "Posterior mean of the attention weights", "mean", 10_000, 4, "mean")
         if latent
-        else Kind("mean", "Aligned", "Aligned attention weights", "aligned", 10_000, 4, "mean"),
+        else Kind("mean", title, f"{title} attention weights", label, 10_000, 4, "mean"),
         Kind(
             "ratio",
             "Std / mean",

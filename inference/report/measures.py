@@ -183,6 +183,8 @@ MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
     {
         "deterministic": "Deterministic",
         "aligned": "Aligned",
+        "repulsive": "Repulsive",
+        "regularised": "Regularised",
         "bayesian_mean": "Bayesian, mean of draws",
         "bayesian_expectation": "Bayesian, expected weights",
     }
@@ -190,7 +192,14 @@ MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
 """Names of the models in tables."""
 
 MODEL_STYLES: Mapping[ModelKey, str] = MappingProxyType(
-    {"deterministic": "det", "aligned": "bay", "bayesian_mean": "bay", "bayesian_expectation": "exp"}
+    {
+        "deterministic": "det",
+        "aligned": "bay",
+        "repulsive": "bay",
+        "regularised": "bay",
+        "bayesian_mean": "bay",
+        "bayesian_expectation": "exp",
+    }
 )
 """Their classes in the style sheet."""
 
@@ -198,6 +207,8 @@ MODEL_LABELS: Mapping[ModelKey, str] = MappingProxyType(
     {
         "deterministic": "deterministic",
         "aligned": "aligned",
+        "repulsive": "repulsive",
+        "regularised": "regularised",
         "bayesian_mean": "Bayesian",
         "bayesian_expectation": "expected",
     }

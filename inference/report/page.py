@@ -88,7 +88,7 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "level": _level(found),
         "tables": tables(results),
         "models": {score.model for score in results.scores},
-        "aligned": results.contender == "aligned",
+        "latent": results.contender == "bayesian_mean",
         "contender": MODEL_TITLES[results.contender],
         "contender_label": MODEL_LABELS[results.contender],
         "foreign": any(data.role != "in_domain" for data in results.data),
@@ -97,7 +97,9 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "risk": figures.risk_figures(results),
         "pavpu": figures.pavpu_figures(results),
         "dropout": any(score.draws == "dropout" for score in results.scores),
-        "attention": attention_views(results.attention, _site_names(results), _script_json),
+        "attention": attention_views(
+            results.attention, _site_names(results), _script_json, results.contender
+        ),
         "alignment": alignment_view(results),
         "uncertain": cards(results, results.uncertain),
         "mistakes": cards(results, results.mistakes),

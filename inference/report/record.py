@@ -6,9 +6,15 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ModelKey = Literal["deterministic", "aligned", "bayesian_mean", "bayesian_expectation"]
-"""What predicts: the baseline, a network of deterministic attention whose queries and keys were aligned, the mean over
-posterior draws, or the network at the posterior expectation."""
+ModelKey = Literal[
+    "deterministic", "aligned", "repulsive", "regularised", "bayesian_mean", "bayesian_expectation"
+]
+"""What predicts: the baseline; a network of deterministic attention whose queries and keys were aligned, whose heads
+repelled each other, or whose heads' likeness was a penalty; the mean over posterior draws; or the network at the
+posterior expectation."""
+
+SINGLE: tuple[ModelKey, ...] = ("aligned", "repulsive", "regularised")
+"""Models of deterministic attention, one pass each, that a run can be about."""
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]
 """What a data set is for: the task itself, the task on other material, or material that is not the task at all."""

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from probattn.inference.report.alignment_records import Alignment
 from probattn.inference.report.examples import AttentionExample, Example
 from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
-from probattn.inference.report.record import Count, Measure, ModelKey, Record, Role
+from probattn.inference.report.record import SINGLE, Count, Measure, ModelKey, Record, Role
 
 SCHEMA_VERSION = 1
 """Version of these records; a file of another version is refused."""
@@ -81,7 +81,7 @@ class Results(Record):
         classes: class names by label.
         data: the data sets, the in-domain one first.
         scores: one entry per model and data set.
-        differences: Bayesian or aligned minus deterministic.
+        differences: the run's own network minus the deterministic one.
         health: the posterior, per site.
         curves: training curves.
         attention: inputs with attention maps.
@@ -123,9 +123,9 @@ class Results(Record):
 
     @property
     def contender(self) -> ModelKey:
-        """What the run is about and is compared with the baseline: the mean over draws, or an aligned network."""
-        aligned = any(score.model == "aligned" for score in self.scores)
-        return "aligned" if aligned else "bayesian_mean"
+        """What the run is about and is compared with the baseline: the mean over draws, or a network of one pass."""
+        measured = {score.model for score in self.scores}
+        return next((model for model in SINGLE if model in measured), "bayesian_mean")
 
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""

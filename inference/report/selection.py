@@ -8,7 +8,7 @@ import torch
 
 from probattn.inference.report.evaluation import PredictedData, Predictions
 from probattn.inference.report.examples import Example
-from probattn.inference.report.record import ModelKey
+from probattn.inference.report.record import SINGLE, ModelKey
 from probattn.metrics.functional import predictive_entropy
 
 SHOWN_DRAWS = 100
@@ -22,11 +22,11 @@ def describe(
     classes: Sequence[str],
     pairs: Sequence[str] | None = None,
 ) -> list[Example]:
-    """Records of single inputs, as the run's own network predicts them: the mean over draws, or an aligned network.
+    """Records of single inputs, as the run's own network predicts them: the mean over draws, or one pass.
 
     Args:
-        item: predictions with ``"bayesian_mean"``, draws among them, or ``"aligned"``, or else ``"deterministic"``,
-            which is otherwise shown beside it if there.
+        item: predictions with ``"bayesian_mean"``, draws among them, or of a network of one pass, or else
+            ``"deterministic"``, which is otherwise shown beside it if there.
         rows: indices of the inputs.
         texts: all N inputs of the data set, as text.
         classes: names of the C classes.
@@ -81,7 +81,7 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
 
 def _own(item: PredictedData) -> Predictions:
     """What the run's own network predicted, not its baseline."""
-    preferred: tuple[ModelKey, ...] = ("bayesian_mean", "aligned", "deterministic")
+    preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
     own = next((item.models[model] for model in preferred if model in item.models), None)
     if own is None or ("bayesian_mean" in item.models and own.draws is None):
         raise ValueError(

@@ -246,7 +246,7 @@ def _baseline(run: Path, given: Path | None) -> TrainedModel | None:
         return None
     found = load_model(folder)
     if found.is_converted:
-        kind = "Bayesian" if found.is_bayesian else "aligned"
+        kind = "Bayesian" if found.is_bayesian else found.key
         raise CommandError(f"{folder}: expected a deterministic run as baseline, its attention is {kind}")
     return found
 

@@ -13,8 +13,9 @@ from probattn.inference.report import RunDescription
 from probattn.recipes import AnyRecipe, Recipe
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.repulsive import RepulsiveAttention
 
-Method = BayesianAttention | AlignmentAttention
+Method = BayesianAttention | AlignmentAttention | RepulsiveAttention
 
 
 def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: int) -> RunDescription:
@@ -49,7 +50,7 @@ def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: i
 
 
 def method_words(recipe: AnyRecipe) -> str:
-    r"""The attention method with the options that differ from the defaults, and the alignment beside it.
+    r"""The attention method with the options that differ from the defaults, and what stands beside it.
 
     Example:
         >>> from probattn.recipes import read_recipe
@@ -61,14 +62,28 @@ def method_words(recipe: AnyRecipe) -> str:
     if method is not None:
         changed = _changed(method, BayesianAttention())
         words = f"{recipe.attention.method.upper()}, {', '.join(changed) or 'default options'}"
-    if recipe.alignment is None:
-        return words
-    aligned = recipe.alignment.build(recipe.training.seed)
+    said = [words]
+    if recipe.alignment is not None:
+        said.append(_alignment_words(recipe.alignment.build(recipe.training.seed)))
+    if isinstance(recipe, Recipe) and recipe.repulsion is not None:
+        said.append(_repulsion_words(recipe.repulsion.build(recipe.training.seed)))
+    return "; ".join(said)
+
+
+def _alignment_words(aligned: AlignmentAttention) -> str:
     usual = AlignmentAttention(
         aligned.method, aligned.weight, layers="all", attention="all", seed=aligned.seed
     )
     own = [f"weight {aligned.weight:g}", *_changed(aligned, usual)]
-    return f"{words}; {aligned.method.upper()} alignment, {', '.join(own)}"
+    return f"{aligned.method.upper()} alignment, {', '.join(own)}"
+
+
+def _repulsion_words(repulsive: RepulsiveAttention) -> str:
+    usual = RepulsiveAttention(
+        repulsive.sampler, repulsion=repulsive.repulsion, layers="all", attention="all", seed=repulsive.seed
+    )
+    own = [f"weight {repulsive.repulsion:g}", *_changed(repulsive, usual)]
+    return f"repulsive heads by {repulsive.sampler.upper()}, {', '.join(own)}"
 
 
 def _changed(method: Method, usual: Method) -> list[str]:

@@ -56,7 +56,7 @@ def evaluate_run(
     """Predicts every data set with every model and measures what came out.
 
     Args:
-        trained: the run's network, Bayesian, aligned, both or neither.
+        trained: the run's network, with any methods or none.
         baseline: the deterministic network beside it.
         data: data sets by the name of their role in a recipe; "test" must be there.
         description: what was run.

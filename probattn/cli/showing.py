@@ -66,7 +66,7 @@ def attention_of(
 ) -> AttentionExample:
     """Attention maps of one input, at the layers that the report asks for, the last first.
 
-    Beside the weights of aligned attention, latent or not, stand those of the baseline.
+    Beside the weights of aligned or repulsive attention, latent or not, stand those of the baseline.
     """
     pairs = None if example.pair is None else (example.pair,)
     single = TextDataset((example.text,), None, (), "one text", pairs=pairs)
@@ -81,7 +81,7 @@ def attention_of(
         assert drawn is not None
     else:
         drawn = _weights(trained, batch, calls)
-    beside = None if baseline is None or not trained.is_aligned else _weights(baseline, batch, calls)
+    beside = None if baseline is None or not trained.alters_weights else _weights(baseline, batch, calls)
     valid = batch["attention_mask"].bool()
     tokens = trained.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
     return attention_example(

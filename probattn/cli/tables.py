@@ -10,6 +10,8 @@ from probattn.inference.report import MODEL_TITLES, TEXTS, Example, Measure, Mod
 HEADINGS: dict[ModelKey, str] = {
     "deterministic": "deterministic",
     "aligned": "aligned",
+    "repulsive": "repulsive",
+    "regularised": "regularised",
     "bayesian_mean": "Bayesian",
 }
 SHOWN: tuple[Measure, ...] = (

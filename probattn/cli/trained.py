@@ -77,8 +77,8 @@ class TrainedModel:
 
     @property
     def is_converted(self) -> bool:
-        """Whether its attention is not just deterministic."""
-        return self.is_bayesian or self.is_aligned
+        """Whether a method was put on its attention."""
+        return conversion(self.net) is not None
 
     @property
     def is_bayesian(self) -> bool:
@@ -93,11 +93,24 @@ class TrainedModel:
         return record is not None and record.alignment is not None
 
     @property
+    def is_repulsive(self) -> bool:
+        """Whether its heads repelled each other in training."""
+        record = conversion(self.net)
+        return record is not None and record.repulsive is not None
+
+    @property
     def key(self) -> ModelKey:
-        """What it is called in records: latent attention comes before alignment."""
+        """What it is called in records: latent attention comes first, then alignment, then repulsion."""
         if self.is_bayesian:
             return "bayesian_mean"
-        return "aligned" if self.is_aligned else "deterministic"
+        if self.is_aligned:
+            return "aligned"
+        return "repulsive" if self.is_repulsive else "deterministic"
+
+    @property
+    def alters_weights(self) -> bool:
+        """Whether a method other than latent attention was put on it: its weights differ from the baseline's by it."""
+        return self.is_aligned or self.is_repulsive
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -18,13 +18,14 @@ from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
 from probattn.cli.processes import Processes
 from probattn.cli.trained import BASELINE, MODEL
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
-from probattn.inference import AttentionGuide, SVIDriver
+from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
 from probattn.models import Classifier, convert, inspect, save
 from probattn.recipes import AnyRecipe, Recipe, TrainingRecipe
+from probattn.sites.repulsive import repulsive_heads
 
 RECIPE = "recipe.yaml"
 
@@ -74,7 +75,7 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
     """The recipe's network as a Pyro program, or its deterministic baseline; same seed, same initial weights.
 
     Raises:
-        CommandError: the network's attention cannot be made latent or aligned as asked.
+        CommandError: the network's attention cannot be given the methods asked for.
     """
     recipe = prepared.recipe
     seed = recipe.training.seed
@@ -98,7 +99,7 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
 def train_run(
     prepared: Prepared, folder: Path, *, resume: bool = False, quiet: bool = False
 ) -> dict[str, FitResult]:
-    """Trains what the recipe asks for: its network and, beside a Bayesian or aligned one, the deterministic baseline.
+    """Trains what the recipe asks for: its network and, where that has a method, the deterministic baseline beside it.
 
     Args:
         prepared: recipe and data.
@@ -134,7 +135,8 @@ def train_run(
 
 def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, quiet: bool) -> FitResult:
     training = prepared.recipe.training
-    driver = SVIDriver(
+    kind = SVGDDriver if repulsive_heads(model) else SVIDriver
+    driver = kind(
         model,
         guide=AttentionGuide(model),
         **_schedules(prepared.recipe),

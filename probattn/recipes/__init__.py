@@ -17,6 +17,7 @@ from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.reference import graph_recipe_reference, recipe_reference
+from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "ReportRecipe",
+    "RepulsionRecipe",
     "SourceRecipe",
     "TrainingRecipe",
     "graph_recipe_reference",

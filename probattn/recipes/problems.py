@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -45,12 +46,9 @@ def _sentence(
     if kind == "missing":
         return f"missing key {str(path[-1])!r}{_inside(path)}{_place(path[:-1], places)}"
     if kind == "value_error":
-        said = (
-            str(details["ctx"]["error"])
-            .removeprefix("BayesianAttention.")
-            .removeprefix("BayesianAttention: ")
-            .removeprefix("AlignmentAttention.")
-        )
+        said = re.sub(
+            r"^[A-Z]\w+Attention(\.|: )", "", str(details["ctx"]["error"])
+        )  # the options' own class
         return f"{_dotted(path)}{_place(path, places)}: {said}"
     expected = "keys and values" if field is None or section(field.annotation) else allowed(field)
     got = details["input"]

@@ -12,11 +12,16 @@ from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
+from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.section import Section
 from probattn.recipes.training import TrainingRecipe
 from probattn.recipes.yaml_nodes import RecipeDumper
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.repulsive import RepulsiveAttention
+
+Method = BayesianAttention | AlignmentAttention | RepulsiveAttention
+"""What a network may be converted with."""
 
 
 class Recipe(Section):
@@ -48,6 +53,9 @@ class Recipe(Section):
     alignment: AlignmentRecipe | None = Field(
         default=None, description="The alignment of queries and keys, beside that method; null for none."
     )
+    repulsion: RepulsionRecipe | None = Field(
+        default=None, description="The repulsion between heads in training, beside both; null for none."
+    )
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
@@ -70,13 +78,15 @@ class Recipe(Section):
     def baseline(self) -> Recipe:
         """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
         attention = self.attention.model_copy(update={"method": "deterministic"})
-        return self.model_copy(update={"attention": attention, "alignment": None})
+        return self.model_copy(update={"attention": attention, "alignment": None, "repulsion": None})
 
-    def methods(self) -> tuple[BayesianAttention | AlignmentAttention, ...]:
+    def methods(self) -> tuple[Method, ...]:
         """What the network is converted with; empty where its attention stays as it is."""
         bayesian = self.attention.build()
-        aligned = None if self.alignment is None else self.alignment.build(self.training.seed)
-        return tuple(method for method in (bayesian, aligned) if method is not None)
+        beside = [
+            part.build(self.training.seed) for part in (self.alignment, self.repulsion) if part is not None
+        ]
+        return (*(() if bayesian is None else (bayesian,)), *beside)
 
     def resolved(self) -> Recipe:
         """The same recipe with the paths of files and folders it reads made absolute."""

@@ -19,7 +19,7 @@ from probattn.inference.report.maps import attention_example
 from probattn.inference.report.measurements import Curve, SiteHealth
 from probattn.inference.report.measures import TEXTS
 from probattn.inference.report.page import RAMPS, SECTIONS, duration, render_report, write_report
-from probattn.inference.report.record import MEASURES, MODELS
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE
 from probattn.inference.report.results import DataSet, Results, RunDescription
 from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
 from probattn.inference.report.storage import read_results, write_results
@@ -293,7 +293,7 @@ def test_a_missing_data_set_is_not_spoken_of(results: Results, gone: str) -> Non
 
 @pytest.mark.parametrize("only", MODELS)
 def test_one_model_alone(results: Results, only: str) -> None:
-    like = "bayesian_mean" if only == "aligned" else only
+    like = "bayesian_mean" if only in SINGLE else only
     scores = tuple(
         score.model_copy(update={"model": only}) for score in results.scores if score.model == like
     )
@@ -302,7 +302,7 @@ def test_one_model_alone(results: Results, only: str) -> None:
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
     assert ("expected weights" in heads) == (only == "bayesian_expectation")
-    assert ("mean of draws" in heads) == (only != "aligned")
+    assert ("mean of draws" in heads) == (only not in SINGLE)
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from probattn import AlignmentAttention, BayesianAttention
+from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
 from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
 LINGUISTIC = tuple(f"{task}_{method}" for task in ("cola", "mrpc") for method in ("ct", "gan", "ot", "soft"))
+HEADS = ("sentiment_repulsive",)
 GRAPHS = (
     "cora_babn",
     "cora_bam",
@@ -41,10 +42,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *GRAPHS)))
+    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *HEADS, *GRAPHS)))
     assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {
         *NAMES,
         *LINGUISTIC,
+        *HEADS,
         *GRAPHS,
     }
 
@@ -87,6 +89,13 @@ def test_the_linguistic_ones_differ_in_their_alignment_alone(name: str) -> None:
     assert recipe.report.baseline == (method != "soft")
     assert recipe.report.measures == soft.report.measures == {"mrpc": ["f1"], "cola": ["matthews"]}[task]
     assert soft.data.train.source == task
+
+
+def test_the_repulsive_one_compares_with_deterministic_attention() -> None:
+    recipe = load_recipe("sentiment_repulsive")
+    assert recipe.methods() == (RepulsiveAttention(layers="all", attention="all"),)
+    assert recipe.report.baseline and recipe.data.train.source == "sst2"
+    assert read_recipe(recipe.dump()) == recipe
 
 
 def test_named_recipes_are_read_as_data() -> None:

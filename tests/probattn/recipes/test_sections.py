@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from probattn.recipes import (
     NetworkRecipe,
     Recipe,
     RecipeError,
+    RepulsionRecipe,
     SourceRecipe,
     TrainingRecipe,
     read_recipe,
@@ -28,6 +29,7 @@ from probattn.recipes import (
 from probattn.recipes.section import Section
 from probattn.sites import alignment, bayesian
 from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.repulsive import RepulsiveAttention
 
 OPTIONS = [field.name for field in fields(BayesianAttention)]
 
@@ -50,6 +52,66 @@ def test_every_option_of_the_alignment_is_a_key_with_the_same_default() -> None:
     assert set(AlignmentRecipe.model_fields) == own | set(options) - set(elsewhere)
     for name in options.keys() - elsewhere.keys() - {"layers"}:
         assert AlignmentRecipe.model_fields[name].default == options[name], name
+
+
+def test_every_option_of_the_repulsion_is_a_key_with_the_same_default() -> None:
+    elsewhere = {"attention": "kind", "repulsion": "weight"}  # under another name
+    options = {field.name: field.default for field in fields(RepulsiveAttention) if field.name != "seed"}
+    assert set(RepulsionRecipe.model_fields) == {elsewhere.get(name, name) for name in options}
+    written = RepulsionRecipe().model_dump()
+    assert written["layers"] == written["kind"] == "all"
+    for name in options.keys() - {"layers", "attention", "projections"}:
+        assert written[elsewhere.get(name, name)] == options[name], name
+    assert tuple(written["projections"]) == options["projections"]
+
+
+@pytest.mark.parametrize(
+    ("written", "options"),
+    [
+        ({}, {}),
+        ({"sampler": "spos", "weight": 0.1, "inverse_temperature": 5}, {"sampler": "spos", "repulsion": 0.1}),
+        ({"projections": ["value"], "layers": "cross", "kind": "cross"}, {"projections": ("value",)}),
+        ({"kernel": "linear", "bandwidth": 2.0, "prior": 0.1, "step_size": 1}, {"kernel": "linear"}),
+    ],
+)
+def test_repulsion_is_built_as_written(written: dict[str, Any], options: dict[str, Any]) -> None:
+    same = {key: value for key, value in written.items() if key not in {"weight", "kind", "projections"}}
+    expected = {"layers": "all", "attention": written.get("kind", "all")} | same | options
+    assert RepulsionRecipe(**written).build(seed=7) == RepulsiveAttention(**expected, seed=7)
+    assert RepulsionRecipe(**RepulsionRecipe(**written).model_dump()) == RepulsionRecipe(**written)
+
+
+def test_repulsion_stands_beside_the_other_methods() -> None:
+    text = "data: {train: imdb}\nalignment: {method: ot}\nrepulsion: {layers: first}\ntraining: {seed: 5}\n"
+    recipe = read_recipe(text)
+    repelled = RepulsiveAttention(layers="first", attention="all", seed=5)
+    assert recipe.methods()[2] == repelled and len(recipe.methods()) == 3
+    alone = read_recipe(text, overrides=["attention.method=deterministic", "alignment=null"])
+    assert alone.methods() == (repelled,)
+    assert recipe.baseline().methods() == ()
+    assert read_recipe("data: {train: imdb}\nrepulsion:\n").repulsion is None
+    assert read_recipe(recipe.dump()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("step_size: 0", r"repulsion\.step_size \(line 2\): expected a number > 0, got 0"),
+        ("bandwidth: -1", r"repulsion\.bandwidth \(line 2\): expected a number > 0 or null, got -1"),
+        ("bandwidth: 0", r"repulsion\.bandwidth \(line 2\): expected a number > 0 or null, got 0"),
+        (
+            "{kernel: cosine, bandwidth: 1}",
+            r"repulsion \(line 2\): bandwidth: the kernel 'cosine' has none; leave it out",
+        ),
+        ("projections: [output]", r"repulsion\.projections.*: expected .*'query', 'key' or 'value'.*"),
+        ("projections: [key, key]", r"repulsion \(line 2\): projections: .* each once, got \('key', 'key'\)"),
+        ("weight: -0.1", r"repulsion\.weight \(line 2\): expected a number >= 0, got -0\.1"),
+    ],
+)
+def test_wrong_repulsion_is_refused_in_one_line(written: str, message: str) -> None:
+    section = written if written.startswith("{") else f"{{{written}}}"
+    with pytest.raises(RecipeError, match=f"^recipe: {message}$"):
+        read_recipe(f"data: {{train: imdb}}\nrepulsion: {section}\n")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +169,9 @@ def test_choices_are_those_of_what_they_configure() -> None:
         ("discriminator", alignment.DiscriminatorKind),
     ):
         assert choices(AlignmentRecipe, key) == get_args(kind), key
+    hints = get_type_hints(RepulsiveAttention)
+    for key in ("sampler", "kernel"):
+        assert choices(RepulsionRecipe, key) == get_args(hints[key]), key
     assert set(choices(TrainingRecipe, "schedule")) <= {item.value for item in SchedulerType}
     for name in choices(TrainingRecipe, "optimizer"):
         assert issubclass(

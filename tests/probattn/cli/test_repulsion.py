@@ -1,0 +1,181 @@
+"""Runs with repulsive heads through the whole command line, on a tiny network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from probattn.cli.description import method_words
+from probattn.cli.trained import load_model
+from probattn.inference.records import read_records
+from probattn.inference.report import read_results
+from probattn.recipes import load_recipe
+from probattn.sites.repulsive import repulsive_heads
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+REPULSIVE = ("--set", "attention.method=deterministic", "--set", "repulsion={weight: 0.1}")
+
+
+@pytest.fixture(scope="module")
+def repulsive(recipe, command, tmp_path_factory):
+    """A run of deterministic attention with repulsive heads, and its baseline."""
+    folder = tmp_path_factory.mktemp("runs") / "repulsive"
+    result = command("train", recipe, "--output", folder, "--quiet", *REPULSIVE)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(repulsive, command):
+    result = command("report", repulsive)
+    assert result.exit_code == 0, result.output
+    return read_results(repulsive / "metrics.json")
+
+
+def losses(folder):
+    return [record.get("loss") for record in read_records(folder / "metrics.jsonl")]
+
+
+def test_training_moves_heads_as_particles(repulsive):
+    records = [record for record in read_records(repulsive / "metrics.jsonl") if record["kind"] == "train"]
+    trained, baseline = load_model(repulsive), load_model(repulsive / "baseline")
+    assert (trained.key, baseline.key) == ("repulsive", "deterministic")
+    assert trained.is_converted and not baseline.is_converted
+    assert (
+        set(records[-1]["particles"]) == set(repulsive_heads(trained.net))
+        and len(records[-1]["particles"]) == 6
+    )
+    assert all(found["repulsion_ratio"] > 0 for found in records[-1]["particles"].values())
+    plain = read_records(repulsive / "baseline" / "metrics.jsonl")
+    assert not any("particles" in record for record in plain)
+    states = [model.net.state_dict() for model in (trained, baseline)]
+    assert states[0].keys() == states[1].keys()
+    for name in repulsive_heads(trained.net):
+        assert not torch.equal(*(state[f"{name}.weight"] for state in states))
+
+
+def test_without_repulsion_and_kernel_it_is_the_plain_run_bit_for_bit(recipe, command, tmp_path):
+    """The kernel of nobody but oneself; its 1/M, two heads, is undone by the step size."""
+    optimizer = ("--set", "training.optimizer=sgd", "--set", "training.learning_rate=0.1")
+    plain = (
+        "--set",
+        "attention.method=deterministic",
+        "--set",
+        "report.baseline=false",
+        "--quiet",
+        *optimizer,
+    )
+    nothing = ("--set", "repulsion={weight: 0, kernel: identity, step_size: 2}")
+    for name, overrides in (("plain", plain), ("nothing", plain + nothing)):
+        result = command("train", recipe, "--output", tmp_path / name, *overrides)
+        assert result.exit_code == 0, result.output
+    assert losses(tmp_path / "plain") == losses(tmp_path / "nothing")
+    first, second = (load_model(tmp_path / name).net.state_dict() for name in ("plain", "nothing"))
+    assert all(value.equal(second[name]) for name, value in first.items())
+
+
+def test_the_report_compares_repulsive_with_deterministic(repulsive, report):
+    assert {score.model for score in report.scores} == {"deterministic", "repulsive"}
+    assert {difference.model for difference in report.differences} == {"repulsive"}
+    assert report.contender == "repulsive" and not report.health and report.alignment is None
+    shown = report.attention[0].maps[0]
+    assert shown.ratio == () and len(shown.baseline) == len(shown.mean)
+    page = (repulsive / "report.html").read_text(encoding="utf-8")
+    assert "Deterministic against repulsive" in page and "Repulsive attention weights, " in page
+    assert "deterministic attention; repulsive heads by SVGD, weight 0.1" in page
+    spoken = re.sub(r"<style>.*?</style>|<details class=.recipe.*?</details>", "", page, flags=re.DOTALL)
+    assert "Bayesian" not in spoken and "ligned" not in spoken
+
+
+def test_calibration_and_foreign_inputs_stand_side_by_side(report):
+    """The form of An et al. 2020, C.4 and C.5: reliability of both, entropy of both on foreign data."""
+    for model in ("deterministic", "repulsive"):
+        home, foreign = (report.score(model, key) for key in ("test", "out_of_domain"))
+        assert home.reliability and home.ece is not None and home.overconfidence is not None
+        assert len(foreign.entropy.quantiles) > 10 and foreign.auroc is not None
+    assert report.difference("ece", "repulsive", "test") is not None
+    assert report.difference("auroc", "repulsive", "out_of_domain") is not None
+
+
+def test_evaluate_predict_and_baselines(repulsive, run, command):
+    result = command("evaluate", repulsive)
+    assert result.exit_code == 0 and "repulsive" in result.output
+    assert command("predict", repulsive, "the film was good").exit_code == 0
+    refused = command("report", run, "--baseline", repulsive)
+    assert refused.exit_code == 2
+    assert "expected a deterministic run as baseline, its attention is repulsive" in refused.output
+
+
+def test_an_interrupted_run_with_noise_repeats_the_whole_one(recipe, command, tmp_path):
+    run, copy = tmp_path / "whole", tmp_path / "copy"
+    keys = ("--set", "repulsion={sampler: spos, inverse_temperature: 1000}", "--set", "report.baseline=false")
+    result = command("train", recipe, "--output", run, "--quiet", *keys)
+    assert result.exit_code == 0, result.output
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "checkpoints" / "step-000006")
+    shutil.rmtree(copy / "model")
+    result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert losses(run) == losses(copy)
+    first, second = (load_model(folder) for folder in (run, copy))
+    assert first.is_bayesian and first.is_repulsive and first.key == "bayesian_mean"
+    other = second.net.state_dict()
+    assert all(value.equal(other[name]) for name, value in first.net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            "{step_size: 0}",
+            "repulsion.step_size (override repulsion={step_size: 0}): expected a number > 0, got 0",
+        ),
+        (
+            "{bandwidth: -1.0}",
+            "repulsion.bandwidth (override repulsion={bandwidth: -1.0}): expected a number > 0 or null, got -1.0",
+        ),
+        ("{layers: [5]}", "layers: expected numbers from -2 to 1 for the self attention"),
+        ("{layers: cross}", "no attention call with layers='cross'"),
+    ],
+)
+def test_bad_options_are_one_line(recipe, command, tmp_path, written, message):
+    result = command("train", recipe, "--output", tmp_path / "run", "--set", f"repulsion={written}")
+    assert result.exit_code == 2
+    (line,) = [line for line in result.output.splitlines() if not line.startswith("warning: ")]
+    assert line.startswith("error: ") and message in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_head_has_nobody_to_repel(recipe, network, command, tmp_path):
+    single = tmp_path / "network"
+    shutil.copytree(network, single)
+    config = BertConfig.from_pretrained(network, num_attention_heads=1)
+    BertForSequenceClassification(config).save_pretrained(single)
+    keys = ("--set", f"network.name={single}", *REPULSIVE)
+    result = command("train", recipe, "--output", tmp_path / "run", *keys)
+    assert result.exit_code == 2
+    assert "expected two heads or more to repel each other, got one" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_projection_that_the_host_lacks_is_one_line(recipe, command, tmp_path, monkeypatch):
+    from probattn.models.hosts import projections
+
+    monkeypatch.setitem(projections.SEPARATE, "value", ("w_v",))
+    result = command("train", recipe, "--output", tmp_path / "run", *REPULSIVE)
+    assert result.exit_code == 2
+    assert "has no projection of its own for the value" in result.output
+    assert "leave 'value' out" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_words_for_the_method(recipe):
+    overrides = ["attention.method=deterministic", "repulsion={sampler: spos, layers: first}"]
+    assert method_words(load_recipe(recipe, overrides)) == (
+        "deterministic attention; repulsive heads by SPOS, weight 0.01, layers first"
+    )
