@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +17,18 @@ from probattn.inference.batches import DataOrder, Share, load_batches
 from probattn.inference.checkpoint import Checkpoint
 from probattn.inference.configuration import options_configuration
 from probattn.inference.early_stopping import StoppingState
-from probattn.inference.loop import StepTerms, evaluate
+from probattn.inference.loop import StepTerms
 from probattn.inference.meter import NonFiniteError, describe_failure, unhealthy_gradients, unhealthy_sites
 from probattn.inference.progress import TrainingProgress
-from probattn.inference.random_states import (
-    RandomState,
-    capture_random_state,
-    preserved_random_state,
-    restore_random_state,
-    seed_generators,
-)
+from probattn.inference.random_states import RandomState, capture_random_state, restore_random_state
 from probattn.inference.reporter import Reporter, mean_diagnostics
 from probattn.inference.result import FitResult
 from probattn.inference.storage import Resume, RunStorage
 from probattn.inference.training_state import TrainingState
+from probattn.inference.validation import Validation
 
 if TYPE_CHECKING:
     from probattn.inference.svi import SVIDriver
-
-VALIDATION_STREAM = 1
-"""Third word of the seed of an evaluation's noise: the same at every evaluation, and apart from training's."""
 
 
 class Run:
@@ -63,7 +54,7 @@ class Run:
         epochs: int | None,
     ) -> None:
         self._driver, self._accelerator = driver, accelerator
-        self._rows, self._validation = rows, validation
+        self._rows = rows
         self._order = DataOrder(
             len(rows),
             batch_size=driver.batch_size,
@@ -76,6 +67,9 @@ class Run:
         self._total = steps if steps is not None else (epochs or 0) * self._order.steps_per_epoch
         self._particles = driver.particles(len(rows))
         self._state = TrainingState(driver, accelerator, self._total)
+        self._validation: Validation | None = None
+        if validation is not None:
+            self._validation = Validation(driver, accelerator, self._state.guarded, validation)
         self._storage: RunStorage | None = None
         if driver.folder is not None:
             self._storage = RunStorage(Path(driver.folder), driver.keep_last, accelerator)
@@ -91,6 +85,8 @@ class Run:
 
     def train(self, resume: Resume) -> FitResult:
         """Takes the run to its end, from a checkpoint if asked to."""
+        if self._validation is not None:
+            self._validation.check_stopping()
         configuration = self._configuration()
         checkpoint = None if self._storage is None else self._storage.open(resume, configuration)
         try:
@@ -196,24 +192,11 @@ class Run:
 
     def _evaluate(self) -> bool:
         """Evaluates and records; whether early stopping's metric is the best so far."""
-        driver, accelerator = self._driver, self._accelerator
-        rows = list(range(accelerator.process_index, len(self._validation), accelerator.num_processes))
-        parts = [rows[first : first + driver.batch_size] for first in range(0, len(rows), driver.batch_size)]
-        metrics = driver.validation_metrics
+        assert self._validation is not None
+        driver = self._driver
         weight = driver.kl_schedule.final  # so that values of different steps can be compared
         self._state.guide.kl_weight = weight
-        with preserved_random_state(accelerator.device):
-            seed = (driver.seed, accelerator.process_index, VALIDATION_STREAM)
-            seed_generators(*seed)
-            loader = load_batches(
-                self._validation, parts, collate=driver.collate, num_workers=driver.num_workers, seed=seed
-            )
-            means = evaluate(
-                accelerator,
-                self._state.guarded,
-                zip(loader, map(len, parts), strict=True),
-                None if metrics is None else partial(metrics, driver.model),
-            )
+        means = self._validation.means()
         self._reporter.validation(self._step, weight, means)
         self._state.validated(means["loss"])
         rule = driver.early_stopping

@@ -194,7 +194,8 @@ class SVIDriver:
             FileExistsError: the folder holds a run and ``resume`` is False.
             NonFiniteError: the loss or its gradient is not finite; the message says where.
             TypeError: data that cannot be read by row.
-            ValueError: neither or both of steps and epochs; early stopping without validation data.
+            ValueError: neither or both of steps and epochs; early stopping without validation data or on a metric that
+                is not there.
         """
         resume = resume or self._resume
         self._resume = False

@@ -189,7 +189,7 @@ def test_a_trivial_weight_starts_the_warm_up(tiny: ModuleType) -> None:
 def test_early_stopping_ends_the_run_and_restores_the_best(
     tiny: ModuleType, tmp_path: Path, folder: str | None
 ) -> None:
-    values = iter([3.0, 1.0, 2.0, 1.5, 4.0, 0.0])
+    values = iter([0.0, 3.0, 1.0, 2.0, 1.5, 4.0, 0.0])  # the first before training, for the metric's name
     model = tiny.tiny_model()
     seen: dict[int, dict[str, torch.Tensor]] = {}
     driver = tiny.tiny_driver(
@@ -210,7 +210,7 @@ def test_early_stopping_ends_the_run_and_restores_the_best(
 
 
 def test_early_stopping_that_never_fires_restores_the_best_too(tiny: ModuleType) -> None:
-    values = iter([1.0, 5.0, 2.0])
+    values = iter([9.0, 1.0, 5.0, 2.0])  # the first before training, for the metric's name
     model = tiny.tiny_model()
     seen: dict[int, dict[str, torch.Tensor]] = {}
     result = tiny.tiny_driver(
@@ -224,10 +224,39 @@ def test_early_stopping_that_never_fires_restores_the_best_too(tiny: ModuleType)
     assert same(weights_of(model), seen[2])
 
 
-def test_an_unknown_stopping_metric_is_named(tiny: ModuleType) -> None:
-    driver = tiny.tiny_driver(early_stopping=EarlyStopping("accuracy"))
-    with pytest.raises(ValueError, match=r"'accuracy'; there are loss, log_likelihood, kl"):
-        driver.fit(tiny.tiny_data(), tiny.tiny_data(4), steps=1)
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (EarlyStopping("acuracy"), r"metric: .* 'acuracy'; there are loss, .*, accuracy$"),
+        (EarlyStopping(also={"accurate": "max"}), "also: .* 'accurate'; there are loss, .*, accuracy$"),
+    ],
+)
+def test_an_unknown_stopping_metric_is_refused_before_anything_is_done(
+    tiny: ModuleType, tmp_path: Path, rule: EarlyStopping, words: str
+) -> None:
+    model, folder, batches = tiny.tiny_model(), tmp_path / "run", []
+    before = weights_of(model)
+
+    def accuracy(_: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        batches.append(batch)
+        return {"accuracy": torch.tensor(1.0)}
+
+    driver = tiny.tiny_driver(model, folder=folder, early_stopping=rule, validation_metrics=accuracy)
+    with pytest.raises(ValueError, match=words):
+        driver.fit(tiny.tiny_data(), tiny.tiny_data(9), steps=1)
+    assert same(weights_of(model), before) and not folder.exists() and len(batches) == 1
+
+
+def test_looking_for_a_stopping_metric_leaves_no_trace(tiny: ModuleType) -> None:
+    def train(rule: EarlyStopping | None) -> dict[str, torch.Tensor]:
+        driver = tiny.tiny_driver(
+            early_stopping=rule,
+            validation_metrics=lambda model, _: {"noise": torch.rand(1) + model.training},
+        )
+        driver.fit(tiny.tiny_data(), tiny.tiny_data(4), steps=3)
+        return weights_of(driver.model)
+
+    assert same(train(EarlyStopping("noise", patience=9)), train(EarlyStopping(patience=9)))
 
 
 class DtypeProbe(nn.Module):
