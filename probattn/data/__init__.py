@@ -22,6 +22,8 @@ from probattn.data.tables import read_table
 from probattn.data.task import Task, load_task
 from probattn.data.tokenized_pairs import PairCollate, TokenizedPairs
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
+from probattn.data.word_vectors import WordVectors, word_vectors
+from probattn.data.words import WordSplit, word_tokenizer
 
 __all__ = [
     "BUILT_IN",
@@ -48,6 +50,8 @@ __all__ = [
     "TextDataset",
     "TokenizedPairs",
     "TokenizedTexts",
+    "WordSplit",
+    "WordVectors",
     "length_limit",
     "load_multi30k",
     "load_planetoid",
@@ -58,4 +62,6 @@ __all__ = [
     "read_table",
     "split_of",
     "text_key",
+    "word_tokenizer",
+    "word_vectors",
 ]
