@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,9 @@ class DataOrder:
     last step of an epoch takes what is left. Which rows a step sees depends on that product only, so that more ranks
     or more accumulation at the same product see the same data.
 
+    With ``length_pool`` the rows of a step are of similar length, so that little of a batch is padding: the rows of
+    that many neighbouring steps of the permutation are sorted by length and cut into steps again, in random order.
+
     Args:
         num_rows: N.
         batch_size: rows of a micro-batch on one rank, at most.
@@ -42,9 +45,12 @@ class DataOrder:
         seed: of the permutations.
         shuffle: False keeps the data set's own order.
         drop_last: leave out an epoch's last step if it is incomplete.
+        length_pool: steps whose rows are sorted together, >= 1, with ``shuffle``; None leaves steps to chance.
+        lengths: of the rows, ``[N]``; needed for ``length_pool`` and for nothing else.
 
     Raises:
-        ValueError: no rows, or fewer than one step's with ``drop_last``.
+        ValueError: no rows, or fewer than one step's with ``drop_last``; ``length_pool`` without ``shuffle`` or
+            without the rows' lengths.
 
     Example:
         >>> order = DataOrder(num_rows=5, batch_size=2, seed=0, shuffle=False)
@@ -61,15 +67,30 @@ class DataOrder:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
+    length_pool: int | None = None
+    lengths: Sequence[int] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("num_rows", "batch_size", "accumulation", "num_processes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"DataOrder.{name}: expected an integer >= 1, got {getattr(self, name)}")
+        for name in ("num_rows", "batch_size", "accumulation", "num_processes", "length_pool"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"DataOrder.{name}: expected an integer >= 1, got {value}")
+        if self.length_pool is not None:
+            self._check_pool(len(self.lengths or ()))
         if self.steps_per_epoch < 1:
             raise ValueError(
                 f"drop_last leaves no step: {self.num_rows} rows, but a step takes {self.rows_per_step}; "
                 "lower batch_size or accumulation, or keep the last step"
+            )
+
+    def _check_pool(self, known: int) -> None:
+        if not self.shuffle:
+            raise ValueError(
+                "DataOrder.length_pool: expected shuffle=True beside it; rows in order stay where they are"
+            )
+        if known != self.num_rows:
+            raise ValueError(
+                f"DataOrder.length_pool: expected the lengths of {self.num_rows} rows, got {known}"
             )
 
     @property
@@ -91,7 +112,26 @@ class DataOrder:
         """Row indices of an epoch in their order, ``[N]``."""
         if not self.shuffle:
             return np.arange(self.num_rows)
-        return np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
+        generator = np.random.default_rng([self.seed, epoch])
+        rows = generator.permutation(self.num_rows)
+        return rows if self.length_pool is None else self._similar(rows, generator)
+
+    def configuration(self) -> dict[str, Any]:
+        """What a resumed run must find again; not the lengths, which are the data's."""
+        left_out = {"lengths"} | ({"length_pool"} if self.length_pool is None else set())
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out}
+
+    def _similar(
+        self, rows: np.ndarray[Any, np.dtype[np.int64]], generator: np.random.Generator
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The same rows, those of each full step of similar length; an incomplete last step stays as it is."""
+        assert self.length_pool is not None
+        full = self.num_rows // self.rows_per_step * self.rows_per_step
+        lengths, pool = np.asarray(self.lengths), self.length_pool * self.rows_per_step
+        parts = [rows[start : min(start + pool, full)] for start in range(0, full, pool)]
+        ordered = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
+        steps = np.concatenate([*ordered, rows[:0]]).reshape(-1, self.rows_per_step)
+        return np.concatenate([generator.permutation(steps).ravel(), rows[full:]])
 
     def shares(self, step: int, rank: int) -> list[Share]:
         """One rank's micro-batches of the update that follows ``step`` completed ones."""
@@ -173,6 +213,21 @@ def as_rows(data: Any, what: str) -> Any:
     if len(data) == 0:
         raise ValueError(f"{what}: expected at least one row, got none")
     return data
+
+
+def row_lengths(rows: Any) -> Sequence[int]:
+    """Lengths of a data set's rows, as its ``lengths()`` gives them.
+
+    Raises:
+        TypeError: it has no such method.
+    """
+    if not hasattr(rows, "lengths"):
+        raise TypeError(
+            f"train_data: length_pool needs a data set with a method lengths(), got {type(rows).__name__}; "
+            "give it one, or leave length_pool out"
+        )
+    lengths: Sequence[int] = rows.lengths()
+    return lengths
 
 
 def load_batches(

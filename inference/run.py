@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from probattn.inference.batches import DataOrder, Share, load_batches
+from probattn.inference.batches import DataOrder, Share, load_batches, row_lengths
 from probattn.inference.checkpoint import Checkpoint
 from probattn.inference.configuration import options_configuration
 from probattn.inference.early_stopping import StoppingState
@@ -63,6 +63,8 @@ class Run:
             seed=driver.seed,
             shuffle=driver.shuffle,
             drop_last=driver.drop_last,
+            length_pool=driver.length_pool,
+            lengths=None if driver.length_pool is None else row_lengths(rows),
         )
         self._total = steps if steps is not None else (epochs or 0) * self._order.steps_per_epoch
         self._particles = driver.particles(len(rows))
@@ -255,7 +257,7 @@ class Run:
         rule = driver.early_stopping
         return {
             "steps": self._total,
-            "data": options_configuration(self._order),
+            "data": self._order.configuration(),
             "precision": driver.precision,
             "max_grad_norm": driver.max_grad_norm,
             "kl_schedule": options_configuration(driver.kl_schedule),

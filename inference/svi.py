@@ -62,6 +62,8 @@ class SVIDriver:
         collate: rows to batch; torch's default stacks tensors.
         shuffle: whether to permute the rows anew each epoch.
         drop_last: whether to leave out an epoch's incomplete last step.
+        length_pool: steps, >= 1, whose rows are sorted by length together, so that batches need little padding; the
+            data then have a method ``lengths()``. None leaves batches to chance.
         num_workers: processes that load data.
         precision: "no" for the parameters' own, "bf16" or "fp16" for autocast ("fp16" needs a GPU).
         cpu: stay on the CPU where there is a GPU.
@@ -114,6 +116,7 @@ class SVIDriver:
     collate: Collate | None = None
     shuffle: bool = True
     drop_last: bool = False
+    length_pool: int | None = None
     num_workers: int = 0
     precision: Precision = "no"
     cpu: bool = False
@@ -141,7 +144,7 @@ class SVIDriver:
             )
         for name in ("batch_size", "accumulation", "log_every", "keep_last"):
             _require_at_least(1, name, getattr(self, name))
-        for name in ("eval_every", "checkpoint_every"):
+        for name in ("eval_every", "checkpoint_every", "length_pool"):
             if getattr(self, name) is not None:
                 _require_at_least(1, name, getattr(self, name))
         for name in ("seed", "num_workers"):

@@ -76,7 +76,7 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
 
     Example:
         >>> net = build_transformer(TransformerSize(width=8, layers=1, heads=2, feed_forward=8), vocabulary=9)
-        >>> net.num_parameters(only_trainable=True)
+        >>> net.num_parameters()
         1304
     """
     if vocabulary <= END + 1:
@@ -112,5 +112,9 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
         pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END, decoder_start_token_id=BEGIN
     )
     for stack in (net.model.encoder, net.model.decoder):
-        stack.embed_positions.requires_grad_(False)  # they are computed, and get no gradient
+        # Positions are computed and get no gradient, which several processes would wait for.
+        places = stack.embed_positions
+        weight = places.weight.detach()
+        del places.weight
+        places.register_buffer("weight", weight)
     return net.train()

@@ -8,17 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
-from probattn.inference.batches import DataOrder, TensorRows, as_rows, load_batches
+from probattn.inference.batches import DataOrder, TensorRows, as_rows, load_batches, row_lengths
 
-orders = st.builds(
-    DataOrder,
-    num_rows=st.integers(1, 40),
-    batch_size=st.integers(1, 5),
-    accumulation=st.integers(1, 4),
-    num_processes=st.integers(1, 4),
-    seed=st.integers(0, 3),
-    shuffle=st.booleans(),
-)
+
+@st.composite
+def any_order(draw: st.DrawFn) -> DataOrder:
+    rows, shuffle = draw(st.integers(1, 40)), draw(st.booleans())
+    return DataOrder(
+        num_rows=rows,
+        batch_size=draw(st.integers(1, 5)),
+        accumulation=draw(st.integers(1, 4)),
+        num_processes=draw(st.integers(1, 4)),
+        seed=draw(st.integers(0, 3)),
+        shuffle=shuffle,
+        length_pool=draw(st.none() | st.integers(1, 3)) if shuffle else None,
+        lengths=draw(st.lists(st.integers(1, 9), min_size=rows, max_size=rows)),
+    )
+
+
+orders = any_order()
 
 
 def rows_of(order: DataOrder, step: int) -> list[int]:
@@ -136,3 +144,48 @@ def test_loading_leaves_torchs_generator_alone(workers: int) -> None:
 def test_collate_gets_the_rows_in_order() -> None:
     loader = load_batches(["a", "b", "c"], [[2, 0]], collate="".join, num_workers=0, seed=(0,))
     assert list(loader) == ["ca"]
+
+
+def test_rows_of_a_step_are_of_similar_length_and_steps_in_random_order() -> None:
+    lengths = torch.randint(1, 60, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
+    plain = DataOrder(num_rows=1000, batch_size=10)
+    pooled = DataOrder(num_rows=1000, batch_size=10, length_pool=10, lengths=lengths)
+
+    def padding(order: DataOrder) -> float:
+        longest = [max(lengths[row] for row in rows_of(order, step)) for step in range(order.steps_per_epoch)]
+        return 10 * sum(longest) / sum(lengths) - 1
+
+    assert padding(plain) > 0.7 and padding(pooled) < 0.15
+    means = [sum(lengths[row] for row in rows_of(pooled, step)) for step in range(100)]
+    assert abs(torch.corrcoef(torch.tensor([means, list(range(100))], dtype=torch.float64))[0, 1]) < 0.3
+    assert [rows_of(pooled, step) for step in range(100)] != [
+        rows_of(pooled, 100 + step) for step in range(100)
+    ]
+
+
+def test_rows_left_over_in_an_epoch_are_not_its_longest() -> None:
+    order = DataOrder(num_rows=1003, batch_size=10, length_pool=1000, lengths=list(range(1003)))
+    left = [row for epoch in range(50) for row in rows_of(order, epoch * order.steps_per_epoch + 100)]
+    assert len(left) == 150 and 400 < sum(left) / 150 < 600
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"length_pool": 2}, "expected the lengths of 4 rows, got 0"),
+        ({"length_pool": 2, "lengths": [1, 2, 3]}, "expected the lengths of 4 rows, got 3"),
+        ({"length_pool": 0, "lengths": [1, 2, 3, 4]}, "expected an integer >= 1, got 0"),
+        ({"length_pool": 2, "lengths": [1, 2, 3, 4], "shuffle": False}, "expected shuffle=True"),
+    ],
+)
+def test_a_pool_needs_lengths_and_a_random_order(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DataOrder(num_rows=4, batch_size=2, **options)
+
+
+def test_lengths_are_no_part_of_a_configuration() -> None:
+    order = DataOrder(num_rows=2, batch_size=1, length_pool=1, lengths=[1, 2])
+    assert "lengths" not in order.configuration() and order.configuration()["length_pool"] == 1
+    assert "length_pool" not in DataOrder(num_rows=2, batch_size=1).configuration()
+    with pytest.raises(TypeError, match=r"length_pool needs a data set with a method lengths\(\), got list"):
+        row_lengths([1, 2])
