@@ -123,10 +123,19 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the write failed; the old content is untouched.
     """
+    replace_atomically(path, lambda file: file.write(content))
+
+
+def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
+    """The same through ``write(file)``, for content that need not be in memory as a whole.
+
+    Raises:
+        OSError: the write failed; the old content is untouched.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
-        write_digested(temporary, lambda file: file.write(content))
+        write_digested(temporary, write)
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:

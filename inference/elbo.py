@@ -117,18 +117,22 @@ class AttentionELBOModule(ELBOModule):
         Raises:
             ValueError: no observed site and no factor; or a latent site that the guide does not know.
         """
-        self._sites = {}
-        particles: list[ELBOTerms] = []
         with pyro.get_param_store().scope(self._parameters_seen) as self._parameters_seen:
-            for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
-                terms, self._sites = trace_terms(model_trace, guide_trace)
-                size = _data_size(model_trace)
-                particles.append(ELBOTerms(*(term / size for term in terms)))
-                self._sites = {
-                    name: SiteTerms(site.kl_nats / size, site.kl_reduced / size, site.posterior)
-                    for name, site in self._sites.items()
-                }
-        return ELBOTerms(*(torch.stack(values).mean() for values in zip(*particles, strict=True)))
+            return self.terms(*args, **kwargs)
+
+    def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
+        """The same in whatever parameter store is current."""
+        self._sites = {}
+        draws: list[ELBOTerms] = []
+        for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
+            terms, self._sites = trace_terms(model_trace, guide_trace)
+            size = _data_size(model_trace)
+            draws.append(ELBOTerms(*(term / size for term in terms)))
+            self._sites = {
+                name: SiteTerms(site.kl_nats / size, site.kl_reduced / size, site.posterior)
+                for name, site in self._sites.items()
+            }
+        return ELBOTerms(*(torch.stack(values).mean() for values in zip(*draws, strict=True)))
 
     def diagnostics(self) -> dict[str, dict[str, float]]:
         """Health of the posterior in the last step, per site.

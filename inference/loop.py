@@ -22,7 +22,6 @@ from accelerate.utils import (
     send_to_device,
 )
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 
 from probattn.inference.elbo import ELBOTerms
 
@@ -179,12 +178,6 @@ def accumulate_gradients(
         total = part if total is None else total + part
     reduced: Tensor = accelerator.reduce(total, "sum")
     return reduced
-
-
-def gradient_norm(accelerator: Accelerator, parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Joint 2-norm of the gradients, a gradient scaler's factor taken out first."""
-    accelerator.unscale_gradients()
-    return get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
 
 
 def evaluate(

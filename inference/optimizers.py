@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from probattn.inference.ensemble import ParticleEnsemble
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite
 
@@ -59,18 +60,11 @@ class OptimizerOptions:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(
-                f"OptimizerOptions.learning_rate: expected a number > 0, got {self.learning_rate}"
-            )
-        for name in ("site_learning_rate", "alignment_learning_rate"):
+        for name in ("learning_rate", "site_learning_rate", "alignment_learning_rate"):
             rate = getattr(self, name)
-            if rate is not None and not rate > 0:
-                raise ValueError(f"OptimizerOptions.{name}: expected a number > 0 or None, got {rate}")
-        if not self.weight_decay >= 0:
-            raise ValueError(
-                f"OptimizerOptions.weight_decay: expected a number >= 0, got {self.weight_decay}"
-            )
+            if rate is not None or name == "learning_rate":
+                check_number("OptimizerOptions", name, rate, positive=True)
+        check_number("OptimizerOptions", "weight_decay", self.weight_decay, positive=False)
         found = getattr(torch.optim, self.name, None)
         if not (isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer):
             raise ValueError(
@@ -129,14 +123,9 @@ class SchedulerOptions:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.warmup_steps is not None and self.warmup_steps < 0:
-            raise ValueError(
-                f"SchedulerOptions.warmup_steps: expected an integer >= 0 or None, got {self.warmup_steps}"
-            )
-        if not 0 <= self.warmup_fraction <= 1:
-            raise ValueError(
-                f"SchedulerOptions.warmup_fraction: expected a number in [0, 1], got {self.warmup_fraction}"
-            )
+        if self.warmup_steps is not None:
+            check_integer("SchedulerOptions", "warmup_steps", self.warmup_steps, least=0)
+        check_share("SchedulerOptions", "warmup_fraction", self.warmup_fraction)
 
     def warmup(self, total_steps: int) -> int:
         """Steps of warm-up in a run of ``total_steps`` updates."""
@@ -173,12 +162,14 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
     Raises:
         ValueError: nothing to train.
     """
+    stacks = stacked_parameters(model)
     kinds = {"sites": _ids(model, LatentSite), "alignment": _ids(model, AlignmentFactor)}
     names = [name + twin for name in ("pretrained", *kinds) for twin in ("", ".no_decay")]
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
     for parameter in _trainable(model):
         name = next((kind for kind, ids in kinds.items() if id(parameter) in ids), "pretrained")
-        decayed = decay_biases_and_norms or parameter.ndim > 1
+        dimensions = parameter.ndim - (id(parameter) in stacks)  # those of one particle
+        decayed = decay_biases_and_norms or dimensions > 1
         groups[name if decayed else f"{name}.no_decay"].append(parameter)
     groups = {name: parameters for name, parameters in groups.items() if parameters}
     if not groups:
@@ -199,6 +190,12 @@ def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
     parameters = list(_trainable(model))
     others = [parameter for parameter in parameters if id(parameter) not in ids]
     return others, [parameter for parameter in parameters if id(parameter) in ids]
+
+
+def stacked_parameters(model: nn.Module) -> set[int]:
+    """Identities of the parameters that hold a row for each particle of an ensemble."""
+    ensembles = (module for module in model.modules() if isinstance(module, ParticleEnsemble))
+    return {id(stack) for ensemble in ensembles for stack in ensemble.stacked_parameters().values()}
 
 
 def _ids(model: nn.Module, kind: type[nn.Module]) -> set[int]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
-import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
+from probattn.inference.evaluation_mode import evaluating
 from probattn.inference.guide import AttentionGuide
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import SitePosterior
@@ -77,7 +76,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     Returns:
         Logits ``[B, C]``.
     """
-    with _evaluating(model), PosteriorExpectation():
+    with evaluating(model), PosteriorExpectation():
         return model(batch)
 
 
@@ -142,7 +141,7 @@ def posterior_predict(
         attention = [attention]
     collector = _Collector(attention, streaming)
     guide = _PredictionGuide(model, collector)
-    with _evaluating(model):
+    with evaluating(model):
         for start in range(0, num_samples, chunk):
             part = seeds[start : start + chunk]
             guide.begin(SeededNoise(part, device))
@@ -278,19 +277,3 @@ def _seed(seed: int | Sequence[int], draw: int) -> int:
     # The number of parts is one of them: a seed sequence takes (1,) and (1, 0) for the same.
     state = np.random.SeedSequence([len(entropy), *entropy], spawn_key=(draw,)).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
-
-
-@contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule gets its own mode back, Pyro's store its own contents."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
-    try:
-        store = pyro.get_param_store()
-        with torch.no_grad(), store.scope(store.get_state()):
-            yield
-    finally:
-        for module in training:
-            module.training = True

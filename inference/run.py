@@ -263,6 +263,7 @@ class Run:
             "kl_schedule": options_configuration(driver.kl_schedule),
             "early_stopping": None if rule is None else asdict(rule) | {"eval_every": driver.eval_every},
             **self._state.configuration(),
+            **({} if self._particles is None else self._particles.configuration()),
             "fingerprint": dict(driver.fingerprint),
         }
 

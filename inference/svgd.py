@@ -7,7 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
+from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
+from probattn.inference.ensemble import ParticleEnsemble
+from probattn.inference.ensemble_objective import EnsembleObjective
+from probattn.inference.ensemble_particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
+from probattn.inference.particle_update import ParticleUpdate
 from probattn.inference.svi import SVIDriver
 from probattn.particles import ParticleKernel
 from probattn.sites.repulsive import repulsive_heads
@@ -52,11 +58,46 @@ class SVGDDriver(SVIDriver):
 
     _: KW_ONLY
     kernel: SteinKernel | ParticleKernel | None = None
+    method: EnsembleOptions | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ensemble = isinstance(self.model, ParticleEnsemble)
+        if self.method is not None and not ensemble:
+            raise ValueError(
+                f"SVGDDriver.method: it moves whole models, and the model is a {type(self.model).__name__}; "
+                "give a ParticleEnsemble, or put the options of heads into convert(net, RepulsiveAttention(...))"
+            )
+        if ensemble and self.precision == "fp16":
+            raise ValueError(
+                "SVGDDriver.precision: an ensemble's gradients are made before the scaling that 'fp16' needs; use "
+                "'bf16' or 'no'"
+            )
 
     def get_named_particles(self) -> dict[str, Tensor]:
-        """The heads ``[H, D * E]`` by attention call and projection, as ``pyro.infer.SVGD`` gives its particles."""
+        """Particles by name, as ``pyro.infer.SVGD`` gives them, detached.
+
+        Returns:
+            Of heads ``[H, D * E]`` by attention call and projection; of whole models the stacked parameters
+            ``[P, ...]``.
+        """
+        if isinstance(self.model, ParticleEnsemble):
+            return self.model.named_particles()
         return {name: heads.particles() for name, (_, heads) in repulsive_heads(self.model).items()}
 
-    def particles(self, num_data: int) -> HeadParticles:
-        """What turns the heads' gradients into directions in a run over ``num_data`` rows."""
+    def objective(self) -> tuple[AttentionGuide, AttentionELBOModule | EnsembleObjective]:
+        """See :meth:`SVIDriver.objective`; that of an ensemble gives each particle the gradient of its own loss."""
+        if not isinstance(self.model, ParticleEnsemble):
+            return super().objective()
+        guide = AttentionGuide(self.model.model) if self.guide is None else self.guide
+        if guide.model is not self.model.model:
+            raise ValueError("SVGDDriver.guide: expected a guide of the ensemble's own model, ensemble.model")
+        inner = (self.elbo or AttentionELBO())(self.model.model, guide)
+        return guide, EnsembleObjective(self.model, inner)
+
+    def particles(self, num_data: int) -> ParticleUpdate:
+        """What turns the particles' gradients into directions in a run over ``num_data`` rows."""
+        if isinstance(self.model, ParticleEnsemble):
+            method = EnsembleOptions() if self.method is None else self.method
+            return EnsembleParticles(self.model, method, num_data, self.kernel)
         return HeadParticles(self.model, num_data, self.kernel)

@@ -14,9 +14,10 @@ from torch import nn
 from probattn.inference.batches import Collate, as_rows
 from probattn.inference.configuration import refuse_unsupported
 from probattn.inference.early_stopping import EarlyStopping
-from probattn.inference.elbo import AttentionELBO
+from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
+from probattn.inference.ensemble import ParticleEnsemble
+from probattn.inference.ensemble_objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.head_particles import HeadParticles
 from probattn.inference.loop import Precision, ValidationMetrics, accelerator_session
 from probattn.inference.optimizers import (
     OptimizerFactory,
@@ -24,6 +25,7 @@ from probattn.inference.optimizers import (
     SchedulerFactory,
     SchedulerOptions,
 )
+from probattn.inference.particle_update import ParticleUpdate
 from probattn.inference.random_states import preserved_random_state, seed_generators
 from probattn.inference.records import Record
 from probattn.inference.result import FitResult
@@ -220,12 +222,22 @@ class SVIDriver:
             run = Run(self, accelerator, train, validation, steps=steps, epochs=epochs)
             return run.train(resume)
 
-    def particles(self, num_data: int) -> HeadParticles | None:
+    def objective(self) -> tuple[AttentionGuide, AttentionELBOModule | EnsembleObjective]:
+        """The guide, whose KL weight a run sets, and the module that gives a batch's :class:`ELBOTerms`."""
+        guide = AttentionGuide(self.model) if self.guide is None else self.guide
+        return guide, (self.elbo or AttentionELBO())(self.model, guide)
+
+    def particles(self, num_data: int) -> ParticleUpdate | None:
         """What turns gradients into directions before each update; nothing here.
 
         Raises:
-            ValueError: the model has repulsive heads, whose repulsion this driver would leave out.
+            ValueError: the model is an ensemble, or has repulsive heads, whose repulsion this driver would leave out.
         """
+        if isinstance(self.model, ParticleEnsemble):
+            raise ValueError(
+                f"{type(self).__name__}: the model is an ensemble of particles; train it with "
+                "probattn.inference.SVGDDriver"
+            )
         if repulsive_heads(self.model):
             raise ValueError(
                 f"{type(self).__name__}: the model has repulsive heads, and their repulsion would be left out; train "

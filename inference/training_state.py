@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from probattn.inference.clipping import Clipping
 from probattn.inference.configuration import (
     model_configuration,
     optimizer_configuration,
     options_configuration,
 )
-from probattn.inference.elbo import AttentionELBO
-from probattn.inference.guide import AttentionGuide
-from probattn.inference.loop import NonFiniteThrough, StepTerms, accumulate_gradients, gradient_norm
+from probattn.inference.loop import NonFiniteThrough, StepTerms, accumulate_gradients
 from probattn.inference.optimizers import (
     SchedulerOptions,
     build_optimizer,
     learning_rates,
-    split_alignment,
 )
 
 if TYPE_CHECKING:
@@ -44,15 +41,13 @@ class TrainingState:
     def __init__(self, driver: SVIDriver, accelerator: Accelerator, total_steps: int) -> None:
         self._driver = driver
         self._accelerator = accelerator
-        self.guide = AttentionGuide(driver.model) if driver.guide is None else driver.guide
-        self.bare = (driver.elbo or AttentionELBO())(driver.model, self.guide)
+        self.guide, self.bare = driver.objective()
         optimizer = build_optimizer(driver.optimizer, self.bare)
         self._optimizer_configuration = optimizer_configuration(optimizer)  # a scheduler changes the rates
         self.scheduler = _build_scheduler(driver, optimizer, total_steps)
         self.guarded = NonFiniteThrough(self.bare)
         self.module, self.optimizer = accelerator.prepare(self.guarded, optimizer)
-        self.parameters, self._alignment = split_alignment(self.bare)
-        self._norm = self._alignment_norm = torch.zeros(())
+        self._clipping = Clipping(self.bare)
 
     def configuration(self) -> dict[str, Any]:
         """Model, optimiser and scheduler as a resumed run must find them."""
@@ -74,9 +69,8 @@ class TrainingState:
             theirs is not finite.
         """
         sums = accumulate_gradients(self._accelerator, self.module, weights, batches)
-        self._norm = gradient_norm(self._accelerator, self.parameters)
-        self._alignment_norm = gradient_norm(self._accelerator, self._alignment)
-        norms = [norm.to(sums).reshape(1) for norm in (self._norm, self._alignment_norm)]
+        self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
+        norms = [norm.to(sums).reshape(1) for norm in self._clipping.measure()]
         *values, norm, other = torch.cat([sums, *norms]).tolist()
         return StepTerms(*values), norm if math.isfinite(other) else other
 
@@ -88,8 +82,7 @@ class TrainingState:
         """
         limit = self._driver.max_grad_norm
         if limit is not None:
-            clip_grads_with_norm_(self.parameters, limit, self._norm)
-            clip_grads_with_norm_(self._alignment, limit, self._alignment_norm)
+            self._clipping.clip(limit)
         if direct is not None:
             direct()
         self.optimizer.step()

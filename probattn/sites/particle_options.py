@@ -35,7 +35,7 @@ _PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKe
 
 @dataclass(frozen=True)
 class ParticleOptions:
-    """How particles move; :class:`probattn.RepulsiveAttention` and :class:`probattn.inference.EnsembleOptions` add what.
+    """How particles move. What they are, :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` say.
 
     Args:
         sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).

@@ -22,7 +22,6 @@ from probattn.inference.loop import (
     accelerator_session,
     accumulate_gradients,
     evaluate,
-    gradient_norm,
 )
 
 
@@ -72,13 +71,6 @@ def test_accelerates_environment_does_not_rescale_gradients(
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     assert torch.equal(gradient(), expected)
-
-
-def test_the_norm_is_that_of_all_gradients_together() -> None:
-    weights = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))]
-    weights[0].grad, weights[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    with accelerator_session(precision="no", cpu=True) as accelerator:
-        assert gradient_norm(accelerator, weights).item() == pytest.approx(5.0)
 
 
 class Picky(nn.Module):

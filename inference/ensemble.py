@@ -1,0 +1,232 @@
+"""Copies of one model as particles: their parameters stacked, everything else held once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from probattn.inference.ensemble_storage import read_ensemble, write_ensemble
+from probattn.inference.execution import Execution, ExecutionName
+from probattn.inference.stacking import (
+    OWNER,
+    Choice,
+    check_model,
+    chosen_buffers,
+    chosen_parameters,
+    copied,
+    perturbed,
+    repeated,
+    rows_of,
+)
+from probattn.sites.checks import check_integer, check_number
+
+Initial = Literal["perturb"] | Callable[[int], nn.Module]
+
+
+class ParticleEnsemble(nn.Module):
+    r"""P copies of a model as particles of one posterior over its parameters.
+
+    The chosen parameters are held as stacks ``[P, ...]`` in the places of the model's own; all others, and buffers,
+    are held once and shared by all particles. :class:`probattn.inference.SVGDDriver` trains it, and
+    :func:`probattn.inference.posterior_predict` predicts with it. Memory is P times the chosen parameters, and
+    training adds the optimiser's state, P times too, and three arrays of that size in each update.
+
+    Running statistics of batch norms belong to the particle, so they are stacked too. Another buffer that a forward
+    pass in training mode changes is refused, unless ``buffers`` names it.
+
+    Called with a batch it answers as one classifier, see :meth:`forward`.
+
+    Args:
+        model: what :class:`probattn.inference.SVIDriver` takes; it is copied and stays as it is.
+        num_particles: P >= 1.
+        initial: "perturb" adds to the model's parameters normal noise of ``spread`` times their root mean square (times
+            1 where a parameter is 0 throughout), so that particles differ; or a function of the particle's number that
+            gives a model with its parameters and buffers (``models.__getitem__`` for a list of them).
+        parameters: which trainable parameters particles have of their own: names with wildcards ("net.classifier.*"),
+            or a function of name and parameter. Default: all that are trainable.
+        buffers: further buffers that particles have of their own, in the same way.
+        spread: of the noise, >= 0; 0 makes equal particles, which no repulsion can part.
+        seed: of the noise, >= 0.
+        execution: "vectorized" runs all particles in one pass (``torch.func.vmap``), "loop" one after another. "auto"
+            tries both once, on the first batch, and takes the first where they agree; :attr:`executions` says which
+            it took and why. Latent attention always takes the loop. Dropout masks differ from particle to particle
+            in either way, and between the two.
+        chunk_size: particles in one pass, >= 1; bounds the memory of activations. None for all of them.
+
+    Raises:
+        TypeError: not an ``nn.Module``, or ``initial`` gives something else.
+        ValueError: an option out of its range, no trainable parameter among the chosen ones, heads that are particles
+            already, or models that ``initial`` gives and that do not fit.
+
+    Example:
+        >>> ensemble = ParticleEnsemble(nn.Linear(3, 2), 5)
+        >>> {name: list(value.shape) for name, value in ensemble.named_particles().items()}
+        {'weight': [5, 2, 3], 'bias': [5, 2]}
+        >>> ensemble.outputs(torch.ones(4, 3)).shape
+        torch.Size([5, 4, 2])
+        >>> torch.equal(ensemble.particle(1).weight, ensemble.model.weight[1])
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_particles: int,
+        *,
+        initial: Initial = "perturb",
+        parameters: Choice | None = None,
+        buffers: Choice | None = None,
+        spread: float = 0.1,
+        seed: int = 0,
+        execution: ExecutionName = "auto",
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_integer(OWNER, "num_particles", num_particles, least=1)
+        check_integer(OWNER, "seed", seed, least=0)
+        check_number(OWNER, "spread", spread, positive=False)
+        check_model(model)
+        chosen = chosen_parameters(model, parameters)
+        kept = chosen_buffers(model, buffers)
+        self.num_particles = num_particles
+        self.parameter_names = tuple(chosen)
+        self.buffer_names = tuple(kept)
+        self.execution = Execution(execution, chunk_size)
+        if initial == "perturb":
+            generator = torch.Generator().manual_seed(seed)
+            rows = {name: perturbed(p, num_particles, spread, generator) for name, p in chosen.items()}
+            rows |= {name: repeated(b, num_particles) for name, b in kept.items()}
+        else:
+            rows = rows_of(initial, num_particles, chosen | kept)
+        stacks = {name: nn.Parameter(rows[name]) for name in chosen} | {name: rows[name] for name in kept}
+        self.model = copied(model, chosen | kept, stacks)
+
+    @property
+    def executions(self) -> dict[str, str]:
+        """How particles ran, "vectorized" or "loop" with the reason, by what was run: "objective", "outputs"."""
+        return dict(self.execution.taken)
+
+    def stacks(self) -> dict[str, Tensor]:
+        """Stacked parameters ``[P, ...]``, then stacked buffers, by name in the model: what particles differ in."""
+        found = dict(self.stacked_parameters())
+        return found | {name: self.model.get_buffer(name) for name in self.buffer_names}
+
+    def stacked_parameters(self) -> dict[str, nn.Parameter]:
+        """Stacked parameters ``[P, ...]`` by name in the model."""
+        return {name: self.model.get_parameter(name) for name in self.parameter_names}
+
+    def named_particles(self) -> dict[str, Tensor]:
+        """Parameters ``[P, ...]`` of all particles by name, detached, as ``pyro.infer.SVGD`` gives its particles."""
+        return {name: parameter.detach() for name, parameter in self.stacked_parameters().items()}
+
+    def particle(self, index: int) -> nn.Module:
+        """A plain model with one particle's parameters, a copy.
+
+        Raises:
+            IndexError: no such particle.
+        """
+        if not -self.num_particles <= index < self.num_particles:
+            raise IndexError(f"{OWNER}: expected a particle below {self.num_particles}, got {index}")
+        stacks = self.stacks()
+        rows: dict[str, Tensor] = {
+            name: nn.Parameter(stack[index].detach().clone())
+            if isinstance(stack, nn.Parameter)
+            else stack[index].clone()
+            for name, stack in stacks.items()
+        }
+        return copied(self.model, stacks, rows)
+
+    def particles(self) -> Iterator[nn.Module]:
+        """Plain models, one after another."""
+        return (self.particle(index) for index in range(self.num_particles))
+
+    def call(self, rows: Mapping[str, Tensor], *args: Any) -> Any:
+        """Runs the model with the values ``rows`` of one particle in place of the stacks."""
+        return functional_call(self.model, dict(rows), args)
+
+    def outputs(self, batch: Any) -> Tensor:
+        """What every particle makes of a batch.
+
+        Args:
+            batch: what the model takes; the model returns a tensor.
+
+        Returns:
+            ``[P, ...]``.
+        """
+        return self.execution.run("outputs", self, lambda rows: self.call(rows, batch))
+
+    def forward(self, batch: Any) -> Tensor:
+        r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
+
+        Args:
+            batch: what the model takes; the model returns logits.
+
+        Returns:
+            Logits ``[B, C]``, at least float32, whose softmax is the mean of the particles' probabilities.
+        """
+        return log_mean_probabilities(self.outputs(batch))
+
+    def save(self, path: Path | str) -> None:
+        """Writes the ensemble's tensors to one file, at once or not at all.
+
+        Raises:
+            OSError: the file cannot be written; what was there is untouched.
+        """
+        write_ensemble(
+            Path(path), self.num_particles, self.parameter_names, self.buffer_names, self.model.state_dict()
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        model: nn.Module,
+        *,
+        execution: ExecutionName = "auto",
+        chunk_size: int | None = None,
+    ) -> ParticleEnsemble:
+        """An ensemble that :meth:`save` wrote; reading it runs no code.
+
+        Args:
+            path: the file.
+            model: a model of the same structure; its weights do not matter.
+            execution: as for the class.
+            chunk_size: as for the class.
+
+        Raises:
+            OSError: no such file.
+            ValueError: not such a file, or of a model of another structure.
+        """
+        stored = read_ensemble(Path(path))
+        trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        wanted, kept = set(stored.parameters), set(stored.buffers)
+        missing = sorted((wanted | kept) - trainable.keys() - dict(model.named_buffers()).keys())
+        if missing:
+            raise ValueError(
+                f"{path}: expected a model with {', '.join(missing)}, got a {type(model).__name__} without"
+            )
+        ensemble = cls(
+            model,
+            stored.num_particles,
+            parameters=lambda name, _: name in wanted,
+            buffers=lambda name, _: name in kept,
+            spread=0.0,
+            execution=execution,
+            chunk_size=chunk_size,
+        )
+        try:
+            ensemble.model.load_state_dict(stored.state)
+        except RuntimeError as error:
+            raise ValueError(f"{path}: it does not fit a {type(model).__name__}: {error}") from error
+        return ensemble
+
+
+def log_mean_probabilities(logits: Tensor) -> Tensor:
+    """Logarithm of the mean of probabilities over the first dimension of logits ``[P, ..., C]``, at least float32."""
+    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return torch.logsumexp(torch.log_softmax(wide, dim=-1), dim=0) - torch.tensor(float(len(wide))).log()

@@ -1,0 +1,123 @@
+"""How the particles of an ensemble run: in one pass, in chunks, or one after another."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import pyro
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from probattn.inference.evaluation_mode import evaluating
+from probattn.inference.random_states import preserved_random_state
+from probattn.sites.checks import check_choice, check_integer
+from probattn.sites.site import LatentSite
+
+if TYPE_CHECKING:
+    from probattn.inference.ensemble import ParticleEnsemble
+
+ExecutionName = Literal["auto", "vectorized", "loop"]
+OneParticle = Callable[[Mapping[str, Tensor]], Tensor]
+"""From one particle's parameters and buffers by name to a tensor."""
+
+TOLERANCE = 1e-4
+"""Largest relative difference between both ways of running that counts as rounding, in the parameters' own type."""
+
+LOW_TOLERANCE = 5e-2
+"""The same in half precision and under autocast."""
+
+
+class Execution:
+    """Runs a function of one particle for all of them.
+
+    Args:
+        choice: "auto", "vectorized" or "loop"; see :class:`probattn.inference.ParticleEnsemble`.
+        chunk_size: particles in one pass, >= 1, or None for all.
+
+    Raises:
+        ValueError: an unknown choice, or a chunk size below 1.
+    """
+
+    def __init__(self, choice: ExecutionName, chunk_size: int | None) -> None:
+        check_choice("ParticleEnsemble", "execution", choice, ExecutionName)
+        if chunk_size is not None:
+            check_integer("ParticleEnsemble", "chunk_size", chunk_size, least=1)
+        self.choice = choice
+        self.chunk_size = chunk_size
+        self.taken: dict[str, str] = {}
+
+    def run(self, what: str, ensemble: ParticleEnsemble, one: OneParticle) -> Tensor:
+        """Values of all particles ``[P, ...]``; ``what`` names the function, whose way of running is found once."""
+        self.settle(what, ensemble, one)
+        stacks = ensemble.stacks()
+        return torch.cat([self.chunk(what, part, one) for part in self.parts(what, stacks)])
+
+    def settle(self, what: str, ensemble: ParticleEnsemble, one: OneParticle) -> None:
+        """Finds out how ``what`` runs, if that is not known yet."""
+        if what not in self.taken:
+            self.taken[what] = self.choice if self.choice != "auto" else _found(ensemble, one)
+
+    def parts(self, what: str, stacks: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """The stacks in the chunks in which ``what`` runs, views."""
+        count = len(next(iter(stacks.values())))
+        size = (self.chunk_size or count) if self.taken[what] == "vectorized" else 1
+        for start in range(0, count, size):
+            yield {name: stack[start : start + size] for name, stack in stacks.items()}
+
+    def chunk(self, what: str, part: Mapping[str, Tensor], one: OneParticle) -> Tensor:
+        """Values of the particles of one chunk."""
+        return _values(part, one, vectorized=self.taken[what] == "vectorized")
+
+
+def _values(stacks: Mapping[str, Tensor], one: OneParticle, *, vectorized: bool) -> Tensor:
+    with _expected_warnings():
+        if vectorized:
+            # Pyro's validation looks at values, which have no numbers inside vmap.
+            with pyro.validation_enabled(False):
+                return vmap(one, randomness="different")(dict(stacks))
+        count = len(next(iter(stacks.values())))
+        return torch.stack([one({name: stack[i] for name, stack in stacks.items()}) for i in range(count)])
+
+
+def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
+    """Runs everything both ways without a trace in weights, buffers or generators; what to take, with the reason."""
+    if any(isinstance(module, LatentSite) for module in ensemble.modules()):
+        return "loop: attention is latent, and its draws are made particle by particle"
+    stacks = {name: stack.detach().clone() for name, stack in ensemble.stacks().items()}
+    training = ensemble.training
+    device = next(iter(stacks.values())).device
+    with preserved_random_state(device):
+        with evaluating(ensemble):
+            apart = _values(stacks, one, vectorized=False)
+        try:
+            with evaluating(ensemble):
+                together = _values(stacks, one, vectorized=True)
+            if training:
+                with torch.no_grad():
+                    _values(stacks, one, vectorized=True)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            return f"loop: torch.func.vmap cannot run it ({textwrap.shorten(str(error), 160)})"
+    low = apart.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(device.type)
+    tolerance = LOW_TOLERANCE if low else TOLERANCE
+    if not torch.allclose(together, apart, rtol=tolerance, atol=tolerance, equal_nan=True):
+        difference = float((together - apart).abs().max())
+        return f"loop: vectorised values differ by up to {difference:.3g}"
+    return "vectorized"
+
+
+@contextmanager
+def _expected_warnings() -> Iterator[None]:
+    """Leaves out what says nothing here.
+
+    An operation that vmap runs in a loop of its own is slow and right; and Pyro misses rows of a stack, which are no
+    leaves, in its parameter store, where they are not meant to be.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        warnings.filterwarnings("ignore", message=".* was not registered in the param store")
+        yield

@@ -1,0 +1,101 @@
+"""Tensors of one model as stacks, a row for each particle."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from probattn.sites.repulsive import repulsive_heads
+
+OWNER = "ParticleEnsemble"
+
+Choice = str | Sequence[str] | Callable[[str, Tensor], bool]
+"""Names with wildcards, or a function of name and tensor."""
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises unless the model can be a particle."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{OWNER}.model: expected a torch.nn.Module, got {type(model).__name__}")
+    if repulsive_heads(model):
+        raise ValueError(
+            f"{OWNER}.model: its heads are particles (RepulsiveAttention), so it cannot be a particle itself; give a "
+            "network without that method"
+        )
+
+
+def _selects(choice: Choice, name: str, tensor: Tensor) -> bool:
+    if callable(choice):
+        return choice(name, tensor)
+    patterns = (choice,) if isinstance(choice, str) else choice
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def chosen_parameters(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
+    """Trainable parameters that particles have of their own."""
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    chosen: dict[str, Tensor] = {
+        name: p for name, p in trainable.items() if choice is None or _selects(choice, name, p)
+    }
+    if not chosen:
+        named = ", ".join(list(trainable)[:8]) or "none"
+        raise ValueError(f"{OWNER}.parameters: expected some of the trainable parameters ({named}), got none")
+    return chosen
+
+
+def chosen_buffers(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
+    """Buffers that particles have of their own: running statistics, and what is asked for."""
+    norms = {name for name, module in model.named_modules() if isinstance(module, _NormBase)}
+    return {
+        name: buffer
+        for name, buffer in model.named_buffers()
+        if name.rpartition(".")[0] in norms or (choice is not None and _selects(choice, name, buffer))
+    }
+
+
+def perturbed(parameter: Tensor, count: int, spread: float, generator: torch.Generator) -> Tensor:
+    """Rows around one parameter ``[P, ...]``."""
+    value = parameter.detach()
+    wide = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    size = wide.square().mean().sqrt()
+    noise = torch.randn((count, *value.shape), generator=generator, dtype=wide.dtype).to(value.device)
+    return (wide + spread * torch.where(size > 0, size, 1.0) * noise).to(value.dtype)
+
+
+def repeated(tensor: Tensor, count: int) -> Tensor:
+    """Equal rows ``[P, ...]``."""
+    return tensor.detach().unsqueeze(0).repeat(count, *[1] * tensor.dim())
+
+
+def rows_of(
+    initial: Callable[[int], nn.Module], count: int, chosen: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Rows ``[P, ...]`` of the chosen tensors, from one model after another."""
+    rows = {name: repeated(tensor, count) for name, tensor in chosen.items()}
+    for index in range(count):
+        model = initial(index)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"{OWNER}.initial: expected a torch.nn.Module, got {type(model).__name__}")
+        found = dict(model.named_parameters()) | dict(model.named_buffers())
+        for name, stack in rows.items():
+            if name not in found or found[name].shape != stack.shape[1:]:
+                shape = list(found[name].shape) if name in found else "nothing"
+                raise ValueError(
+                    f"{OWNER}.initial: particle {index}: expected {name} {list(stack.shape[1:])}, got {shape}"
+                )
+            stack[index] = found[name].detach()
+    return rows
+
+
+def copied(model: Model, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> Model:
+    """A copy of a model with other tensors in the places of old ones, tied places included."""
+    memo: dict[int, Any] = {id(tensor): new[name] for name, tensor in old.items()}
+    return copy.deepcopy(model, memo)
