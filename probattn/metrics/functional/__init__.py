@@ -1,10 +1,11 @@
-"""Measures of uncertainty as pure functions of tensors.
+"""Measures of uncertainty, of attention heads and of translations as pure functions.
 
 A quantity that each example has (an entropy, a p-value, a loss) is returned per example, ``[N]``; one that only a
 set of examples has (a calibration error, an area) is returned for the set. Predictions are ``[N, C]``, or draws
 ``[P, N, C]``, declared as probabilities or logits. Logarithms are natural.
 """
 
+from probattn.metrics.functional.bleu import BleuScore, bleu, bleu_counts, bleu_from_counts
 from probattn.metrics.functional.brier_score import brier_score
 from probattn.metrics.functional.calibration_error import (
     CalibrationNorm,
@@ -56,6 +57,7 @@ from probattn.metrics.functional.welch import top_two_p_value, welch_p_value
 
 __all__ = [
     "BinSums",
+    "BleuScore",
     "CalibrationNorm",
     "CertaintyCriterion",
     "EntropyCDFCurves",
@@ -68,6 +70,9 @@ __all__ = [
     "area_under_risk_coverage",
     "attention_overlap",
     "bin_sums",
+    "bleu",
+    "bleu_counts",
+    "bleu_from_counts",
     "brier_score",
     "calibration_error",
     "calibration_error_from_sums",
