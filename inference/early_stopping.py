@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from probattn.checks import check_integer, check_number
+
 Mode = Literal["min", "max"]
 
 
@@ -42,16 +44,14 @@ class EarlyStopping:
     also: Mapping[str, Mode] | None = None
 
     def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"EarlyStopping.patience: expected an integer >= 1, got {self.patience}")
+        check_integer("EarlyStopping", "patience", self.patience, least=1)
         for name, mode in {"mode": self.mode, **(self.also or {})}.items():
             if mode not in get_args(Mode):
                 where = "mode" if name == "mode" else f"also[{name!r}]"
                 raise ValueError(f"EarlyStopping.{where}: expected 'min' or 'max', got {mode!r}")
         if self.metric in (self.also or {}):
             raise ValueError(f"EarlyStopping.also: expected metrics other than {self.metric!r}")
-        if not self.min_delta >= 0:
-            raise ValueError(f"EarlyStopping.min_delta: expected a number >= 0, got {self.min_delta}")
+        check_number("EarlyStopping", "min_delta", self.min_delta, positive=False)
 
     @property
     def modes(self) -> dict[str, Mode]:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from probattn.checks import check_integer, check_number, check_share
 from probattn.inference.ensemble import ParticleEnsemble
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite

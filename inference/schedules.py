@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
+
+from probattn.checks import check_choice, check_integer, check_number, check_share
 
 KLScheduleKind = Literal["constant", "linear", "sigmoid"]
 
@@ -47,22 +49,12 @@ class KLSchedule:
     steepness: float = 6.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(KLScheduleKind):
-            raise ValueError(
-                f"KLSchedule.kind: expected one of {', '.join(get_args(KLScheduleKind))}, got {self.kind!r}"
-            )
-        if not (math.isfinite(self.final) and self.final >= 0):
-            raise ValueError(f"KLSchedule.final: expected a finite number >= 0, got {self.final}")
-        if self.warmup_steps is not None and self.warmup_steps < 0:
-            raise ValueError(
-                f"KLSchedule.warmup_steps: expected an integer >= 0 or None, got {self.warmup_steps}"
-            )
-        if not 0 <= self.warmup_fraction <= 1:
-            raise ValueError(
-                f"KLSchedule.warmup_fraction: expected a number in [0, 1], got {self.warmup_fraction}"
-            )
-        if not (math.isfinite(self.steepness) and self.steepness > 0):
-            raise ValueError(f"KLSchedule.steepness: expected a finite number > 0, got {self.steepness}")
+        check_choice("KLSchedule", "kind", self.kind, KLScheduleKind)
+        check_number("KLSchedule", "final", self.final, positive=False)
+        if self.warmup_steps is not None:
+            check_integer("KLSchedule", "warmup_steps", self.warmup_steps, least=0)
+        check_share("KLSchedule", "warmup_fraction", self.warmup_fraction)
+        check_number("KLSchedule", "steepness", self.steepness, positive=True)
 
     def warmup(self, total_steps: int) -> float:
         """Length of the warm-up in steps, W, of a run of ``total_steps``."""

@@ -12,6 +12,8 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
+from probattn.checks import check_integer
+
 
 class Classifier(PyroModule):
     r"""A host network with an observed label: :math:`y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)))`.
@@ -40,8 +42,8 @@ class Classifier(PyroModule):
 
     def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
         super().__init__()
-        if num_data is not None and num_data < 1:
-            raise ValueError(f"Classifier.num_data: expected an integer >= 1, got {num_data}")
+        if num_data is not None:
+            check_integer("Classifier", "num_data", num_data, least=1)
         self.net = net
         self.num_data = num_data
         self.label_name = label_name

@@ -11,6 +11,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
+from probattn.checks import check_integer
 from probattn.data import NodeGraph
 from probattn.models.graph.network import GraphAttentionNetwork
 from probattn.models.graph.sparse import is_mostly_zero, matrix
@@ -66,8 +67,8 @@ class NodeClassifier(PyroModule):
         label_name: str = "labels",
     ) -> None:
         super().__init__()
-        if num_data is not None and num_data < 1:
-            raise ValueError(f"NodeClassifier.num_data: expected an integer >= 1, got {num_data}")
+        if num_data is not None:
+            check_integer("NodeClassifier", "num_data", num_data, least=1)
         if graph.num_features != net.in_features:
             raise ValueError(
                 f"NodeClassifier: the network takes features of width {net.in_features}, those of "

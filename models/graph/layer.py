@@ -10,6 +10,7 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probattn.checks import check_integer, check_share
 from probattn.models.graph.geometric import MessagePassing
 from probattn.models.graph.sparse import project
 from probattn.sites import (
@@ -72,10 +73,8 @@ class GraphAttention(MessagePassing):
     ) -> None:
         super().__init__(aggr="add", node_dim=0)
         for name, size in (("in_features", in_features), ("out_features", out_features), ("heads", heads)):
-            if size < 1:
-                raise ValueError(f"GraphAttention.{name}: expected an integer >= 1, got {size}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"GraphAttention.dropout: expected a share in [0, 1), got {dropout}")
+            check_integer("GraphAttention", name, size, least=1)
+        check_share("GraphAttention", "dropout", dropout, one=False)
         self.in_features, self.out_features, self.heads = in_features, out_features, heads
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
         self.weight = nn.Parameter(torch.empty(heads * out_features, in_features))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probattn.checks import check_integer, check_share
 from probattn.models.graph.layer import GraphAttention
 from probattn.models.graph.sparse import drop
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
@@ -48,11 +49,9 @@ class GATOptions:
 
     def __post_init__(self) -> None:
         for name in ("heads", "features", "output_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"GATOptions.{name}: expected an integer >= 1, got {getattr(self, name)}")
+            check_integer("GATOptions", name, getattr(self, name), least=1)
         for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"GATOptions.{name}: expected a share in [0, 1), got {getattr(self, name)}")
+            check_share("GATOptions", name, getattr(self, name), one=False)
 
 
 class LayerPass(NamedTuple):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probattn.checks import check_share
 from probattn.divergences.gradient_reversal import reversed_twice
 from probattn.divergences.tokens import TokenSets, compare
 
@@ -58,8 +59,7 @@ def conditional_transport(
         >>> conditional_transport(q, k, navigator=Navigator(8), critic=Critic(8)).shape
         torch.Size([3, 4])
     """
-    if not 0 <= forward_weight <= 1:
-        raise ValueError(f"conditional_transport: expected forward_weight in [0, 1], got {forward_weight}")
+    check_share("conditional_transport", "forward_weight", forward_weight)
 
     def measure(tokens: TokenSets) -> Tensor:
         both = tokens.both()

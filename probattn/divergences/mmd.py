@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from probattn.checks import check_number
 from probattn.divergences.tokens import TokenSets, compare, token_sets
 
 
@@ -55,9 +56,7 @@ def mmd(
         >>> mmd(q, q + 1.0, bandwidth=2.0)
         tensor([[0.4424]])
     """
-    width = bandwidth if isinstance(bandwidth, Tensor) else torch.tensor(bandwidth, dtype=torch.float64)
-    if not bool((width > 0).all()):
-        raise ValueError(f"mmd: expected a bandwidth > 0, got {bandwidth}")
+    width = _checked_width(bandwidth, query)
 
     def measure(tokens: TokenSets) -> Tensor:
         query, key = tokens.query, tokens.key
@@ -176,6 +175,21 @@ def _median(points: Tensor, valid: Tensor) -> Tensor:
     # Without matrix products, which cancel where points lie far from the origin.
     distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")[pairs]
     return distances.median() if distances.numel() else points.new_zeros(())
+
+
+def _checked_width(bandwidth: float | Tensor, query: Tensor) -> Tensor:
+    if not isinstance(bandwidth, Tensor):
+        check_number("mmd", "bandwidth", bandwidth, positive=True)
+        return torch.tensor(bandwidth, dtype=torch.float64)
+    if not bool(((bandwidth > 0) & bandwidth.isfinite()).all()):
+        raise ValueError(f"mmd.bandwidth: expected finite numbers > 0, got {bandwidth}")
+    sizes = zip(reversed(bandwidth.shape), reversed(query.shape[:2]), strict=False)
+    if bandwidth.dim() > 2 or any(size not in (1, full) for size, full in sizes):
+        raise ValueError(
+            f"mmd.bandwidth: expected a shape that broadcasts to [B, H] = {list(query.shape[:2])}, got "
+            f"{list(bandwidth.shape)}"
+        )
+    return bandwidth
 
 
 def _mean_difference(tokens: TokenSets) -> Tensor:

@@ -9,9 +9,19 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from probattn.checks import check_integer
+
 DiscriminatorKind = Literal["highway", "mlp"]
 LEAK = 0.01
 """Slope of the leaky ReLU below 0; the paper gives none."""
+
+
+def _sizes(owner: str, head_dim: int, **widths: int | None) -> list[int]:
+    """The widths, ``head_dim`` where none is given."""
+    for name, size in {"head_dim": head_dim, **widths}.items():
+        if size is not None:
+            check_integer(owner, name, size, least=1)
+    return [head_dim if width is None else width for width in widths.values()]
 
 
 def _linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
@@ -32,6 +42,9 @@ class Highway(nn.Module):
         size: D.
         generator: source of the initial weights; torch's global one by default.
 
+    Raises:
+        ValueError: a size below 1.
+
     Example:
         >>> Highway(4)(torch.ones(2, 3, 4)).shape
         torch.Size([2, 3, 4])
@@ -39,6 +52,7 @@ class Highway(nn.Module):
 
     def __init__(self, size: int, *, generator: Generator | None = None) -> None:
         super().__init__()
+        check_integer("Highway", "size", size, least=1)
         self.maps = _linear(size, 2 * size, generator)  # both maps in one product
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +76,7 @@ class Discriminator(nn.Module):
         generator: source of the initial weights; torch's global one by default.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind, or a size below 1.
 
     Example:
         >>> Discriminator(8)(torch.randn(2, 4, 5, 8)).shape
@@ -80,10 +94,11 @@ class Discriminator(nn.Module):
         super().__init__()
         if kind not in get_args(DiscriminatorKind):
             raise ValueError(f"Discriminator.kind: expected 'highway' or 'mlp', got {kind!r}")
+        (width,) = _sizes("Discriminator", head_dim, hidden=hidden)
         self.kind = kind
         self.highway = Highway(head_dim, generator=generator) if kind == "highway" else nn.Identity()
-        self.hidden = _linear(head_dim, hidden or head_dim, generator)
-        self.output = _linear(hidden or head_dim, 1, generator)
+        self.hidden = _linear(head_dim, width, generator)
+        self.output = _linear(width, 1, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[...]`` of ``[..., D]``."""
@@ -104,6 +119,9 @@ class Critic(nn.Module):
         output: size of the vectors; D by default.
         generator: source of the initial weights; torch's global one by default.
 
+    Raises:
+        ValueError: a size below 1.
+
     Example:
         >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
         torch.Size([2, 4, 5, 8])
@@ -118,9 +136,10 @@ class Critic(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
+        width, size = _sizes("Critic", head_dim, hidden=hidden, output=output)
         self.highway = Highway(head_dim, generator=generator)
-        self.hidden = _linear(head_dim, hidden or head_dim, generator)
-        self.output = _linear(hidden or head_dim, output or head_dim, generator)
+        self.hidden = _linear(head_dim, width, generator)
+        self.output = _linear(width, size, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., output]``."""
@@ -139,6 +158,9 @@ class Navigator(nn.Module):
         output: size of the vectors; D by default.
         generator: source of the initial weights; torch's global one by default.
 
+    Raises:
+        ValueError: a size below 1.
+
     Example:
         >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape
         torch.Size([2, 4, 5, 8])
@@ -153,8 +175,9 @@ class Navigator(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.hidden = _linear(head_dim, hidden or head_dim, generator)
-        self.output = _linear(hidden or head_dim, output or head_dim, generator)
+        width, size = _sizes("Navigator", head_dim, hidden=hidden, output=output)
+        self.hidden = _linear(head_dim, width, generator)
+        self.output = _linear(width, size, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., output]``."""

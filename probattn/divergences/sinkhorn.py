@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.checks import check_integer, check_number, check_share
 from probattn.divergences.tokens import TokenSets, compare
 
 START = 64.0
@@ -75,12 +76,9 @@ def sinkhorn(
         >>> sinkhorn(q, q + torch.tensor([3.0, 4.0, 0.0])).round(decimals=2)
         tensor([[12.5000, 12.5000]])
     """
-    if not epsilon > 0:
-        raise ValueError(f"sinkhorn: expected epsilon > 0, got {epsilon}")
-    if not 0 < scaling < 1:
-        raise ValueError(f"sinkhorn: expected scaling in (0, 1), got {scaling}")
-    if sweeps < 0:
-        raise ValueError(f"sinkhorn: expected sweeps >= 0, got {sweeps}")
+    check_number("sinkhorn", "epsilon", epsilon, positive=True)
+    check_share("sinkhorn", "scaling", scaling, zero=False, one=False)
+    check_integer("sinkhorn", "sweeps", sweeps, least=0)
 
     def measure(tokens: TokenSets) -> Tensor:
         query_cloud, key_cloud = _clouds(tokens)

@@ -1,23 +1,9 @@
-"""Checks of particles and of the numbers that act on them."""
+"""Checks of particles and of their gradients."""
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
-
-
-def check_positive(owner: str, name: str, value: float) -> None:
-    """Raises ``ValueError`` unless ``value`` is a finite number > 0."""
-    if not _is_number(value) or value <= 0:
-        raise ValueError(f"{owner}: expected {name} to be a finite number > 0, got {value!r}")
-
-
-def check_weight(owner: str, name: str, value: float) -> None:
-    """Raises ``ValueError`` unless ``value`` is a finite number >= 0."""
-    if not _is_number(value) or value < 0:
-        raise ValueError(f"{owner}: expected {name} to be a finite number >= 0, got {value!r}")
 
 
 def checked_particles(owner: str, particles: Tensor) -> Tensor:
@@ -54,7 +40,3 @@ def checked_pair(owner: str, particles: Tensor, grads: Tensor) -> tuple[Tensor, 
             f"got {grads.dtype} on {grads.device}"
         )
     return checked_particles(owner, particles), checked_particles(owner, grads)
-
-
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

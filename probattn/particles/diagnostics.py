@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probattn.particles.checks import check_positive, checked_pair
+from probattn.checks import check_number
+from probattn.particles.checks import checked_pair
 from probattn.particles.distances import centre, squared_distances
 from probattn.particles.kernel import ParticleKernel
 
@@ -136,7 +137,7 @@ def spread(particles: Tensor, grads: Tensor, repulsion: float = 1.0) -> Tensor:
         >>> spread(particles, particles / 4)  # of N(0, 4 I)
         tensor(0.2500)
     """
-    check_positive("spread", "repulsion", repulsion)
+    check_number("spread", "repulsion", repulsion, positive=True)
     particles, grads = checked_pair("spread", particles, grads)
     count, size = particles.shape
     if count < 2:

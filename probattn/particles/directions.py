@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from probattn.particles.checks import check_positive, check_weight, checked_pair
+from probattn.checks import check_number
+from probattn.particles.checks import checked_pair
 from probattn.particles.kernel import ParticleKernel
 
 
@@ -49,7 +50,7 @@ def svgd_direction(
         tensor([[ 0.0250],
                 [-0.0250]])
     """
-    check_weight("svgd_direction", "repulsion", repulsion)
+    check_number("svgd_direction", "repulsion", repulsion, positive=False)
     particles, grads = checked_pair("svgd_direction", particles, grads)
     found = kernel.interact(particles, grads)
     total = found.attraction if repulsion == 0 else found.attraction - repulsion * found.repulsion
@@ -153,8 +154,8 @@ def _langevin(
     generator: torch.Generator | None,
 ) -> Tensor:
     """Noise of variance 2 / (b epsilon), like the particles in shape."""
-    check_positive(owner, "inverse_temperature", inverse_temperature)
-    check_positive(owner, "step_size", step_size)
+    check_number(owner, "inverse_temperature", inverse_temperature, positive=True)
+    check_number(owner, "step_size", step_size, positive=True)
     dtype = torch.float32 if particles.dtype in (torch.float16, torch.bfloat16) else particles.dtype
     noise = torch.randn(particles.shape, dtype=dtype, device=particles.device, generator=generator)
     return noise * math.sqrt(2 / (inverse_temperature * step_size))

@@ -6,7 +6,8 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
-from probattn.particles.checks import check_positive, check_weight, checked_pair, checked_particles
+from probattn.checks import check_number
+from probattn.particles.checks import checked_pair, checked_particles
 from probattn.particles.distances import centre
 from probattn.particles.kernel import Coefficients, Interaction, ParticleKernel, WholeVectorKernel
 
@@ -37,9 +38,9 @@ class LinearKernel(WholeVectorKernel):
     """
 
     def __init__(self, offset: float = 1.0, bandwidth: float | None = None) -> None:
-        check_weight(type(self).__name__, "offset", offset)
+        check_number(type(self).__name__, "offset", offset, positive=False)
         if bandwidth is not None:
-            check_positive(type(self).__name__, "bandwidth", bandwidth)
+            check_number(type(self).__name__, "bandwidth", bandwidth, positive=True)
         self.offset = offset
         self.bandwidth = bandwidth
 
@@ -80,7 +81,7 @@ class CosineKernel(WholeVectorKernel):
     """
 
     def __init__(self, offset: float = 1.0) -> None:
-        check_weight(type(self).__name__, "offset", offset)
+        check_number(type(self).__name__, "offset", offset, positive=False)
         self.offset = offset
 
     def coefficients(self, particles: Tensor) -> Coefficients:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from probattn.particles.checks import check_positive
+from probattn.checks import check_integer, check_number
 
 Part = Literal["query", "key", "value"]
 Order = Literal["blocks", "heads"]
@@ -42,7 +42,7 @@ class FusedProjection:
                     f"FusedProjection.{name}: expected one of {listed}, got {getattr(self, name)!r}"
                 )
         if self.key_heads is not None:
-            _check_heads("FusedProjection.key_heads", self.key_heads)
+            check_integer("FusedProjection", "key_heads", self.key_heads, least=1)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class HeadSlices:
         Raises:
             ValueError: another shape, a step size that is not positive, or a parameter without gradient.
         """
-        check_positive(f"{self.name}: write", "step_size", step_size)
+        check_number(f"{self.name}.write", "step_size", step_size, positive=True)
         blocks = self._blocks(self._gradient())
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
         if list(directions.shape) != expected:
@@ -159,7 +159,7 @@ def head_slices(
         True
     """
     name = f"{type(module).__name__}.{projection}"
-    _check_heads(f"{name}: heads", heads)
+    check_integer(name, "heads", heads, least=1)
     weight, transposed = _weight(module, projection, name)
     features = weight.shape[1 if transposed else 0]
     if fused is None:
@@ -228,8 +228,3 @@ def _choices(module: nn.Module) -> str:
     }
     found = sorted(layers - {""} | {name.removesuffix(".weight") for name in weights})
     return f"it has {', '.join(found)}" if found else "it has none"
-
-
-def _check_heads(owner: str, heads: object) -> None:
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-        raise ValueError(f"{owner}: expected an integer >= 1, got {heads!r}")

@@ -6,7 +6,8 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
-from probattn.particles.checks import check_positive, checked_pair, checked_particles
+from probattn.checks import check_number
+from probattn.particles.checks import checked_pair, checked_particles
 from probattn.particles.distances import median_bandwidth
 from probattn.particles.kernel import Interaction, ParticleKernel
 
@@ -38,9 +39,9 @@ class MarginalRBF(ParticleKernel, SteinKernel):
     """
 
     def __init__(self, bandwidth: float | None = None, scale: float = 1.0) -> None:
-        check_positive(type(self).__name__, "scale", scale)
+        check_number(type(self).__name__, "scale", scale, positive=True)
         if bandwidth is not None:
-            check_positive(type(self).__name__, "bandwidth", bandwidth)
+            check_number(type(self).__name__, "bandwidth", bandwidth, positive=True)
         self.bandwidth = bandwidth
         self.scale = scale
 

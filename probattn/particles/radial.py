@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from probattn.particles.checks import check_positive
+from probattn.checks import check_number
 from probattn.particles.distances import centre, median_bandwidth, squared_distances
 from probattn.particles.kernel import Coefficients, WholeVectorKernel
 
@@ -21,7 +21,7 @@ class RadialKernel(WholeVectorKernel):
 
     def __init__(self, bandwidth: float | None = None) -> None:
         if bandwidth is not None:
-            check_positive(type(self).__name__, "bandwidth", bandwidth)
+            check_number(type(self).__name__, "bandwidth", bandwidth, positive=True)
         self.bandwidth = bandwidth
 
     @abstractmethod
@@ -88,7 +88,7 @@ class InverseMultiquadric(RadialKernel):
 
     def __init__(self, exponent: float = 0.5, bandwidth: float | None = None) -> None:
         super().__init__(bandwidth)
-        check_positive(type(self).__name__, "exponent", exponent)
+        check_number(type(self).__name__, "exponent", exponent, positive=True)
         self.exponent = exponent
 
     def profile(self, ratio: Tensor) -> tuple[Tensor, Tensor]:

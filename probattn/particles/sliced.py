@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.checks import check_number
 from probattn.particles.checks import checked_pair
 from probattn.particles.kernel import Interaction, ParticleKernel
 from probattn.particles.marginal import MarginalRBF
@@ -86,6 +87,7 @@ class SlicedRBF(ParticleKernel):
     """
 
     def __init__(self, scale: float = 4.0, generator: torch.Generator | None = None) -> None:
+        check_number("SlicedRBF", "scale", scale, positive=True)
         self.marginal = MarginalRBF(scale=scale)
         self.generator = generator
 

@@ -12,6 +12,7 @@ import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
+from probattn.checks import check_integer
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.distributions.carried import carried_log, carried_weights, carries_log
 from probattn.sites.bayesian import BayesianAttention
@@ -51,8 +52,7 @@ class SiteSpec:
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "head_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"SiteSpec.{name}: expected an integer >= 1, got {getattr(self, name)}")
+            check_integer("SiteSpec", name, getattr(self, name), least=1)
 
 
 class LatentSite(nn.Module):

@@ -139,7 +139,7 @@ def test_a_vector_of_length_0_costs_1_and_has_no_gradient():
 @pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])
 def test_a_weight_outside_its_range_is_refused(weight):
     tokens = torch.ones(1, 1, 1, 2)
-    with pytest.raises(ValueError, match=r"forward_weight in \[0, 1\], got"):
+    with pytest.raises(ValueError, match=r"forward_weight: expected a number in \[0, 1\], got"):
         conditional_transport(
             tokens, tokens, navigator=nn.Identity(), critic=nn.Identity(), forward_weight=weight
         )

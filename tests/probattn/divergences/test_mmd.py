@@ -88,9 +88,21 @@ def test_a_bandwidth_per_head():
         torch.testing.assert_close(both[:, head], mmd(query, key, bandwidth=width.item())[:, head])
 
 
-@pytest.mark.parametrize("bandwidth", [0.0, -1.0, torch.tensor([1.0, 0.0]), float("nan")])
-def test_a_bandwidth_that_is_not_positive_is_refused(bandwidth):
-    with pytest.raises(ValueError, match="expected a bandwidth > 0"):
+@pytest.mark.parametrize(
+    ("bandwidth", "message"),
+    [
+        (0.0, "expected a number > 0, got 0.0"),
+        (-1.0, "expected a number > 0, got -1.0"),
+        (float("nan"), "expected a finite number > 0, got nan"),
+        (float("inf"), "expected a finite number > 0, got inf"),
+        (torch.tensor([1.0, 0.0]), "expected finite numbers > 0"),
+        (torch.tensor([1.0, float("inf")]), "expected finite numbers > 0"),
+        (torch.ones(3), r"broadcasts to \[B, H\] = \[3, 2\], got \[3\]"),
+        (torch.ones(1, 3, 2), r"broadcasts to \[B, H\] = \[3, 2\], got \[1, 3, 2\]"),
+    ],
+)
+def test_a_bandwidth_that_is_none_is_refused(bandwidth, message):
+    with pytest.raises(ValueError, match=rf"mmd\.bandwidth: .*{message}"):
         mmd(*sets(), bandwidth=bandwidth)
 
 

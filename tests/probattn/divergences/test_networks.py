@@ -68,6 +68,16 @@ def test_an_unknown_discriminator_is_refused():
         Discriminator(4, kind="conv")
 
 
+@pytest.mark.parametrize("kind", [Critic, Navigator, Discriminator])
+def test_sizes_below_1_are_refused(kind):
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\.head_dim: expected an integer >= 1, got 0"):
+        kind(0)
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\.hidden: expected an integer >= 1, got 0"):
+        kind(4, 0)
+    with pytest.raises(ValueError, match=r"Highway\.size: expected an integer >= 1, got -1"):
+        Highway(-1)
+
+
 def test_gradients_are_scaled_and_reversed():
     for layer, factor in (
         (lambda x: scale_gradient(x, 0.3), 0.3),

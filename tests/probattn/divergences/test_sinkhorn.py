@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import ot
 import pytest
@@ -125,9 +127,13 @@ def test_a_step_along_the_gradient_lowers_it():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"epsilon": 0.0}, "epsilon > 0, got 0.0"),
-        ({"scaling": 1.0}, r"scaling in \(0, 1\), got 1.0"),
-        ({"sweeps": -1}, "sweeps >= 0, got -1"),
+        ({"epsilon": 0.0}, r"sinkhorn\.epsilon: expected a number > 0, got 0.0"),
+        ({"epsilon": math.inf}, r"epsilon: expected a finite number > 0, got inf"),
+        ({"epsilon": math.nan}, r"epsilon: expected a finite number > 0, got nan"),
+        ({"scaling": 1.0}, r"scaling: expected a number in \(0, 1\), got 1.0"),
+        ({"scaling": 0.0}, r"scaling: expected a number in \(0, 1\), got 0.0"),
+        ({"sweeps": -1}, "sweeps: expected an integer >= 0, got -1"),
+        ({"sweeps": 2.5}, "sweeps: expected an integer >= 0, got 2.5"),
     ],
 )
 def test_options_out_of_range_are_refused(option, message):

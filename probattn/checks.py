@@ -1,0 +1,48 @@
+"""Checks of options and arguments, with errors that name them: ``owner.name: expected what, got what``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeGuard, get_args
+
+
+def check_choice(owner: str, name: str, value: object, choices: Any) -> None:
+    """Raises ``ValueError`` unless ``value`` is one of the ``Literal`` ``choices``."""
+    allowed = get_args(choices)
+    if value not in allowed:
+        listed = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{owner}.{name}: expected one of {listed}, got {value!r}")
+
+
+def check_number(owner: str, name: str, value: object, *, positive: bool) -> None:
+    """Raises ``ValueError`` unless ``value`` is a finite number >= 0, or > 0."""
+    bound = "> 0" if positive else ">= 0"
+    if not _is_number(value):
+        raise ValueError(f"{owner}.{name}: expected a finite number {bound}, got {value!r}")
+    if value < 0 or (positive and value == 0):
+        raise ValueError(f"{owner}.{name}: expected a number {bound}, got {value}")
+
+
+def check_share(owner: str, name: str, value: object, *, zero: bool = True, one: bool = True) -> None:
+    """Raises ``ValueError`` unless ``value`` is a number from 0 to 1, each of these where it may be.
+
+    Args:
+        owner: the class or function.
+        name: the option or argument.
+        value: what was given.
+        zero: whether it may be 0.
+        one: whether it may be 1.
+    """
+    if not _is_number(value) or not 0 <= value <= 1 or (value == 0 and not zero) or (value == 1 and not one):
+        bounds = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+        raise ValueError(f"{owner}.{name}: expected a number in {bounds}, got {value!r}")
+
+
+def check_integer(owner: str, name: str, value: object, *, least: int) -> None:
+    """Raises ``ValueError`` unless ``value`` is an integer >= ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{owner}.{name}: expected an integer >= {least}, got {value!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
