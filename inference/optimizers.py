@@ -102,10 +102,11 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class SchedulerOptions:
-    """A scheduler of ``transformers.get_scheduler``, stepped once per update.
+    r"""A scheduler of ``transformers.get_scheduler``, stepped once per update.
 
     Args:
-        name: "linear", "cosine", "constant", "constant_with_warmup", ... as transformers names them.
+        name: "linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt" (Vaswani et al. 2017, section 5.3:
+            after W steps of warm-up the rate falls as :math:`\sqrt{W / \text{step}}`), ... as transformers names them.
         warmup_steps: steps of linear warm-up, >= 0; None takes ``warmup_fraction``.
         warmup_fraction: warm-up as a fraction of the run, in [0, 1].
         arguments: further arguments of the schedule (``min_lr`` of "cosine_with_min_lr", ...).

@@ -16,9 +16,21 @@ from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, re
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.recipe import Recipe
-from probattn.recipes.reference import graph_recipe_reference, recipe_reference
+from probattn.recipes.reference import (
+    graph_recipe_reference,
+    recipe_reference,
+    translation_recipe_reference,
+)
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
+from probattn.recipes.translation import (
+    SearchRecipe,
+    TranslationDataRecipe,
+    TranslationNetworkRecipe,
+    TranslationRecipe,
+    TranslationReportRecipe,
+)
+from probattn.recipes.translation_training import TranslationTrainingRecipe
 
 __all__ = [
     "AlignmentRecipe",
@@ -39,12 +51,19 @@ __all__ = [
     "RecipeError",
     "ReportRecipe",
     "RepulsionRecipe",
+    "SearchRecipe",
     "SourceRecipe",
     "TrainingRecipe",
+    "TranslationDataRecipe",
+    "TranslationNetworkRecipe",
+    "TranslationRecipe",
+    "TranslationReportRecipe",
+    "TranslationTrainingRecipe",
     "graph_recipe_reference",
     "load_any_recipe",
     "load_recipe",
     "read_recipe",
     "recipe_names",
     "recipe_reference",
+    "translation_recipe_reference",
 ]

@@ -18,13 +18,20 @@ from probattn.recipes.errors import RecipeError
 from probattn.recipes.graph import GraphRecipe
 from probattn.recipes.problems import problems
 from probattn.recipes.recipe import Recipe
+from probattn.recipes.translation import TranslationRecipe
 from probattn.recipes.yaml_nodes import Places, parse, parse_value
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AnyRecipe = Recipe | GraphRecipe
-"""A recipe of texts or of a graph."""
+AnyRecipe = Recipe | GraphRecipe | TranslationRecipe
+"""A recipe of texts, of a graph or of translation."""
+
+KINDS: dict[str, type[GraphRecipe | TranslationRecipe]] = {
+    "graph": GraphRecipe,
+    "translation": TranslationRecipe,
+}
+"""Kinds of recipes by the section that makes them one; without it a recipe is one of texts."""
 
 SUFFIXES = (".yaml", ".yml")
 ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("training", "steps"): "epochs"}
@@ -47,7 +54,7 @@ def recipe_names(folder: Traversable | None = None) -> tuple[str, ...]:
 def load_recipe(
     path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
 ) -> Recipe:
-    """Reads a recipe of texts and checks all of it; :func:`load_any_recipe` also takes one of a graph.
+    """Reads a recipe of texts and checks all of it; :func:`load_any_recipe` takes those of other kinds too.
 
     Paths in it that are relative are relative to the current folder and come out absolute.
 
@@ -73,7 +80,9 @@ def load_recipe(
 def load_any_recipe(
     path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
 ) -> AnyRecipe:
-    """Reads a recipe of texts, or of a graph if it has a section ``graph``, and checks all of it.
+    """Reads a recipe of any kind and checks all of it.
+
+    A section ``graph`` makes it one of a graph, a section ``translation`` one of translation; others are of texts.
 
     Args:
         path_or_name: a file that ends in .yaml or .yml, or the name of a recipe that comes with the library.
@@ -139,7 +148,8 @@ def read_recipe(
 
 def _of_texts(recipe: AnyRecipe, where: str) -> Recipe:
     if not isinstance(recipe, Recipe):
-        raise RecipeError(where, ["expected a recipe of texts, got one of a graph"])
+        kind = "of a graph" if isinstance(recipe, GraphRecipe) else "of translation"
+        raise RecipeError(where, [f"expected a recipe of texts, got one {kind}"])
     return recipe
 
 
@@ -149,7 +159,7 @@ def _read(text: str, where: str, overrides: Sequence[str], name: str | None) -> 
         _override(content, places, override, where)
     if name is not None:
         content.setdefault("name", re.sub(r"[^\w .-]", "-", name).lstrip(" .-_") or "run")
-    kind: type[AnyRecipe] = GraphRecipe if "graph" in content else Recipe
+    kind: type[AnyRecipe] = next((KINDS[name] for name in KINDS if name in content), Recipe)
     try:
         return kind.model_validate(_without_empty_sections(content, kind))
     except ValidationError as error:

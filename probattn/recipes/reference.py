@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from probattn.recipes.describe import allowed, section
 from probattn.recipes.graph import GraphRecipe
 from probattn.recipes.recipe import Recipe
+from probattn.recipes.translation import TranslationRecipe
 from probattn.recipes.yaml_nodes import RecipeDumper
 
 HEAD = """# Recipe reference
@@ -59,6 +60,27 @@ def graph_recipe_reference() -> str:
         '# Recipes of graphs'
     """
     return "\n".join([GRAPH_HEAD, *_section("Keys at the top", GraphRecipe, "")])
+
+
+TRANSLATION_HEAD = """# Recipes of translation
+
+A recipe with a section `translation` trains a Transformer encoder-decoder on parallel text; see
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+def translation_recipe_reference() -> str:
+    """The page of the documentation that describes every key of a recipe of translation.
+
+    Returns:
+        Markdown, as :func:`recipe_reference` gives it.
+
+    Example:
+        >>> translation_recipe_reference().splitlines()[0]
+        '# Recipes of translation'
+    """
+    return "\n".join([TRANSLATION_HEAD, *_section("Keys at the top", TranslationRecipe, "")])
 
 
 def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> list[str]:

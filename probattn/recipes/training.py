@@ -66,11 +66,14 @@ class TrainingRecipe(Section):
     weight_decay: float = Field(
         default=0.01, ge=0, description="Of matrices; biases and norms are not decayed."
     )
-    schedule: Literal["linear", "cosine", "constant_with_warmup"] = Field(
+    schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = Field(
         default="linear", description="Course of the learning rates after their warm-up."
     )
     warmup: float = Field(
         default=0.1, ge=0, le=1, description="Share of the updates in which the learning rates rise."
+    )
+    warmup_steps: int | None = Field(
+        default=None, ge=0, description="The same in updates; null for `warmup`, which it replaces."
     )
     gradient_clip: float | None = Field(
         default=1.0, gt=0, description="Norm at which gradients are clipped; null for never."

@@ -1,0 +1,264 @@
+"""A recipe of translation: all that a run depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
+from probattn.recipes.alignment import AlignmentRecipe
+from probattn.recipes.attention import AttentionRecipe
+from probattn.recipes.recipe import Method
+from probattn.recipes.repulsion import RepulsionRecipe
+from probattn.recipes.section import Section
+from probattn.recipes.translation_training import TranslationTrainingRecipe
+from probattn.recipes.yaml_nodes import RecipeDumper
+
+PARTS = ("train", "validation", "test")
+
+
+class TranslationDataRecipe(Section):
+    """Parallel text, and the subwords it is cut into.
+
+    Example:
+        >>> TranslationDataRecipe(train="my/train", validation="my/dev", test="my/test", source="fr").file("test", "fr")
+        'my/test.fr'
+    """
+
+    corpus: Literal["multi30k"] | None = Field(
+        default="multi30k",
+        description="`multi30k` (29,000 captions of photographs, English and German), or null for files of one's own; "
+        "null where `train` is given.",
+    )
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where the files of `multi30k` lie; null for the folder of that name in the one that "
+        "`PROBATTN_DATA` names.",
+    )
+    source: str = Field(default="en", pattern=r"^\w[\w-]*$", description="Language to translate from.")
+    target: str = Field(default="de", pattern=r"^\w[\w-]*$", description="Language to translate to.")
+    train: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Files of one's own to train on, without their ending: `my/train` for `my/train.en` and "
+        "`my/train.de`, a sentence a line, packed as `.en.gz` or not.",
+    )
+    validation: str | None = Field(default=None, min_length=1, description="Likewise, to choose by.")
+    test: str | None = Field(default=None, min_length=1, description="Likewise, to measure on.")
+    train_pairs: int | None = Field(
+        default=None, ge=1, description="Training pairs, a fixed choice; null for all."
+    )
+    validation_pairs: int | None = Field(
+        default=None, ge=1, description="Validation pairs, a fixed choice; null for all."
+    )
+    test_pairs: int | None = Field(
+        default=None, ge=1, description="Test pairs, a fixed choice; null for all."
+    )
+    subwords: int = Field(
+        default=8000,
+        ge=8,
+        description="Size of the vocabulary that both languages share, learned from the training pairs.",
+    )
+    subword_model: Literal["bpe", "unigram"] = Field(
+        default="bpe", description="How it is learned: byte-pair encoding or unigram language model."
+    )
+    max_length: int = Field(
+        default=256,
+        ge=2,
+        description="Most tokens of a sentence with its end; also the positions of the network.",
+    )
+    on_long: Literal["truncate", "refuse"] = Field(
+        default="truncate", description="What becomes of longer sentences."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("train") is not None and "corpus" not in value:
+            return value | {"corpus": None}
+        return value
+
+    @model_validator(mode="after")
+    def _one_corpus(self) -> TranslationDataRecipe:
+        if self.source == self.target:
+            raise ValueError(f"target: expected another language than source, got {self.target!r} twice")
+        given = [part for part in PARTS if getattr(self, part) is not None]
+        if self.corpus is not None and given:
+            raise ValueError(f"{given[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
+        if self.corpus is None and len(given) < len(PARTS):
+            missing = next(part for part in PARTS if part not in given)
+            raise ValueError(f"{missing}: expected a path without ending, since corpus is null, got null")
+        if self.corpus is None and self.folder is not None:
+            raise ValueError(
+                "folder: expected null, since corpus is null; write it into train, validation and test"
+            )
+        if self.corpus is not None and {self.source, self.target} != {"en", "de"}:
+            raise ValueError(
+                f"source: {self.corpus} has 'en' and 'de', got {self.source!r} and {self.target!r}"
+            )
+        return self
+
+    def file(self, part: str, language: str) -> str:
+        """Path of a file of one's own; the packed one where only that is there."""
+        plain = f"{getattr(self, part)}.{language}"
+        packed = f"{plain}.gz"
+        return packed if Path(packed).exists() and not Path(plain).exists() else plain
+
+    def load(self) -> ParallelSplits:
+        """Reads the pairs.
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
+        if self.corpus is not None:
+            reverse = self.source == "de"
+            found = load_multi30k(
+                self.folder, source="de" if reverse else "en", target="en" if reverse else "de"
+            )
+            splits = found.roles()
+        else:
+            splits = {part: self._read(part) for part in PARTS}
+        return ParallelSplits(
+            **{part: pairs.take(getattr(self, f"{part}_pairs")) for part, pairs in splits.items()}
+        )
+
+    def _read(self, part: str) -> Any:
+        languages = (self.source, self.target)
+        files = [self.file(part, language) for language in languages]
+        try:
+            return read_pairs(files[0], files[1], languages)
+        except DataError as error:
+            raise DataError(f"translation.{part}: {error}") from None
+
+    def resolved(self) -> TranslationDataRecipe:
+        """The same, with the paths of files and folders made absolute."""
+        given = {name: getattr(self, name) for name in ("folder", *PARTS)}
+        paths = {
+            name: str(Path(path).expanduser().absolute()) for name, path in given.items() if path is not None
+        }
+        return self.model_copy(update=paths)
+
+
+class TranslationNetworkRecipe(Section):
+    """A Transformer encoder-decoder with one embedding for both languages (Vaswani et al. 2017).
+
+    The defaults are the size that An et al. 2020 call small: that of IWSLT experiments, with 4 heads.
+    """
+
+    width: int = Field(default=512, ge=2, description="Of embeddings and hidden states.")
+    layers: int = Field(default=6, ge=1, description="Of the encoder, and of the decoder.")
+    heads: int = Field(default=4, ge=1, description="Of every attention call; they divide the width.")
+    feed_forward: int = Field(default=1024, ge=1, description="Hidden width of the feed-forward layers.")
+    dropout: float = Field(
+        default=0.3, ge=0, lt=1, description="Of embeddings and of every sublayer's output."
+    )
+    attention_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Of attention weights; latent ones have none."
+    )
+    activation_dropout: float = Field(default=0.0, ge=0, lt=1, description="Inside the feed-forward layers.")
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> TranslationNetworkRecipe:
+        if self.width % self.heads or self.width % 2:
+            raise ValueError(f"width: expected an even multiple of heads ({self.heads}), got {self.width}")
+        return self
+
+
+class SearchRecipe(Section):
+    """How translations are searched for."""
+
+    num_beams: int = Field(default=5, ge=1, description="Width of the beam; 1 is greedy search.")
+    length_penalty: float = Field(
+        default=1.0,
+        description="Hypotheses are ranked by log-probability over length to this power; larger values favour longer "
+        "translations.",
+    )
+    extra_length: int = Field(
+        default=50, ge=1, description="Most tokens of a translation beyond its source's."
+    )
+    batch_size: int = Field(default=64, ge=1, description="Sentences that are searched for at once.")
+
+
+class TranslationReportRecipe(Section):
+    """What the report shows."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
+        "compare.",
+    )
+    samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
+    resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+
+
+class TranslationRecipe(Section):
+    """All that a run of translation depends on. What makes a recipe one of translation is its section `translation`.
+
+    Example:
+        >>> recipe = TranslationRecipe(translation={"subwords": 4000}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.network.heads, recipe.training.label_smoothing
+        ((), 4, 0.1)
+    """
+
+    name: str = Field(
+        default="run",
+        pattern=r"^[A-Za-z0-9][\w .-]*$",
+        description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
+    )
+    output: str = Field(
+        default="runs/run",
+        min_length=1,
+        description="Folder of the run; `runs/` and its name where it is left out.",
+    )
+    translation: TranslationDataRecipe = Field(
+        default=TranslationDataRecipe(), description="What to train on and to measure on."
+    )
+    network: TranslationNetworkRecipe = Field(default=TranslationNetworkRecipe(), description="The network.")
+    attention: AttentionRecipe = Field(
+        default=AttentionRecipe(),
+        description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
+        "decoder is causal).",
+    )
+    alignment: AlignmentRecipe | None = Field(
+        default=None, description="The alignment of queries and keys, beside that method; null for none."
+    )
+    repulsion: RepulsionRecipe | None = Field(
+        default=None, description="The repulsion between heads in training, beside both; null for none."
+    )
+    training: TranslationTrainingRecipe = Field(
+        default=TranslationTrainingRecipe(), description="How to train."
+    )
+    search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
+    report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("output") is None:
+            return value | {"output": f"runs/{value.get('name', 'run')}"}
+        return value
+
+    def methods(self) -> tuple[Method, ...]:
+        """What the network is converted with; empty where its attention stays as it is."""
+        bayesian = self.attention.build()
+        beside = [
+            part.build(self.training.seed) for part in (self.alignment, self.repulsion) if part is not None
+        ]
+        return (*(() if bayesian is None else (bayesian,)), *beside)
+
+    def resolved(self) -> TranslationRecipe:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        return self.model_copy(update={"translation": self.translation.resolved()})
+
+    def dump(self) -> str:
+        """The recipe as YAML, every key written out."""
+        text: str = yaml.dump(
+            self.model_dump(), Dumper=RecipeDumper, sort_keys=False, allow_unicode=True, width=110
+        )
+        return text
