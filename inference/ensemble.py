@@ -36,8 +36,8 @@ class ParticleEnsemble(nn.Module):
     :func:`probattn.inference.posterior_predict` predicts with it. Memory is P times the chosen parameters, and
     training adds the optimiser's state, P times too, and three arrays of that size in each update.
 
-    Running statistics of batch norms belong to the particle, so they are stacked too. Another buffer that a forward
-    pass in training mode changes is refused, unless ``buffers`` names it.
+    Running statistics of batch norms and of alignment factors belong to the particle, so they are stacked too. Another
+    buffer that a forward pass in training mode changes is refused, unless ``buffers`` names it.
 
     Called with a batch it answers as one classifier, see :meth:`forward`.
 

@@ -147,10 +147,16 @@ class EnsembleParticles(ParticleUpdate):
         num_data: int,
         kernel: SteinKernel | ParticleKernel | None = None,
     ) -> None:
+        self._ensemble = ensemble
         self._options = options
         data = num_data if options.num_data is None else options.num_data
         sets = {name: (options, StackedSet(stacks)) for name, stacks in _sets(ensemble, options.sets).items()}
         super().__init__(sets, data, scale=float(data), kernel=kernel)
+
+    def mean_squared_gradients(self) -> dict[str, float]:
+        """The same by parameter, whatever makes a particle."""
+        grads = {name: parameter.grad for name, parameter in self._ensemble.stacked_parameters().items()}
+        return {name: float(grad.square().mean()) for name, grad in grads.items() if grad is not None}
 
     def configuration(self) -> dict[str, Any]:
         """The options."""

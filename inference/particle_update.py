@@ -102,6 +102,13 @@ class ParticleUpdate:
         """The particles ``[M, N]`` by the name of their set, detached."""
         return {name: member.particles.particles() for name, member in self._members.items()}
 
+    def mean_squared_gradients(self) -> dict[str, float]:
+        """Mean square of the particles' gradients as they are, as ``pyro.infer.SVGD.step`` returns it."""
+        return {
+            name: float(member.particles.gradients().square().mean())
+            for name, member in self._members.items()
+        }
+
     def configuration(self) -> dict[str, Any]:
         """What a resumed run must find again and the model does not say."""
         return {}

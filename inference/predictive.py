@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
@@ -13,7 +14,10 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
+from probattn.distributions.carried import exp_carrying_log
+from probattn.inference.attention_draws import AttentionDraws
+from probattn.inference.configuration import attention_sites
+from probattn.inference.ensemble import ParticleEnsemble
 from probattn.inference.evaluation_mode import evaluating
 from probattn.inference.guide import AttentionGuide
 from probattn.sites.noise import SeededNoise
@@ -67,7 +71,8 @@ class PosteriorExpectation(Messenger):
 def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     """Point prediction: one pass with every S at its posterior expectation (Zhang et al. 2021, section 5.1.1).
 
-    E[S] normalised is not E[W]: this is not the mean over draws, which :func:`posterior_predict` gives.
+    E[S] normalised is not E[W]: this is not the mean over draws, which :func:`posterior_predict` gives. Of a
+    :class:`ParticleEnsemble` it is the logarithm of the mean of the particles' probabilities.
 
     Args:
         model: a Pyro model that maps a batch to logits; evaluated in evaluation mode, without gradients.
@@ -97,13 +102,16 @@ def posterior_predict(
     The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk. Draw p takes
     its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it.
 
+    A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
+    latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.
+
     Args:
         model: a Pyro model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation
             mode, without gradients, and left in the mode it was in. A function is called as it is: put the modules
             behind it into evaluation mode yourself. A model with an attribute ``draws_per_pass`` says how many draws
             it can take in one pass.
         batch: its inputs; labels are ignored.
-        num_samples: P, draws.
+        num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
         chunk_size: draws per pass; bounds memory. Default: what the model says, else about 256 rows per pass, 16 on a
             CPU.
@@ -132,28 +140,60 @@ def posterior_predict(
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None and number < 1:
             raise ValueError(f"posterior_predict: expected {name} >= 1, got {number}")
-    seeds = [_seed(seed, draw) for draw in range(num_samples)]
-    device = next(iter(inputs.values())).device
-    own: int | None = getattr(model, "draws_per_pass", None)
-    chunk = chunk_size or own or rows_per_pass(device) // rows or 1
-    logits: list[Tensor] = []
+    network = model.model if isinstance(model, ParticleEnsemble) else model
+    own: int | None = getattr(network, "draws_per_pass", None)
+    chunk = chunk_size or own or rows_per_pass(_device(inputs)) // rows or 1
     if isinstance(attention, str) and attention != "all":
         attention = [attention]
-    collector = _Collector(attention, streaming)
-    guide = _PredictionGuide(model, collector)
+    folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming))
+    seeds = [_seed(seed, draw) for draw in range(num_samples)]
     with evaluating(model):
-        for start in range(0, num_samples, chunk):
-            part = seeds[start : start + chunk]
-            guide.begin(SeededNoise(part, device))
+        if isinstance(model, ParticleEnsemble):
+            logits = _ensemble_logits(model, folding, seeds)
+        else:
+            logits = folding.logits(model, seeds)
+    return Posterior(logits, *folding.collector.results())
+
+
+@dataclass(frozen=True)
+class _Folding:
+    """Passes over one batch with draws folded into it."""
+
+    inputs: dict[str, Tensor]
+    keys: set[str]
+    rows: int
+    chunk: int
+    collector: AttentionDraws
+
+    def logits(self, model: Model, seeds: Sequence[int]) -> Tensor:
+        """Logits ``[P, B, C]`` of a draw for each seed."""
+        guide = _PredictionGuide(model, self.collector)
+        parts: list[Tensor] = []
+        for start in range(0, len(seeds), self.chunk):
+            part = seeds[start : start + self.chunk]
+            guide.begin(SeededNoise(part, _device(self.inputs)))
             folded = {
-                name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in keys else value
-                for name, value in inputs.items()
+                name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in self.keys else value
+                for name, value in self.inputs.items()
             }
             with guide:
                 output = model(folded)
-            logits.append(output.unflatten(0, (len(part), rows)))
-            collector.check()
-    return Posterior(torch.cat(logits), *collector.results())
+            parts.append(output.unflatten(0, (len(part), self.rows)))
+            self.collector.check()
+        return torch.cat(parts)
+
+
+def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Sequence[int]) -> Tensor:
+    """Of each particle its draws ``[P * draws, B, C]``, or its one answer where nothing is latent."""
+    if not attention_sites(ensemble):
+        folding.collector.check()
+        return ensemble.outputs(folding.inputs)
+    parts: list[Tensor] = []
+    stacks = ensemble.stacks()
+    for index in range(ensemble.num_particles):
+        rows = {name: stack[index] for name, stack in stacks.items()}
+        parts.append(folding.logits(partial(ensemble.call, rows), [_seed((s, index), 0) for s in seeds]))
+    return torch.cat(parts)
 
 
 def rows_per_pass(device: torch.device) -> int:
@@ -164,7 +204,7 @@ def rows_per_pass(device: torch.device) -> int:
 class _PredictionGuide(AttentionGuide):
     """Draws without what only an objective needs; hands the weights on and forgets them."""
 
-    def __init__(self, model: Model, collector: _Collector) -> None:
+    def __init__(self, model: Model, collector: AttentionDraws) -> None:
         super().__init__(model)
         self.collector = collector
         self._shared = SharedUpward()
@@ -195,63 +235,6 @@ class _PredictionGuide(AttentionGuide):
         self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)
 
 
-@dataclass
-class _Collector:
-    """Gathers attention weights over the chunks, as draws or as running moments."""
-
-    wanted: Literal["all"] | Sequence[str] | None
-    streaming: bool
-    draws: dict[str, list[Tensor]] = field(default_factory=dict)
-    moments: dict[str, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
-
-    seen: set[str] = field(default_factory=set)
-
-    def add(self, name: str, posterior: SitePosterior, value: Tensor, draws: int) -> None:
-        self.seen.add(name)
-        if self.wanted is None or (self.wanted != "all" and name not in self.wanted):
-            return
-        weights = carried_weights(value, posterior.mask)
-        weights = posterior.weights(carried_log(value)) if weights is None else weights
-        weights = weights.unflatten(0, (draws, -1))
-        if self.streaming:
-            self.moments[name] = _merge(self.moments.get(name), weights)
-        else:
-            self.draws.setdefault(name, []).append(weights)
-
-    def check(self) -> None:
-        if self.wanted == "all" and not self.seen:
-            raise ValueError("posterior_predict: the model has no attention site; convert the network first")
-        for name in () if self.wanted is None or self.wanted == "all" else self.wanted:
-            if name not in self.seen:
-                known = ", ".join(sorted(self.seen)) or "none: convert the network first"
-                raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {known}")
-
-    def results(self) -> tuple[dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]:
-        if self.wanted is None:
-            return None, None, None
-        found = self.moments if self.streaming else self.draws
-        order = (
-            list(found) if self.wanted == "all" else list(self.wanted)
-        )  # that of the pass, or as asked for
-        if not self.streaming:
-            return {name: torch.cat(self.draws[name]) for name in order}, None, None
-        moments = {name: self.moments[name] for name in order}
-        mean = {name: moment[1] for name, moment in moments.items()}
-        std = {name: (m2 / max(count - 1, 1)).sqrt() for name, (count, _, m2) in moments.items()}
-        return None, mean, std
-
-
-def _merge(known: tuple[int, Tensor, Tensor] | None, weights: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Count, mean and sum of squared deviations of all draws so far (Chan et al. 1979)."""
-    count, mean = weights.shape[0], weights.mean(dim=0)
-    m2 = (weights - mean).square().sum(dim=0)
-    if known is None:
-        return count, mean, m2
-    before, old_mean, old_m2 = known
-    total, delta = before + count, mean - old_mean
-    return total, old_mean + delta * (count / total), old_m2 + m2 + delta.square() * (before * count / total)
-
-
 def _inputs(
     batch: Mapping[str, Tensor], batch_keys: Sequence[str] | None, label_name: str
 ) -> tuple[dict[str, Tensor], set[str], int]:
@@ -270,6 +253,10 @@ def _inputs(
     if rows == 0:
         raise ValueError("posterior_predict: expected at least one row, got an empty batch")
     return inputs, keys, rows
+
+
+def _device(inputs: Mapping[str, Tensor]) -> torch.device:
+    return next(iter(inputs.values())).device
 
 
 def _seed(seed: int | Sequence[int], draw: int) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.repulsive import repulsive_heads
 
 OWNER = "ParticleEnsemble"
@@ -52,12 +53,13 @@ def chosen_parameters(model: nn.Module, choice: Choice | None) -> dict[str, Tens
 
 
 def chosen_buffers(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
-    """Buffers that particles have of their own: running statistics, and what is asked for."""
-    norms = {name for name, module in model.named_modules() if isinstance(module, _NormBase)}
+    """Buffers that particles have of their own: what training changes in known modules, and what is asked for."""
+    learning = [module for module in model.modules() if isinstance(module, (_NormBase, AlignmentFactor))]
+    ids = {id(buffer) for module in learning for buffer in module.buffers()}
     return {
         name: buffer
         for name, buffer in model.named_buffers()
-        if name.rpartition(".")[0] in norms or (choice is not None and _selects(choice, name, buffer))
+        if id(buffer) in ids or (choice is not None and _selects(choice, name, buffer))
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor
@@ -14,6 +15,7 @@ from probattn.inference.ensemble_particles import EnsembleOptions, EnsembleParti
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.particle_update import ParticleUpdate
+from probattn.inference.stein_step import SteinStep
 from probattn.inference.svi import SVIDriver
 from probattn.particles import ParticleKernel
 from probattn.sites.repulsive import repulsive_heads
@@ -21,31 +23,40 @@ from probattn.sites.repulsive import repulsive_heads
 
 @dataclass(eq=False)
 class SVGDDriver(SVIDriver):
-    r"""Trains a network whose attention heads are particles of one posterior (An et al. 2020).
+    r"""Trains particles of one posterior: the attention heads of a network, or whole models.
 
-    The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy of a deterministic network,
+    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy of a deterministic network,
     the negative ELBO where attention weights are latent too, factors included. One forward pass gives the gradients of
     all heads at once. Gradients are clipped; those of the heads then become :math:`-\epsilon \phi`, the direction of
     SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and the optimiser updates everything.
 
+    **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` says how its
+    particles move; by default they stand for the posterior itself. Losses in records, and of early stopping, are means
+    over particles. Each particle's gradient is clipped by its own norm, as if it were alone; ``gradient_norm`` is the
+    root of the mean square of these norms. What particles share follows the gradient of the mean loss.
+
     Everything else, options, data, checkpoints, records, resuming, several processes, is that of :class:`SVIDriver`.
     Noise depends on the options' seed and the number of the update, and all processes draw the same. Records of
-    training hold ``particles``: by set of heads the kernel's bandwidth, the ratio of repulsion to attraction, the
-    smallest distance between two heads, the same over their length, and that length. Two heads that coincide bring a
+    training hold ``particles``: by set of particles the kernel's bandwidth, the ratio of repulsion to attraction, the
+    smallest distance between two particles, the same over their length, and that length. Two that coincide bring a
     :class:`probattn.particles.CollapseWarning`.
 
     Args:
         kernel: any kernel of :mod:`probattn.particles`, or that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``), in
             place of the options' own.
+        method: how an ensemble's particles move; by default ``EnsembleOptions()``. The options of heads are with the
+            network.
 
     Raises:
         TypeError: the model is no ``nn.Module``.
-        ValueError: an option out of its range, or (from :meth:`fit`) a model without repulsive heads.
+        ValueError: an option out of its range, or (from :meth:`fit`) a model without repulsive heads that is no
+            ensemble.
 
     Example:
         >>> import torch
         >>> from transformers import BertConfig, BertForSequenceClassification
         >>> import probattn
+        >>> from probattn.inference import posterior_predict
         >>> from probattn.models import Classifier, convert
         >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
         >>> net = BertForSequenceClassification(BertConfig(vocab_size=9, **size))
@@ -54,6 +65,12 @@ class SVGDDriver(SVIDriver):
         >>> driver = SVGDDriver(model, batch_size=4, log_every=1, progress=False, cpu=True)
         >>> sorted(driver.fit(data, steps=2).train["particles"]["bert.encoder.layer.0.attention.self.query"])
         ['bandwidth', 'norm', 'relative_distance', 'repulsion_ratio', 'smallest_distance']
+        >>> ensemble = ParticleEnsemble(Classifier(BertForSequenceClassification(BertConfig(**size))), num_particles=3)
+        >>> driver = SVGDDriver(ensemble, batch_size=4, progress=False, cpu=True)
+        >>> list(driver.fit(data, steps=2).train["particles"]), ensemble.executions
+        (['model'], {'objective': 'vectorized'})
+        >>> posterior_predict(ensemble, data).logits.shape
+        torch.Size([3, 8, 2])
     """
 
     _: KW_ONLY
@@ -62,6 +79,7 @@ class SVGDDriver(SVIDriver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._stein: SteinStep | None = None
         ensemble = isinstance(self.model, ParticleEnsemble)
         if self.method is not None and not ensemble:
             raise ValueError(
@@ -84,6 +102,33 @@ class SVGDDriver(SVIDriver):
         if isinstance(self.model, ParticleEnsemble):
             return self.model.named_particles()
         return {name: heads.particles() for name, (_, heads) in repulsive_heads(self.model).items()}
+
+    def step(self, batch: Any, *, num_data: int | None = None) -> dict[str, float]:
+        """One update outside a run, with the contract of ``pyro.infer.SVGD.step``.
+
+        The optimiser is made by the first call and kept. Precision, processes, schedules, records and checkpoints are
+        those of :meth:`fit` alone, and the model stays in its mode and on its device.
+
+        Args:
+            batch: what the model takes.
+            num_data: size N of the data of which it is a sample; None for data that are the batch, by the rows of its
+                first tensor.
+
+        Returns:
+            By name as in :meth:`get_named_particles` the mean squared gradient, as the optimiser saw it.
+
+        Raises:
+            ValueError: another ``num_data`` than in the first call, or no particles.
+        """
+        size = len(next(iter(batch.values()))) if num_data is None else num_data
+        if self._stein is None:
+            self._stein = SteinStep(self, size)
+        if size != self._stein.num_data:
+            raise ValueError(
+                f"SVGDDriver.step: expected data of {self._stein.num_data} rows as in the first step, got {size}; give "
+                "num_data"
+            )
+        return self._stein(batch)
 
     def objective(self) -> tuple[AttentionGuide, AttentionELBOModule | EnsembleObjective]:
         """See :meth:`SVIDriver.objective`; that of an ensemble gives each particle the gradient of its own loss."""
