@@ -216,7 +216,7 @@ def _drawn(item: AttentionExample, one: AttentionMap, kind: Kind, entry: Mapping
 def _entry(
     item: AttentionExample, one: AttentionMap, kinds: Sequence[Kind], labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    place = f"{labels[one.site]}, {_head(one.head)}"
+    place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else _head(one.head)}"
     entry: dict[str, Any] = {
         "site": one.site,
         "head": _head_value(one.head),

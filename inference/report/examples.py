@@ -69,7 +69,8 @@ class AttentionExample(Record):
     Attributes:
         example: the input and its prediction.
         reason: why it is shown.
-        queries: tokens of the rows.
+        rows: whether the rows of a map are the tokens or, where each head has a single query, the heads.
+        queries: names of the rows.
         keys: tokens of the columns.
         second: where the second text begins among the tokens, in rows and columns; None for a single text.
         maps: the maps; the first is shown first.
@@ -77,6 +78,7 @@ class AttentionExample(Record):
 
     example: Example
     reason: Literal["chosen", "uncertain"]
+    rows: Literal["tokens", "heads"] = "tokens"
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     second: Count | None = None

@@ -23,6 +23,7 @@ def attention_example(
     second: int | None = None,
     baseline: Mapping[str, Tensor] | None = None,
     latent: bool = True,
+    rows: Literal["tokens", "heads"] = "tokens",
     reason: Literal["chosen", "uncertain"] = "chosen",
 ) -> AttentionExample:
     """Mean and standard deviation over mean of the weights between an input's tokens, by site and head.
@@ -39,6 +40,8 @@ def attention_example(
         second: where the second text of a pair begins among the tokens.
         baseline: the deterministic baseline's weights by site, ``[H, T, S]``, to stand beside.
         latent: whether the weights vary; False for deterministic attention, whose maps have no standard deviation.
+        rows: what ``queries`` names; "heads" where each head has a single query and all of them make one map, handed
+            over as if it were that of one head.
         reason: why the input is shown.
 
     Returns:
@@ -77,6 +80,7 @@ def attention_example(
     return AttentionExample(
         example=example,
         reason=reason,
+        rows=rows,
         queries=tuple(queries),
         keys=tuple(columns),
         second=second,
@@ -116,12 +120,13 @@ def own_tokens(weights: Mapping[str, Tensor], row: int, valid: Tensor) -> dict[s
     """One input's weights between its own tokens, from those of a padded batch.
 
     Args:
-        weights: draws by site, ``[P, B, H, T, T]``.
+        weights: draws by site, ``[P, B, H, T, T]``, or ``[P, B, H, 1, T]`` where each head has a single query.
         row: index in the batch.
         valid: bool ``[B, T]``, False at padding.
 
     Returns:
-        Draws by site, ``[P, H, t, t]`` with t valid tokens.
+        Draws by site, ``[P, H, t, t]``, or ``[P, H, 1, t]``, with t valid tokens.
     """
     kept = valid[row].bool().nonzero().flatten()
-    return {site: draws[:, row][:, :, kept][..., kept] for site, draws in weights.items()}
+    own = {site: draws[:, row][..., kept] for site, draws in weights.items()}
+    return {site: draws if draws.shape[2] == 1 else draws[:, :, kept] for site, draws in own.items()}

@@ -73,11 +73,14 @@ def train(
     """Train a network, and its deterministic baseline beside it."""
     loaded = load_any_recipe(recipe, set_ or [])
     folder = output or Path(loaded.output)
+    processes = Processes(cpu=loaded.training.device == "cpu")
     if isinstance(loaded, GraphRecipe):
         results = train_graph(loaded, folder, resume=resume, quiet=quiet)
     else:
-        results = train_run(prepare(loaded), folder, resume=resume, quiet=quiet)
-    processes = Processes(cpu=loaded.training.device == "cpu")
+        prepared = prepare(loaded)
+        if prepared.words is not None:
+            processes.echo(str(prepared.words))
+        results = train_run(prepared, folder, resume=resume, quiet=quiet)
     for name, result in results.items():
         processes.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
     processes.echo(f"run: {folder}")

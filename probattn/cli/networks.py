@@ -1,4 +1,4 @@
-"""Loading pretrained networks and tokenizers for a command."""
+"""Loading pretrained networks and tokenizers for a command, or building them from nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transformers
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -19,17 +18,22 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from probattn.cli.errors import CommandError, one_line
+from probattn.cli.words import Words, build_network
 from probattn.data import DataError
+from probattn.models.hosts.classes import network_class
 from probattn.recipes import NetworkRecipe, RecipeError
 
 
-def load_classifier(network: NetworkRecipe, label_names: Sequence[str], *, seed: int) -> PreTrainedModel:
-    """A pretrained network with a classification head.
+def load_classifier(
+    network: NetworkRecipe, label_names: Sequence[str], *, seed: int, words: Words | None = None
+) -> PreTrainedModel:
+    """A network with a classification head.
 
     Args:
         network: which one.
         label_names: names of the classes.
-        seed: of the head's initial weights, where the network brings none.
+        seed: of the initial weights that the network does not bring.
+        words: those of a network that is built from nothing.
 
     Returns:
         The network.
@@ -38,15 +42,13 @@ def load_classifier(network: NetworkRecipe, label_names: Sequence[str], *, seed:
         CommandError: it cannot be loaded.
     """
     labels = dict(enumerate(label_names))
+    options = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
     with torch.random.fork_rng(), quiet_loading():
         torch.manual_seed(seed)
+        if network.is_new:
+            return build_network(network, words, **options)
         found: PreTrainedModel = _load(
-            AutoModelForSequenceClassification,
-            network,
-            num_labels=len(labels),
-            id2label=labels,
-            label2id={label: index for index, label in labels.items()},
-            **network.config,
+            AutoModelForSequenceClassification, network, num_labels=len(labels), **options, **network.config
         )
         return found
 
@@ -58,8 +60,10 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
         CommandError: it cannot be loaded.
     """
     with quiet_loading():
+        if network.is_new:
+            return build_network(network)
         config = _load(AutoConfig, network)
-        cls = getattr(transformers, (config.architectures or [""])[0], AutoModel)
+        cls = network_class((config.architectures or [""])[0], config) or AutoModel
         found: PreTrainedModel = _load(cls, network)
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from probattn.cli.trained import EvaluationOptions, TrainedModel
 from probattn.data import TextDataset
@@ -24,6 +25,7 @@ from probattn.inference.report import (
     predict_deterministic,
 )
 from probattn.models import AttentionCalls, capture, inspect
+from probattn.models.hosts.selection import Layers, select
 
 
 def predict_texts(
@@ -66,13 +68,14 @@ def attention_of(
 ) -> AttentionExample:
     """Attention maps of one input, at the layers that the report asks for, the last first.
 
-    Beside the weights of aligned or repulsive attention, latent or not, stand those of the baseline.
+    Beside the weights of aligned or repulsive attention, latent or not, stand those of the baseline. Where heads have a
+    single query each, a map has the heads as its rows.
     """
     pairs = None if example.pair is None else (example.pair,)
     single = TextDataset((example.text,), None, (), "one text", pairs=pairs)
     batch = next(iter(trained.batches(single, options)))
     batch = {name: tensor.to(trained.device) for name, tensor in batch.items()}
-    calls = AttentionCalls(inspect(trained.net, layers=options.report.map_layers, attention="self")[::-1])
+    calls = AttentionCalls(calls_with_maps(trained.net, options.report.map_layers)[::-1])
     sites = [call.name for call in calls]
     if trained.is_bayesian:
         drawn = posterior_predict(
@@ -84,18 +87,38 @@ def attention_of(
     beside = None if baseline is None or not trained.alters_weights else _weights(baseline, batch, calls)
     valid = batch["attention_mask"].bool()
     tokens = trained.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    maps = own_tokens(drawn, 0, valid)
+    plain = None if beside is None else {site: one[0] for site, one in own_tokens(beside, 0, valid).items()}
+    pools = calls[0].pools
+    if pools:
+        maps = {site: one.transpose(1, 2) for site, one in maps.items()}  # [P, 1, H, S]
+        plain = None if plain is None else {site: one.transpose(0, 1) for site, one in plain.items()}
     return attention_example(
         example,
-        tokens,
-        own_tokens(drawn, 0, valid),
-        heads=options.report.heads,
+        [f"head {head}" for head in range(calls[0].num_heads)] if pools else tokens,
+        maps,
+        keys=tokens,
+        heads=[] if pools else options.report.heads,
         second=second_text(trained.tokenizer, example, len(tokens)),
-        baseline=None
-        if beside is None
-        else {site: one[0] for site, one in own_tokens(beside, 0, valid).items()},
+        baseline=plain,
         latent=trained.is_bayesian,
+        rows="heads" if pools else "tokens",
         reason=reason,
     )
+
+
+def calls_with_maps(net: PreTrainedModel, layers: Layers) -> AttentionCalls:
+    """The calls whose maps a report shows: self-attention, or else that of heads with a single query each.
+
+    Args:
+        net: the network.
+        layers: which layers.
+
+    Raises:
+        ValueError: there is none, or a layer does not exist.
+    """
+    pooling = AttentionCalls(call for call in inspect(net) if call.pools)
+    return select(pooling, layers, "all") if pooling else inspect(net, layers=layers, attention="self")
 
 
 def _weights(model: TrainedModel, batch: dict[str, Tensor], calls: AttentionCalls) -> dict[str, Tensor]:

@@ -16,14 +16,16 @@ from probattn.cli.aligning import check_projection
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
 from probattn.cli.processes import Processes
+from probattn.cli.showing import calls_with_maps
 from probattn.cli.trained import BASELINE, MODEL
+from probattn.cli.words import Words, make_words
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
-from probattn.models import Classifier, convert, inspect, save
+from probattn.models import Classifier, convert, save
 from probattn.recipes import AnyRecipe, Recipe, TrainingRecipe
 from probattn.sites.repulsive import repulsive_heads
 
@@ -40,6 +42,7 @@ class Prepared:
         tokenizer: the network's.
         train: tokenized training data.
         validation: tokenized validation data.
+        words: those of a network that is built from nothing.
     """
 
     recipe: Recipe
@@ -47,6 +50,7 @@ class Prepared:
     tokenizer: Any
     train: TokenizedTexts
     validation: TokenizedTexts
+    words: Words | None = None
 
 
 def prepare(recipe: Recipe) -> Prepared:
@@ -58,8 +62,11 @@ def prepare(recipe: Recipe) -> Prepared:
     """
     check_projection(recipe)
     task = recipe.data.load()
-    tokenizer = load_tokenizer(recipe.network)
-    network = load_classifier(recipe.network, task.label_names, seed=recipe.training.seed)
+    words = (
+        make_words(recipe.network, task.train, seed=recipe.training.seed) if recipe.network.is_new else None
+    )
+    tokenizer = load_tokenizer(recipe.network) if words is None else words.tokenizer
+    network = load_classifier(recipe.network, task.label_names, seed=recipe.training.seed, words=words)
 
     def tokenized(data: TextDataset) -> TokenizedTexts:
         options = recipe.data
@@ -68,7 +75,7 @@ def prepare(recipe: Recipe) -> Prepared:
         )
 
     roles = {role: tokenized(data) for role, data in task.roles().items()}
-    return Prepared(recipe, task, tokenizer, roles["train"], roles["validation"])
+    return Prepared(recipe, task, tokenizer, roles["train"], roles["validation"], words)
 
 
 def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
@@ -79,7 +86,7 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
     """
     recipe = prepared.recipe
     seed = recipe.training.seed
-    net = load_classifier(recipe.network, prepared.task.label_names, seed=seed)
+    net = load_classifier(recipe.network, prepared.task.label_names, seed=seed, words=prepared.words)
     methods = () if baseline else recipe.methods()
     if methods:
         with torch.random.fork_rng():
@@ -90,7 +97,7 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
                 raise CommandError(f"network {recipe.network.name!r}: {one_line(error)}") from error
     if not isinstance(recipe.report.map_layers, str):
         try:
-            inspect(net, layers=recipe.report.map_layers, attention="self")
+            calls_with_maps(net, recipe.report.map_layers)
         except ValueError as error:
             raise CommandError(f"report.map_layers: {one_line(error)}") from error
     return Classifier(net, num_data=len(prepared.train))
