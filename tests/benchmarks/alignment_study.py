@@ -36,6 +36,8 @@ from probattn.recipes import load_recipe
 
 SOFT = "soft"
 METHODS = ("gan", "ot", "ct", "mmd")
+REDUCTION = "mean"
+"""Weights count as in the release of Zhang et al. 2021: over heads and layers the divergence is averaged."""
 RECOMMENDED = 0.01
 SWEEP = (0.1, 1.0)
 """Weights beside the recommended one, for the first seed."""
@@ -77,7 +79,8 @@ class Job:
         keys = [f"training.seed={self.seed}", "report.baseline=false"]
         if self.method == SOFT:
             return [*keys, "alignment=null"]
-        return [*keys, f"alignment.method={self.method}", f"alignment.weight={self.weight}"]
+        options = {"method": self.method, "weight": self.weight, "reduction": REDUCTION}
+        return [*keys, *(f"alignment.{name}={value}" for name, value in options.items())]
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,7 @@ def main(
         "overrides": overrides,
         "texts": plain.report.alignment_texts,
         "recommended": RECOMMENDED,
+        "reduction": REDUCTION,
         "alone": asdict(alone),
         "versions": package_versions(),
     }
