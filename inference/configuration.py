@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.disagreement_factor import DisagreementFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
 
@@ -29,8 +30,12 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
     aligned = {
         name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, AlignmentFactor)
     }
+    penalised = {
+        name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, DisagreementFactor)
+    }
     repulsive = {name: repr(method) for name, (method, _) in repulsive_heads(model).items()}
     described |= {"alignment": aligned} if aligned else {}
+    described |= {"disagreement": penalised} if penalised else {}
     return described | ({"repulsive": repulsive} if repulsive else {})
 
 

@@ -5,6 +5,7 @@ Importing this package also registers the Kullback-Leibler divergences between i
 
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.disagreement import DisagreementAttention
 from probattn.sites.functional import attention as attention
 from probattn.sites.masks import AttentionMask
 from probattn.sites.multihead import MultiheadAttention, link
@@ -16,6 +17,7 @@ __all__ = [
     "AlignmentAttention",
     "AttentionMask",
     "BayesianAttention",
+    "DisagreementAttention",
     "MultiheadAttention",
     "RepulsiveAttention",
     "__version__",

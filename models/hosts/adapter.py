@@ -12,6 +12,7 @@ from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.penalty import HeadPenalty, HostCall
 from probattn.models.hosts.windows import as_tokens, beside_heads, count_windows, in_batch
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 
@@ -34,6 +35,7 @@ class HostedSite(nn.Module):
         state: what the module's stack shares in a forward pass.
         factor: what draws queries and keys together; None where nothing does.
         aligned: the calls that it concerns, by index.
+        penalty: what makes heads pay for being alike; None where they do not.
     """
 
     def __init__(
@@ -44,18 +46,21 @@ class HostedSite(nn.Module):
         state: StackPass,
         factor: AlignmentFactor | None = None,
         aligned: tuple[int, ...] = (),
+        penalty: HeadPenalty | None = None,
     ) -> None:
         super().__init__()
         self.site = site
         self.factor = factor
+        self.penalty = penalty
         self.calls = calls
         self.selected = selected
         self.aligned = aligned
         self.state = state
 
     def extra_repr(self) -> str:
-        """The names of the calls that are latent or aligned, for ``print(network)``."""
-        touched = sorted({*self.selected, *self.aligned})
+        """The names of the calls that a method concerns, for ``print(network)``."""
+        penalised = () if self.penalty is None else self.penalty.calls
+        touched = sorted({*self.selected, *self.aligned, *penalised})
         return ", ".join(self.calls[index].name for index in touched) or "deterministic"
 
     def attend(
@@ -85,12 +90,18 @@ class HostedSite(nn.Module):
         validity = self._validity(call, read, query, key)
         if self.factor is not None and index in self.aligned:
             self._align(self.factor, call, query, key, validity)
-        if self.site is None or index not in self.selected:
-            return eager_attention(module)(module, query, key, value, mask, **options)
-        bias, position = read.bias, options.get("position_bias")
-        if position is not None:
-            bias = position if bias is None else bias + position
-        return self._latent(call, query, key, value, validity, bias, options)
+        latent = self.site is not None and index in self.selected
+        if latent:
+            bias, position = read.bias, options.get("position_bias")
+            if position is not None:
+                bias = position if bias is None else bias + position
+            output, weights = self._latent(call, query, key, value, validity, bias, options)
+        else:
+            output, weights = eager_attention(module)(module, query, key, value, mask, **options)
+        if self.penalty is not None and index in self.penalty.calls:
+            given = (call, module, query, key, value, mask, options, validity)
+            self.penalty.announce(HostCall(*given, self._windows(call, query), latent, output, weights))
+        return output, weights
 
     def _validity(
         self, call: AttentionCall, read: HostMask, query: Tensor, key: Tensor

@@ -33,6 +33,8 @@ class CapturedCall:
         key_valid: bool ``[B, S]``, True for keys that some real query may attend to.
         weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network's own
             attention function gives none.
+        value: ``[B, G, S, E]``, heads that share values once.
+        output: what the heads hand to the output projection, ``[B, H, T, E]``.
     """
 
     query: Tensor
@@ -40,6 +42,8 @@ class CapturedCall:
     query_valid: Tensor
     key_valid: Tensor
     weights: Tensor | None
+    value: Tensor
+    output: Tensor
 
 
 def capture(
@@ -121,6 +125,8 @@ class _Recorder:
             query_valid=real,
             key_valid=_valid_keys(valid, real, key),
             weights=attended[1],
+            value=value,
+            output=attended[0].transpose(1, 2),
         )
         return attended
 

@@ -14,19 +14,19 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
+from probattn.models.hosts.heads import head_record
 from probattn.models.hosts.hosting import (
     Method,
     Plan,
     attach,
     check_methods,
-    head_record,
     hosted_sites,
     make_plan,
 )
 from probattn.models.hosts.interface import Implementations, implementations, restore, switch
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.selection import Kind, Layers, select
-from probattn.sites import AlignmentAttention, BayesianAttention
+from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
 from probattn.sites.repulsive import RECORD as HEADS
 from probattn.sites.repulsive import RepulsiveAttention
 
@@ -68,6 +68,11 @@ class Conversion:
     def repulsive(self) -> RepulsiveAttention | None:
         """The options of repulsive heads; None without them."""
         return self.plan.repulsive
+
+    @property
+    def disagreement(self) -> DisagreementAttention | None:
+        """The options of the penalty on heads that are alike; None without it."""
+        return self.plan.disagreement
 
     @property
     def calls(self) -> AttentionCalls:
@@ -117,6 +122,7 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
     factor that draws queries and keys together, and leaves attention as it is, its dropout included. Both together are
     latent attention with aligned queries and keys. :class:`probattn.RepulsiveAttention` makes the heads of query, key
     and value projections particles; it changes what training does with their gradients and nothing else.
+    :class:`probattn.DisagreementAttention` adds a factor by which heads pay for being alike.
 
     Every chosen attention module gets a submodule ``probattn`` that holds the parameters of its site and its factor, so
     that state dicts, ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with
@@ -151,7 +157,7 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
     plan = make_plan(methods, find_calls(net), layers, attention)
     stacks = {call.stack: StackPass() for call in plan.hosted}
-    hosted, heads = hosted_sites(plan, stacks), head_record(plan, net)
+    hosted, heads = hosted_sites(plan, stacks, net), head_record(plan.repulsive, plan.repelled, net)
     before = implementations(net)
     try:
         if hosted:

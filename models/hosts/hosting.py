@@ -13,22 +13,25 @@ from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
+from probattn.models.hosts.heads import penalised_heads
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.projections import find_projection
+from probattn.models.hosts.penalty import HeadPenalty
 from probattn.models.hosts.selection import Kind, Layers, select, select_part
 from probattn.sites import (
     AlignmentAttention,
     AlignmentFactor,
     AttentionSite,
     BayesianAttention,
+    DisagreementAttention,
+    DisagreementFactor,
     SiteSpec,
     UpwardChain,
 )
-from probattn.sites.repulsive import HeadRecord, RepulsiveAttention
+from probattn.sites.repulsive import RepulsiveAttention
 
-Method = BayesianAttention | AlignmentAttention | RepulsiveAttention
-METHODS = (BayesianAttention, AlignmentAttention, RepulsiveAttention)
-Kinds = TypeVar("Kinds", BayesianAttention, AlignmentAttention, RepulsiveAttention)
+Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | DisagreementAttention
+METHODS = (BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention)
+Kinds = TypeVar("Kinds", BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Plan:
         aligned: those whose queries and keys are drawn together, in order.
         repulsive: the options of repulsive heads, or None.
         repelled: the calls whose heads are particles, in order.
+        disagreement: the options of the penalty on heads that are alike, or None.
+        penalised: the calls whose heads pay it, in order.
     """
 
     bayesian: BayesianAttention | None
@@ -52,11 +57,13 @@ class Plan:
     aligned: AttentionCalls
     repulsive: RepulsiveAttention | None
     repelled: AttentionCalls
+    disagreement: DisagreementAttention | None
+    penalised: AttentionCalls
 
     @property
     def hosted(self) -> AttentionCalls:
-        """Calls that are latent, aligned or both, in order: those that go through a site of ours."""
-        names = {call.name for call in (*self.latent, *self.aligned)}
+        """Calls that are latent, aligned or penalised, in order: those that go through a site of ours."""
+        names = {call.name for call in (*self.latent, *self.aligned, *self.penalised)}
         return AttentionCalls(call for call in self.calls if call.name in names)
 
     @property
@@ -81,7 +88,8 @@ def make_plan(methods: Sequence[object], calls: AttentionCalls, layers: Layers, 
     bayesian = _only(methods, BayesianAttention)
     alignment = _only(methods, AlignmentAttention)
     repulsive = _only(methods, RepulsiveAttention)
-    latent = aligned = repelled = AttentionCalls()
+    disagreement = _only(methods, DisagreementAttention)
+    latent = aligned = repelled = penalised = AttentionCalls()
     if bayesian is not None:
         latent = select(calls, layers, attention)
         _refuse_positions(bayesian, latent)
@@ -91,7 +99,10 @@ def make_plan(methods: Sequence[object], calls: AttentionCalls, layers: Layers, 
     if repulsive is not None:
         named = layers if repulsive.layers is None else repulsive.layers
         repelled = select_part(calls, named, repulsive.attention or attention)
-    return Plan(bayesian, alignment, calls, latent, aligned, repulsive, repelled)
+    if disagreement is not None:
+        wanted = layers if disagreement.layers is None else disagreement.layers
+        penalised = select_part(calls, wanted, disagreement.attention or attention)
+    return Plan(bayesian, alignment, calls, latent, aligned, repulsive, repelled, disagreement, penalised)
 
 
 def check_methods(methods: Sequence[object]) -> None:
@@ -112,23 +123,29 @@ def check_methods(methods: Sequence[object]) -> None:
             raise TypeError(f"convert: expected one {kind.__name__}, got {kinds.count(kind)}")
 
 
-def hosted_sites(plan: Plan, stacks: dict[str, StackPass]) -> dict[str, HostedSite]:
+def hosted_sites(plan: Plan, stacks: dict[str, StackPass], net: PreTrainedModel) -> dict[str, HostedSite]:
     """One hosted site per attention module concerned, joined to the stacks' chains in call order.
 
     Args:
         plan: which calls become what.
         stacks: shared states of the stacks that the plan touches.
+        net: the network.
 
     Returns:
         Module names and what they get.
+
+    Raises:
+        ValueError: heads that cannot be compared.
     """
     sites, factors = _sites(plan, stacks), _factors(plan)
+    penalties = _penalties(plan, net)
     selected, aligned = _indices(plan.latent), _indices(plan.aligned)
     crossed = {call.stack for call in plan.hosted if call.kind == "cross"}
     by_module: dict[str, list[AttentionCall]] = defaultdict(list)
     for call in plan.calls:
         # Untouched self attention shows a cross attention after it which queries are real.
-        if call.module in sites or call.module in factors or (call.stack in crossed and call.kind == "self"):
+        own = call.module in sites or call.module in factors or call.module in penalties
+        if own or (call.stack in crossed and call.kind == "self"):
             by_module[call.module].append(call)
     return {
         name: HostedSite(
@@ -138,40 +155,10 @@ def hosted_sites(plan: Plan, stacks: dict[str, StackPass]) -> dict[str, HostedSi
             stacks[own[0].stack],
             factors.get(name),
             aligned.get(name, ()),
+            penalties.get(name),
         )
         for name, own in by_module.items()
     }
-
-
-def head_record(plan: Plan, net: PreTrainedModel) -> HeadRecord | None:
-    """Where the heads of a network are that are particles; None without repulsive heads.
-
-    Raises:
-        ValueError: a projection that the network does not keep apart, frozen weights, or a single head that is to
-            repel.
-    """
-    method = plan.repulsive
-    if method is None:
-        return None
-    modules = {
-        call.module: call for call in reversed(plan.repelled)
-    }  # a module called twice has its heads once
-    found = []
-    for call in plan.repelled:
-        for part in method.projections if modules[call.module] is call else ():
-            projection = find_projection(net, call, part)
-            slices = projection.slices(net)
-            if method.couples and slices.heads < 2:
-                raise ValueError(
-                    f"{projection.name}: expected two heads or more to repel each other, got one; leave {part!r} "
-                    "out of RepulsiveAttention(projections=...), choose other layers, or set repulsion=0"
-                )
-            if not slices.parameter.requires_grad:
-                raise ValueError(
-                    f"{projection.name}: its weight is frozen; set requires_grad or leave it out"
-                )
-            found.append(projection)
-    return HeadRecord(method, tuple(found))
 
 
 def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
@@ -240,6 +227,16 @@ def _factors(plan: Plan) -> dict[str, AlignmentFactor]:
         if call.module not in factors:
             factors[call.module] = build(call.num_heads, call.head_dim, num_sites=count, generator=source)
     return factors
+
+
+def _penalties(plan: Plan, net: PreTrainedModel) -> dict[str, HeadPenalty]:
+    if plan.disagreement is None:
+        return {}
+    heads = penalised_heads(plan.disagreement, plan.penalised, net)
+    return {
+        module: HeadPenalty(DisagreementFactor(plan.disagreement), calls, heads.get(module, ()))
+        for module, calls in _indices(plan.penalised).items()
+    }
 
 
 def _indices(calls: AttentionCalls) -> dict[str, tuple[int, ...]]:

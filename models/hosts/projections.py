@@ -20,13 +20,16 @@ FUSED = ("c_attn", "Wqkv", "qkv_proj", "qkv")
 """Queries, keys and values in one weight, in this order."""
 
 
-def find_projection(net: nn.Module, call: AttentionCall, part: Projection) -> HeadProjection:
+def find_projection(
+    net: nn.Module, call: AttentionCall, part: Projection, owner: str = "RepulsiveAttention"
+) -> HeadProjection:
     """The projection that makes an attention call's queries, keys or values.
 
     Args:
         net: the network.
         call: one of its attention calls.
         part: "query", "key" or "value".
+        owner: the options that ask for it, for the message.
 
     Returns:
         Where its heads are.
@@ -47,7 +50,7 @@ def find_projection(net: nn.Module, call: AttentionCall, part: Projection) -> He
     linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
     raise ValueError(
         f"{call.name}: {type(module).__name__} has no projection of its own for the {part}; it has "
-        f"{', '.join(linear) or 'none'}; leave {part!r} out of RepulsiveAttention(projections=...) or choose "
+        f"{', '.join(linear) or 'none'}; leave {part!r} out of {owner}(projections=...) or choose "
         "other layers"
     )
 

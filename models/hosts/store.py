@@ -19,14 +19,14 @@ from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.convert import Conversion, conversion, convert
 from probattn.models.hosts.hosting import Method
-from probattn.sites import AlignmentAttention, BayesianAttention
+from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
 from probattn.sites.repulsive import RepulsiveAttention
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
 """The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
-FORMATS = (1, 2, 3)
-"""Format 2 may hold alignment, format 3 repulsive heads too."""
+FORMATS = (1, 2, 3, 4)
+"""Format 2 may hold alignment, format 3 repulsive heads too, format 4 a penalty on heads that are alike."""
 
 
 class StoredNetworkError(ValueError):
@@ -127,6 +127,8 @@ def _describe(record: Conversion) -> dict[str, Any]:
         described |= {"format": FORMATS[1], "alignment": asdict(record.alignment)}
     if record.repulsive is not None:
         described |= {"format": FORMATS[2], "repulsive": asdict(record.repulsive)}
+    if record.disagreement is not None:
+        described |= {"format": FORMATS[3], "disagreement": asdict(record.disagreement)}
     return described
 
 
@@ -138,6 +140,8 @@ def _methods(described: dict[str, Any]) -> list[Method]:
         methods.append(AlignmentAttention(**described["alignment"]))
     if described.get("repulsive") is not None:
         methods.append(RepulsiveAttention(**described["repulsive"]))
+    if described.get("disagreement") is not None:
+        methods.append(DisagreementAttention(**described["disagreement"]))
     return methods
 
 
@@ -186,7 +190,9 @@ def _description(source: Path) -> dict[str, Any]:
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
         found = [described[name] for name in ("format", "class", "method")]
-        if any(described.get(name) is not None for name in ("method", "alignment", "repulsive")):
+        if any(
+            described.get(name) is not None for name in ("method", "alignment", "repulsive", "disagreement")
+        ):
             found += [described[name] for name in ("layers", "attention")]
     except FileNotFoundError as error:
         raise StoredNetworkError(

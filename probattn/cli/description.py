@@ -13,9 +13,10 @@ from probattn.inference.report import RunDescription
 from probattn.recipes import AnyRecipe, Recipe
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.disagreement import DisagreementAttention
 from probattn.sites.repulsive import RepulsiveAttention
 
-Method = BayesianAttention | AlignmentAttention | RepulsiveAttention
+Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | DisagreementAttention
 
 
 def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: int) -> RunDescription:
@@ -67,6 +68,8 @@ def method_words(recipe: AnyRecipe) -> str:
         said.append(_alignment_words(recipe.alignment.build(recipe.training.seed)))
     if isinstance(recipe, Recipe) and recipe.repulsion is not None:
         said.append(_repulsion_words(recipe.repulsion.build(recipe.training.seed)))
+    if isinstance(recipe, Recipe) and recipe.disagreement is not None:
+        said.append(_disagreement_words(recipe.disagreement.build()))
     return "; ".join(said)
 
 
@@ -84,6 +87,12 @@ def _repulsion_words(repulsive: RepulsiveAttention) -> str:
     )
     own = [f"weight {repulsive.repulsion:g}", *_changed(repulsive, usual)]
     return f"repulsive heads by {repulsive.sampler.upper()}, {', '.join(own)}"
+
+
+def _disagreement_words(penalty: DisagreementAttention) -> str:
+    usual = DisagreementAttention(penalty.method, penalty.weight, layers="all", attention="all")
+    own = [f"weight {penalty.weight:g}", *_changed(penalty, usual)]
+    return f"penalty on heads alike ({penalty.method}), {', '.join(own)}"
 
 
 def _changed(method: Method, usual: Method) -> list[str]:

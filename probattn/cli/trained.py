@@ -99,18 +99,26 @@ class TrainedModel:
         return record is not None and record.repulsive is not None
 
     @property
+    def is_regularised(self) -> bool:
+        """Whether its heads paid for being alike in training."""
+        record = conversion(self.net)
+        return record is not None and record.disagreement is not None
+
+    @property
     def key(self) -> ModelKey:
-        """What it is called in records: latent attention comes first, then alignment, then repulsion."""
+        """What it is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
         if self.is_bayesian:
             return "bayesian_mean"
         if self.is_aligned:
             return "aligned"
-        return "repulsive" if self.is_repulsive else "deterministic"
+        if self.is_repulsive:
+            return "repulsive"
+        return "regularised" if self.is_regularised else "deterministic"
 
     @property
     def alters_weights(self) -> bool:
         """Whether a method other than latent attention was put on it: its weights differ from the baseline's by it."""
-        return self.is_aligned or self.is_repulsive
+        return self.is_aligned or self.is_repulsive or self.is_regularised
 
     @property
     def class_names(self) -> tuple[str, ...]:

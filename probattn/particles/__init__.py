@@ -9,6 +9,7 @@ from probattn.particles.marginal import MarginalRBF
 from probattn.particles.pyro_kernel import PyroKernel
 from probattn.particles.radial import InverseMultiquadric, MedianRBF
 from probattn.particles.sliced import SlicedRBF
+from probattn.particles.unsmoothed import UnsmoothedKernel
 
 __all__ = [
     "svgd_direction",
@@ -21,6 +22,7 @@ __all__ = [
     "LinearKernel",
     "CosineKernel",
     "IdentityKernel",
+    "UnsmoothedKernel",
     "PyroKernel",
     "ParticleKernel",
     "Interaction",

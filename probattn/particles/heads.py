@@ -75,6 +75,10 @@ class HeadSlices:
         """The heads ``[H, D * E]``, detached; features of a head in order, each with its E weights."""
         return self._flat(self.parameter)
 
+    def weights(self) -> Tensor:
+        """The same as :meth:`particles`, but in the graph: gradients reach the parameter."""
+        return self._arranged(self.parameter).reshape(self.heads, -1)
+
     def gradients(self) -> Tensor:
         """The heads' gradients ``[H, D * E]``, detached.
 
@@ -105,8 +109,11 @@ class HeadSlices:
         blocks.copy_((-step_size * directions).view(blocks.shape))
 
     def _blocks(self, tensor: Tensor) -> Tensor:
-        """The heads ``[groups, H / groups, D, E]``, a view in every layout."""
-        rows = tensor.detach().T if self.transposed else tensor.detach()
+        """The heads ``[groups, H / groups, D, E]``, a view in every layout, detached."""
+        return self._arranged(tensor.detach())
+
+    def _arranged(self, tensor: Tensor) -> Tensor:
+        rows = tensor.T if self.transposed else tensor
         run = rows.unflatten(0, (self.groups, -1))  # [groups, out / groups, E]
         count = self.heads // self.groups
         return run.narrow(1, self.start, count * self.head_size).unflatten(1, (count, self.head_size))

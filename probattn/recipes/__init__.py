@@ -3,6 +3,7 @@
 from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
+from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.errors import RecipeError
 from probattn.recipes.graph import (
     GraphDataRecipe,
@@ -37,6 +38,7 @@ __all__ = [
     "AnyRecipe",
     "AttentionRecipe",
     "DataRecipe",
+    "DisagreementRecipe",
     "EarlyStoppingRecipe",
     "GraphDataRecipe",
     "GraphNetworkRecipe",

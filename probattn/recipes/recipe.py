@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe
+from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
@@ -18,9 +19,10 @@ from probattn.recipes.training import TrainingRecipe
 from probattn.recipes.yaml_nodes import RecipeDumper
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.disagreement import DisagreementAttention
 from probattn.sites.repulsive import RepulsiveAttention
 
-Method = BayesianAttention | AlignmentAttention | RepulsiveAttention
+Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | DisagreementAttention
 """What a network may be converted with."""
 
 
@@ -56,6 +58,10 @@ class Recipe(Section):
     repulsion: RepulsionRecipe | None = Field(
         default=None, description="The repulsion between heads in training, beside both; null for none."
     )
+    disagreement: DisagreementRecipe | None = Field(
+        default=None,
+        description="What heads pay in training for being alike, beside all that; null for nothing.",
+    )
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
@@ -78,14 +84,14 @@ class Recipe(Section):
     def baseline(self) -> Recipe:
         """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
         attention = self.attention.model_copy(update={"method": "deterministic"})
-        return self.model_copy(update={"attention": attention, "alignment": None, "repulsion": None})
+        nothing = dict.fromkeys(("alignment", "repulsion", "disagreement"))
+        return self.model_copy(update={"attention": attention, **nothing})
 
     def methods(self) -> tuple[Method, ...]:
         """What the network is converted with; empty where its attention stays as it is."""
         bayesian = self.attention.build()
-        beside = [
-            part.build(self.training.seed) for part in (self.alignment, self.repulsion) if part is not None
-        ]
+        sections = (self.alignment, self.repulsion, self.disagreement)
+        beside = [part.build(self.training.seed) for part in sections if part is not None]
         return (*(() if bayesian is None else (bayesian,)), *beside)
 
     def resolved(self) -> Recipe:

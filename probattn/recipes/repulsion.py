@@ -76,6 +76,11 @@ class RepulsionRecipe(Section):
         "of the posterior.",
     )
 
+    smoothing: bool = Field(
+        default=True,
+        description="Whether each head also follows the others' gradients, weighted by the kernel, or its own alone.",
+    )
+
     @model_validator(mode="after")
     def _agree(self) -> RepulsionRecipe:
         self.build()
@@ -101,5 +106,6 @@ class RepulsionRecipe(Section):
             bandwidth=self.bandwidth,
             prior=self.prior,
             inverse_temperature=self.inverse_temperature,
+            smoothing=self.smoothing,
             seed=seed,
         )

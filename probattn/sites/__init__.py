@@ -3,8 +3,16 @@
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.disagreement import DisagreementAttention
+from probattn.sites.disagreement_factor import DisagreementFactor
 from probattn.sites.edge_site import EdgeAttentionSite, EdgePosterior
 from probattn.sites.edges import Edges
+from probattn.sites.head_penalties import (
+    cosine_agreement,
+    frobenius_penalty,
+    parameter_agreement,
+    position_agreement,
+)
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
 from probattn.sites.posterior import SitePosterior
@@ -18,6 +26,8 @@ __all__ = [
     "AttentionMask",
     "AttentionSite",
     "BayesianAttention",
+    "DisagreementAttention",
+    "DisagreementFactor",
     "EdgeAttentionSite",
     "EdgePosterior",
     "Edges",
@@ -28,4 +38,8 @@ __all__ = [
     "SiteSpec",
     "UpwardChain",
     "attention_scores",
+    "cosine_agreement",
+    "frobenius_penalty",
+    "parameter_agreement",
+    "position_agreement",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Generator
 
 from probattn.divergences.networks import DiscriminatorKind
-from probattn.sites.checks import check_choice, check_integer, check_number
+from probattn.sites.checks import check_choice, check_flag, check_integer, check_number, check_selection
 
 if TYPE_CHECKING:
     from probattn.sites.alignment_factor import AlignmentFactor
@@ -108,22 +108,9 @@ class AlignmentAttention:
             check_integer(OWNER, name, getattr(self, name), least=0)
         if self.seed >= 2**63:
             raise ValueError(f"{OWNER}.seed: expected an integer below 2**63, got {self.seed}")
-        if not isinstance(self.debias, bool):
-            raise ValueError(f"{OWNER}.debias: expected True or False, got {self.debias!r}")
-        self._check_selection()
-
-    def _check_selection(self) -> None:
-        if self.attention is not None:
-            check_choice(OWNER, "attention", self.attention, Literal["all", "self", "cross"])
-        if isinstance(self.layers, str):
-            check_choice(OWNER, "layers", self.layers, Literal["all", "first", "last"])
-        elif self.layers is not None:
-            numbers = tuple(self.layers)
-            if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
-                raise ValueError(
-                    f"{OWNER}.layers: expected 'all', 'first', 'last' or layer numbers, got {self.layers!r}"
-                )
-            object.__setattr__(self, "layers", numbers)  # what compares, hashes and prints alike
+        check_flag(OWNER, "debias", self.debias)
+        words = Literal["all", "first", "last"]
+        object.__setattr__(self, "layers", check_selection(OWNER, self.layers, self.attention, words))
 
     @classmethod
     def paper(cls, method: AlignmentMethod = "ct", **options: Any) -> AlignmentAttention:

@@ -22,7 +22,7 @@ from probattn.divergences import (
 )
 from probattn.divergences.mmd import median_distances
 from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.deferred import deferred_factor
+from probattn.sites.deferred import announce
 from probattn.sites.scores import repeat_heads
 
 SUFFIX = ".alignment"
@@ -123,21 +123,16 @@ class AlignmentFactor(nn.Module):
             RuntimeError: training without a driver.
             ValueError: a wrong number of heads.
         """
-        if not am_i_wrapped():
-            if self.training and torch.is_grad_enabled():
-                raise RuntimeError(
-                    f"site {name + SUFFIX!r}: training without a driver would leave the alignment out unnoticed; train "
-                    "with probattn.inference.SVIDriver or pyro.infer.SVI, or call .eval() or torch.no_grad() to predict"
-                )
-            return
-        if query.shape[1] != self.num_heads:
+        if am_i_wrapped() and query.shape[1] != self.num_heads:
             raise ValueError(
                 f"site {name + SUFFIX!r}: expected {self.num_heads} query heads, got {query.shape[1]}"
             )
-        deferred_factor(
+        announce(
             name + SUFFIX,
             lambda: self._log_factor(query, key, query_mask, key_mask),
             torch.Size([len(query)]),
+            training=self.training,
+            what="alignment",
         )
 
     def divergence(

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pyro
 import torch
 from pyro.distributions import Unit
+from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 
@@ -62,3 +63,27 @@ def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch
     """
     factor = DeferredFactor(compute, batch_shape)
     pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
+
+
+def announce(
+    name: str, compute: Callable[[], Tensor], batch_shape: torch.Size, *, training: bool, what: str
+) -> None:
+    """A deferred factor under a Pyro handler; nothing in prediction; an error where training would leave it out.
+
+    Args:
+        name: of the site.
+        compute: gives the log factor.
+        batch_shape: its shape.
+        training: whether the module that announces it is in training mode.
+        what: would be left out, for the message.
+
+    Raises:
+        RuntimeError: in training mode with gradients, outside all handlers.
+    """
+    if am_i_wrapped():
+        deferred_factor(name, compute, batch_shape)
+    elif training and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"site {name!r}: training without a driver would leave the {what} out unnoticed; train "
+            "with probattn.inference.SVIDriver or pyro.infer.SVI, or call .eval() or torch.no_grad() to predict"
+        )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+import torch
 from torch import nn
 
-from probattn.particles import FusedProjection, HeadSlices, head_slices
-from probattn.sites.checks import check_choice
+from probattn.particles import FusedProjection, HeadSlices, ParticleKernel, UnsmoothedKernel, head_slices
+from probattn.sites.checks import check_flag, check_parts, check_selection
 from probattn.sites.particle_options import ParticleOptions
 
 OWNER = "RepulsiveAttention"
@@ -49,6 +50,10 @@ class RepulsiveAttention(ParticleOptions):
         prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
         inverse_temperature: b > 0 of "spos" and "sgld"; None for the number of training data, with which the noise is
             that of the posterior itself.
+        smoothing: whether each head also follows the others' gradients, weighted by the kernel. Without it a head
+            follows its own, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j \nabla_{\theta_j}
+            \kappa(\theta_j, \theta_i)`; with the kernel "cosine" that is the second of the three steps of the paper's
+            Table 9, from a penalty to this method.
         seed: of the noise, >= 0; torch's global generators are not used.
 
     Raises:
@@ -62,35 +67,18 @@ class RepulsiveAttention(ParticleOptions):
     projections: tuple[Projection, ...] = ("query", "key", "value")
     layers: Words | Sequence[int] | None = None
     attention: Literal["all", "self", "cross"] | None = None
+    smoothing: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_projections()
-        self._check_selection()
+        check_flag(OWNER, "smoothing", self.smoothing)
+        object.__setattr__(self, "projections", check_parts(OWNER, self.projections, Projection))
+        object.__setattr__(self, "layers", check_selection(OWNER, self.layers, self.attention, Words))
 
-    def _check_projections(self) -> None:
-        given = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)
-        allowed = get_args(Projection)
-        unknown = [name for name in given if name not in allowed]
-        if not given or unknown or len(set(given)) < len(given):
-            raise ValueError(
-                f"{OWNER}.projections: expected some of {', '.join(map(repr, allowed))}, each once, got {given!r}"
-            )
-        object.__setattr__(self, "projections", given)
-
-    def _check_selection(self) -> None:
-        if self.attention is not None:
-            check_choice(OWNER, "attention", self.attention, Literal["all", "self", "cross"])
-        if isinstance(self.layers, str):
-            check_choice(OWNER, "layers", self.layers, Words)
-        elif self.layers is not None:
-            numbers = tuple(self.layers)
-            if not numbers or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
-                raise ValueError(
-                    f"{OWNER}.layers: expected one of {', '.join(map(repr, get_args(Words)))} or layer numbers, got "
-                    f"{self.layers!r}"
-                )
-            object.__setattr__(self, "layers", numbers)
+    def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
+        """The kernel that the options name; ``generator`` gives a sliced one its directions."""
+        kernel = super().build_kernel(generator)
+        return kernel if self.smoothing else UnsmoothedKernel(kernel)
 
 
 @dataclass(frozen=True)
@@ -120,7 +108,11 @@ class HeadProjection:
 
     def slices(self, net: nn.Module) -> HeadSlices:
         """The heads of ``net`` as they are now."""
-        return head_slices(net.get_submodule(self.module), self.path, self.heads, fused=self.fused)
+        return self.within(net.get_submodule(self.module))
+
+    def within(self, module: nn.Module) -> HeadSlices:
+        """The same, of the attention module itself."""
+        return head_slices(module, self.path, self.heads, fused=self.fused)
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,23 @@ def test_a_projection_that_the_host_lacks_is_one_line(recipe, command, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
+def test_the_steps_from_a_penalty_to_repulsion_train(recipe, command, tmp_path):
+    """Table 9 of An et al. 2020, step by step; the first is a factor, the others directions."""
+    plain = ("--set", "attention.method=deterministic", "--set", "report.baseline=false", "--quiet")
+    steps = (
+        "disagreement={method: parameters, weight: 0.1}",
+        "repulsion={kernel: cosine, smoothing: false, weight: 0.1}",
+        "repulsion={kernel: cosine, weight: 0.1}",
+    )
+    states = []
+    for number, step in enumerate(steps):
+        result = command("train", recipe, "--output", tmp_path / str(number), *plain, "--set", step)
+        assert result.exit_code == 0, result.output
+        states.append(load_model(tmp_path / str(number)).net.state_dict())
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert len({state[query].sum().item() for state in states}) == 3
+
+
 def test_words_for_the_method(recipe):
     overrides = ["attention.method=deterministic", "repulsion={sampler: spos, layers: first}"]
     assert method_words(load_recipe(recipe, overrides)) == (

@@ -22,6 +22,7 @@ from probattn.particles import (
     MarginalRBF,
     MedianRBF,
     PyroKernel,
+    UnsmoothedKernel,
     head_slices,
     sgld_direction,
     spos_direction,
@@ -46,6 +47,16 @@ def case(count=7, size=5, dtype=torch.float64):
 @pytest.fixture(params=sorted(reference.KERNELS))
 def kernel(request):
     return reference.KERNELS[request.param]
+
+
+@pytest.mark.parametrize("repulsion", [0.0, 1.0])
+def test_without_smoothing_each_follows_its_own_gradient(kernel, repulsion):
+    """Section C.6, the step between a penalty and SVGD: the repulsion of Eq. 4, the whole gradient of one's own."""
+    ours, make = kernel
+    particles, grads = case()
+    expected = reference.svgd(particles, torch.zeros_like(grads), make, repulsion) - grads
+    found = svgd_direction(particles, grads, UnsmoothedKernel(ours()), repulsion)
+    assert (found - expected).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("repulsion", [0.0, 0.01, 1.0, 3.0])

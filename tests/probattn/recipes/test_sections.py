@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import SchedulerType
 
-from probattn import BayesianAttention
+from probattn import BayesianAttention, DisagreementAttention
 from probattn.data import BUILT_IN, ROLES, DataError, Source
 from probattn.data.tables import is_table
 from probattn.recipes import (
     AlignmentRecipe,
     AttentionRecipe,
     DataRecipe,
+    DisagreementRecipe,
     LimitsRecipe,
     NetworkRecipe,
     Recipe,
@@ -79,6 +80,24 @@ def test_repulsion_is_built_as_written(written: dict[str, Any], options: dict[st
     expected = {"layers": "all", "attention": written.get("kind", "all")} | same | options
     assert RepulsionRecipe(**written).build(seed=7) == RepulsiveAttention(**expected, seed=7)
     assert RepulsionRecipe(**RepulsionRecipe(**written).model_dump()) == RepulsionRecipe(**written)
+
+
+def test_every_option_of_the_disagreement_is_a_key_with_the_same_default() -> None:
+    options = {field.name: field.default for field in fields(DisagreementAttention)}
+    assert set(DisagreementRecipe.model_fields) == set(options) - {"attention"} | {"kind"}
+    assert DisagreementRecipe().build(seed=3) == DisagreementAttention(layers="all", attention="all")
+    written: dict[str, Any] = {"method": "parameters", "weight": 1, "projections": ["key"], "layers": "cross"}
+    expected = DisagreementAttention("parameters", 1, ("key",), "cross", "cross")
+    assert DisagreementRecipe(**written, kind="cross").build() == expected
+    hints = get_type_hints(DisagreementAttention)
+    assert choices(DisagreementRecipe, "method") == get_args(hints["method"])
+    with pytest.raises(RecipeError, match=r"disagreement\.weight \(line 2\): expected a number >= 0, got -1"):
+        read_recipe("data: {train: imdb}\ndisagreement: {weight: -1}\n")
+    recipe = read_recipe(
+        "data: {train: imdb}\nattention: {method: deterministic}\ndisagreement: {layers: [0]}\n"
+    )
+    assert recipe.methods() == (DisagreementAttention(layers=[0], attention="all"),)
+    assert recipe.baseline().methods() == () and read_recipe(recipe.dump()) == recipe
 
 
 def test_repulsion_stands_beside_the_other_methods() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from probattn import RepulsiveAttention
-from probattn.particles import CosineKernel, InverseMultiquadric, MedianRBF
+from probattn.particles import CosineKernel, InverseMultiquadric, MedianRBF, UnsmoothedKernel
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ from probattn.particles import CosineKernel, InverseMultiquadric, MedianRBF
         ({"layers": "middle"}, r"layers: expected one of 'all', .*, got 'middle'"),
         ({"layers": [0.5]}, r"layers: expected one of 'all', .* or layer numbers, got \[0\.5\]"),
         ({"attention": "none"}, r"attention: expected one of 'all', 'self', 'cross', got 'none'"),
+        ({"smoothing": 1}, r"smoothing: expected True or False, got 1"),
         ({"seed": -1}, r"seed: expected an integer >= 0, got -1"),
     ],
 )
@@ -39,6 +40,8 @@ def test_kernels():
     kernel = RepulsiveAttention(kernel="inverse_multiquadric", bandwidth=2.0).build_kernel()
     assert isinstance(kernel, InverseMultiquadric) and kernel.bandwidth == 2.0
     assert isinstance(RepulsiveAttention(kernel="cosine").build_kernel(), CosineKernel)
+    apart = RepulsiveAttention(kernel="cosine", smoothing=False).build_kernel()
+    assert isinstance(apart, UnsmoothedKernel) and isinstance(apart.kernel, CosineKernel)
 
 
 def test_equal_options_are_equal():
