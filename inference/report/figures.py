@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -108,17 +108,19 @@ def pavpu_figures(results: Results) -> list[Figure]:
     return figures
 
 
-def training_figures(results: Results) -> list[Figure]:
-    """Training curves by quantity, one line per model."""
+def training_figures(
+    curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
+) -> list[Figure]:
+    """Training curves by quantity, one line per model; ``quantities`` has their headings and units by name."""
     groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in results.curves:
+    for curve in curves:
         groups.setdefault((curve.name, curve.kind), []).append(curve)
     figures = []
-    for (name, kind), curves in groups.items():
-        named = [(MODEL_LABELS[curve.model], MODEL_STYLES[curve.model], curve) for curve in curves]
-        title, unit = QUANTITIES.get(name, (name.replace("_", " "), ""))
+    for (name, kind), group in groups.items():
+        named = [(MODEL_LABELS[curve.model], MODEL_STYLES[curve.model], curve) for curve in group]
+        title, unit = quantities.get(name, (name.replace("_", " "), ""))
         heading = title + (", validation" if kind == "validation" else "")
-        window = max(curve.window for curve in curves)
+        window = max(curve.window for curve in group)
         note = f"each point the mean of {window} records" if window > 1 else ""
         svg = Markup(training_chart(named, f"{heading} during training", unit))
         figures.append(Figure(heading, svg, note=note))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.markup import plain
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
-from probattn.inference.report.results import Results
+from probattn.inference.report.results import DataSet, Results, RunDescription
 from probattn.inference.report.tables import sites, tables
 from probattn.inference.report.wording import findings, headline, opening, posterior_words
 
@@ -64,22 +65,40 @@ def write_report(results: Results, path: Path | str) -> Path:
 
 def render_report(results: Results) -> str:
     """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page."""
-    environment = Environment(
+    environment = make_environment()
+    return environment.get_template("report.html").render(_context(environment, results))
+
+
+def make_environment() -> Environment:
+    """What renders the templates of reports."""
+    return Environment(
         loader=PackageLoader("probattn.inference.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(_context(environment, results))
+
+
+def run_context(
+    environment: Environment, run: RunDescription, data_sets: Sequence[DataSet]
+) -> dict[str, Any]:
+    """What every report's page shows of its run."""
+    return {
+        "run": run,
+        "data_sets": data_sets,
+        "plain": plain,
+        "roles": ROLE_TITLES,
+        "duration": duration(run.seconds),
+        "recipe": printable_lines(run.recipe),
+        "style": Markup(template_source(environment, "style.css")),
+    }
 
 
 def _context(environment: Environment, results: Results) -> dict[str, Any]:
     found = findings(results)
-    context: dict[str, Any] = {
+    context: dict[str, Any] = run_context(environment, results.run, results.data) | {
         "results": results,
-        "run": results.run,
-        "plain": plain,
         "plain_title": f"{printable(results.run.name)}: uncertainty report",
         "headline": headline(found) if found else printable(results.run.name),
         "opening": opening(results),
@@ -107,13 +126,9 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "reductions": ", ".join(dict.fromkeys(site.reduction for site in results.health)),
         "reduced": any(site.kl_reduced is not None for site in results.health),
         "posterior": posterior_words(results),
-        "training": figures.training_figures(results),
-        "roles": ROLE_TITLES,
-        "duration": duration(results.run.seconds),
-        "recipe": printable_lines(results.run.recipe),
+        "training": figures.training_figures(results.curves),
         "ramps": {name: _channels(colours) for name, colours in RAMPS.items()},
-        "style": Markup(_source(environment, "style.css")),
-        "script": Markup(_source(environment, "maps.js")),
+        "script": Markup(template_source(environment, "maps.js")),
     }
     context["contents"] = _contents(context)
     return context
@@ -151,7 +166,8 @@ def _level(found: list[Any]) -> str:
     return f"{found[0].difference.level:.0%}" if found else "95%"
 
 
-def _source(environment: Environment, name: str) -> str:
+def template_source(environment: Environment, name: str) -> str:
+    """A file among the templates, as it is."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
 
