@@ -63,7 +63,7 @@ def test_weight_never_falls_and_stays_between_0_and_final(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kind": "cosine"}, "kind.*constant, linear, sigmoid.*'cosine'"),
+        ({"kind": "cosine"}, "kind.*'constant', 'linear', 'sigmoid', got 'cosine'"),
         ({"final": -1.0}, "final.*>= 0.*-1"),
         ({"final": math.nan}, "final"),
         ({"warmup_steps": -1}, "warmup_steps"),
