@@ -129,7 +129,7 @@ def test_weights_start_as_glorot_has_it():
     ("options", "message"),
     [
         ({"heads": 0}, "GraphAttention.heads: expected an integer >= 1, got 0"),
-        ({"dropout": 1.0}, r"GraphAttention.dropout: expected a share in \[0, 1\), got 1.0"),
+        ({"dropout": 1.0}, r"GraphAttention.dropout: expected a number in \[0, 1\), got 1.0"),
         ({"method": BayesianAttention.paper(max_positions=9)}, "use upward='heads'"),
     ],
 )
