@@ -3,17 +3,21 @@
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.capture import CapturedCall, capture
 from probattn.models.hosts.convert import convert, inspect, revert
+from probattn.models.hosts.masking import HeadRedundancy, head_redundancy, masked_heads
 from probattn.models.hosts.store import StoredNetworkError, load, save
 
 __all__ = [
     "AttentionCall",
     "AttentionCalls",
     "CapturedCall",
+    "HeadRedundancy",
     "StoredNetworkError",
     "capture",
     "convert",
+    "head_redundancy",
     "inspect",
     "load",
+    "masked_heads",
     "revert",
     "save",
 ]

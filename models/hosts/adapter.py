@@ -187,5 +187,20 @@ def host_attention(
     return attended
 
 
+def own_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    options: Mapping[str, Any],
+) -> Attended:
+    """What a module gives by itself, whatever stands before its site; arguments as for :func:`host_attention`."""
+    hosted = module._modules.get(ATTRIBUTE)
+    if isinstance(hosted, HostedSite):
+        return hosted.attend(module, query, key, value, mask, options)
+    return eager_attention(module)(module, query, key, value, mask, **options)
+
+
 # On import, so that an unpickled network finds its attention function.
 register(IMPLEMENTATION, host_attention)

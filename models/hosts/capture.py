@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended, HostedSite
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended, own_attention
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.discovery import find_calls
 from probattn.models.hosts.dry_run import untouched
-from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import own_keys, read_mask
 from probattn.sites import AttentionMask
@@ -109,11 +108,7 @@ class _Recorder:
         options: Mapping[str, Any],
     ) -> Attended:
         """Attends as the module would without a recorder."""
-        hosted = module._modules.get(ATTRIBUTE)
-        if isinstance(hosted, HostedSite):
-            attended = hosted.attend(module, query, key, value, mask, options)
-        else:
-            attended = eager_attention(module)(module, query, key, value, mask, **options)
+        attended = own_attention(module, query, key, value, mask, options)
         name = self._names[id(module)]
         call = self._calls[name, self._seen[name]]
         self._seen[name] += 1
