@@ -22,6 +22,7 @@ from probattn.inference.report.collect import (
     predict_deterministic,
 )
 from probattn.inference.report.curves import training_curves
+from probattn.inference.report.edges import EDGE_MEASURES, EdgeAttention
 from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
 from probattn.inference.report.health import site_health, weight_spreads
@@ -79,6 +80,8 @@ __all__ = [
     "RiskCoverage",
     "PAvPUPoint",
     "SiteHealth",
+    "EdgeAttention",
+    "EDGE_MEASURES",
     "Alignment",
     "SiteAlignment",
     "HeadCloud",

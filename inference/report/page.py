@@ -16,6 +16,7 @@ from probattn.inference.report.alignment_view import alignment_view
 from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
 from probattn.inference.report.markup import plain
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
 from probattn.inference.report.results import DataSet, Results, RunDescription
@@ -38,6 +39,7 @@ SECTIONS = (
     ("selective", "Trust"),
     ("attention", "Attention"),
     ("alignment", "Queries and keys"),
+    ("edges", "Edges"),
     ("examples", "Inputs"),
     ("posterior", "Posterior"),
     ("training", "Training"),
@@ -120,6 +122,8 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
             results.attention, _site_names(results), _script_json, results.contender
         ),
         "alignment": alignment_view(results),
+        "edges": edge_rows(results.edges),
+        "edge_measures": EDGE_MEASURES,
         "uncertain": cards(results, results.uncertain),
         "mistakes": cards(results, results.mistakes),
         "sites": sites(results),
@@ -149,6 +153,7 @@ def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
         "selective": context["risk"] or context["pavpu"],
         "attention": context["attention"],
         "alignment": context["alignment"],
+        "edges": context["edges"],
         "examples": context["uncertain"] or context["mistakes"],
         "posterior": context["sites"],
         "training": context["training"],

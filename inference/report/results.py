@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from probattn.inference.report.alignment_records import Alignment
+from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.examples import AttentionExample, Example
 from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
 from probattn.inference.report.record import SINGLE, Count, Measure, ModelKey, Record, Role
@@ -88,6 +89,7 @@ class Results(Record):
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
         alignment: how far queries and keys lie apart; None where that was not measured.
+        edges: attention over the edges of a graph, by model and layer.
     """
 
     schema_version: Literal[1] = 1
@@ -102,6 +104,7 @@ class Results(Record):
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
     alignment: Alignment | None = None
+    edges: tuple[EdgeAttention, ...] = ()
 
     @model_validator(mode="after")
     def _known_data(self) -> Results:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from probattn.cli.training import RECIPE
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     DataSet,
+    EdgeAttention,
     ModelKey,
     PredictedData,
     Predictions,
@@ -31,7 +32,7 @@ from probattn.inference.report import (
     training_curves,
     weight_spreads,
 )
-from probattn.models.graph import NodeClassifier
+from probattn.models.graph import NodeClassifier, measure_attention
 from probattn.recipes import GraphRecipe
 
 
@@ -124,6 +125,7 @@ def evaluate_graph_run(run: Path, recipe: GraphRecipe) -> Results:
         scores=measured.scores,
         differences=measured.differences,
         curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+        edges=tuple(record for each in networks for record in _edges(each)),
         **details,
     )
 
@@ -162,6 +164,14 @@ def _predict(networks: list[TrainedGraph]) -> PredictedData:
         source=graph.source,
     )
     return PredictedData(described, graph.labels[graph.test_mask], models)
+
+
+def _edges(trained: TrainedGraph) -> list[EdgeAttention]:
+    """Both layers, latent weights at their expectation."""
+    key: ModelKey = "bayesian_expectation" if trained.key == "bayesian_mean" else trained.key
+    model = trained.model
+    measured = measure_attention(model.net, model.features, model.edges)
+    return [EdgeAttention(model=key, **asdict(layer)) for layer in measured]
 
 
 def _health(trained: TrainedGraph) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
-from probattn.inference.report import MODEL_TITLES, TEXTS, Example, Measure, ModelKey, Results
+from probattn.inference.report import EDGE_MEASURES, MODEL_TITLES, TEXTS, Example, Measure, ModelKey, Results
 
 HEADINGS: dict[ModelKey, str] = {
     "deterministic": "deterministic",
@@ -50,7 +50,23 @@ def results_table(results: Results, model: ModelKey | None = None) -> Table:
             table.add_row(title, TEXTS[measure].title, *cells)
             title = ""
         table.add_section()
+    for row in _edges(results, compared):
+        table.add_row(*row)
     return table
+
+
+def _edges(results: Results, compared: list[ModelKey]) -> list[list[str]]:
+    """Attention over the edges of a graph, layer by layer; latent weights are measured at their expectation."""
+    found = {(record.site, record.model): record for record in results.edges}
+    rows = []
+    for site in dict.fromkeys(record.site for record in results.edges):
+        title = site
+        for name, words in EDGE_MEASURES.items():
+            keys = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
+            cells = [f"{getattr(found[site, key], name):.3f}" if (site, key) in found else "" for key in keys]
+            rows.append([title, words, *cells])
+            title = ""
+    return rows
 
 
 def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> str:

@@ -1,5 +1,6 @@
 """Results as a run of sentiment classification might give them, made from random numbers."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from probattn.inference.report.alignment import TokenSample, head_bandwidths, site_alignments
 from probattn.inference.report.alignment_clouds import clouds
 from probattn.inference.report.alignment_records import Alignment
+from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.maps import attention_example
 from probattn.inference.report.measurements import Curve, SiteHealth
@@ -127,6 +129,23 @@ def alignment() -> Alignment:
     )
 
 
+def edges() -> tuple[EdgeAttention, ...]:
+    """Two layers of two networks; the numbers say whose they are."""
+    return tuple(
+        EdgeAttention(
+            model=model,
+            site=f"{site}.attention",
+            from_uniform=0.1 * number,
+            query_norm=1.125 * number,
+            key_norm=2.25 * number,
+            value_norm=4.5 * number,
+        )
+        for number, (model, site) in enumerate(
+            itertools.product(("deterministic", "bayesian_expectation"), ("hidden", "output")), 1
+        )
+    )
+
+
 def make_results() -> Results:
     """A full set of results."""
     items = [
@@ -187,6 +206,7 @@ def make_results() -> Results:
         uncertain=tuple(uncertain),
         mistakes=tuple(mistakes),
         alignment=alignment(),
+        edges=edges(),
     )
 
 

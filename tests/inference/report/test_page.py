@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probattn.inference.report.edges import EDGE_MEASURES
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.maps import attention_example
 from probattn.inference.report.measurements import Curve, SiteHealth
@@ -132,6 +133,8 @@ def test_the_numbers_are_those_of_metrics_json(page: Page, results: Results, tmp
         assert {difference["value"], difference["low"], difference["high"]} <= values
     for site in content["health"]:
         assert {site["spread"], site["kl_nats"], site["kl_reduced"], site["concentration"]} <= values
+    for layer in content["edges"]:
+        assert {layer[name] for name in EDGE_MEASURES} <= values
     for example in content["uncertain"] + content["mistakes"]:
         assert {example["probability"], example["spread"], example["baseline_probability"]} <= values
 
@@ -262,6 +265,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
         ({"alignment": None}, {"alignment"}),
+        ({"edges": ()}, {"edges"}),
         ({"uncertain": (), "mistakes": ()}, {"examples"}),
         ({"uncertain": ()}, set()),
         ({"mistakes": ()}, set()),
@@ -371,7 +375,7 @@ def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tens
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
-    assert page.sections() == [name for name, _ in SECTIONS if name != "alignment"]
+    assert page.sections() == [name for name, _ in SECTIONS if name not in {"alignment", "edges"}]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
     assert ">more" not in text

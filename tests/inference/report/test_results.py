@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
 from probattn.inference.report.measurements import Curve, Entropy, Scores, SiteHealth
-from probattn.inference.report.record import MEASURES, MODELS
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE
 from probattn.inference.report.results import DataSet, Results
 
 EXAMPLE = Example(text="a", predicted="yes", probability=0.6, spread=0.1, entropy=0.6)
@@ -77,7 +77,7 @@ def test_records_name_known_data_sets(results: Results) -> None:
 
 
 def test_scores_and_differences_are_found_by_name(results: Results) -> None:
-    for model in {*MODELS} - {"aligned"}:
+    for model in {*MODELS} - {*SINGLE}:
         for data in results.data:
             score = results.score(model, data.key)
             assert score is not None

@@ -97,11 +97,36 @@ def test_evaluate_and_report(graph_run, command):
     assert results.home.size == 30 and results.run.train_size == 12
     assert [site.site for site in results.health] == ["hidden.attention", "output.attention"]
     assert all(site.spread > 0 for site in results.health)
+    assert {(layer.model, layer.site) for layer in results.edges} == {
+        (model, f"{layer}.attention")
+        for model in ("deterministic", "bayesian_expectation")
+        for layer in ("hidden", "output")
+    }
     page = (graph_run / "report.html").read_text(encoding="utf-8")
     assert "90 nodes" in page and "CT alignment" in page
     again = command("evaluate", graph_run)
     assert again.exit_code == 0 and "Accuracy" in again.output
+    for layer in results.edges:
+        assert f"{layer.from_uniform:.3f}" in again.output and f"{layer.key_norm:.3f}" in again.output
     assert read_results(graph_run / "metrics.json").scores == results.scores
+
+
+def test_the_report_measures_the_trained_layers(graph_run):
+    pytest.importorskip("torch_geometric", reason="needs torch-geometric (the extra 'graph')")
+    from probattn.cli.graph_evaluating import evaluate_graph_run, load_node_classifier
+    from probattn.cli.graph_training import prepare_graph
+    from probattn.recipes import load_any_recipe
+
+    recipe = load_any_recipe(graph_run / "recipe.yaml")
+    found = {(layer.model, layer.site): layer for layer in evaluate_graph_run(graph_run, recipe).edges}
+    model = load_node_classifier(graph_run, prepare_graph(recipe), baseline=True).model
+    inputs = model.features
+    value, query, key = model.net.hidden.features(inputs)
+    layer = found["deterministic", "hidden.attention"]
+    for measured, vectors in ((layer.query_norm, query), (layer.key_norm, key), (layer.value_norm, value)):
+        assert measured == pytest.approx(vectors.square().sum(-1).sqrt().mean().item(), rel=1e-5)
+    weights = model.net.attention(inputs, model.edges)["hidden.attention"]
+    assert 0 < layer.from_uniform < weights.max() * model.edges.degree.max()
 
 
 @pytest.mark.parametrize("override", ["alignment.method=gan", "attention.method=bam"])
