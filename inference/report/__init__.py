@@ -25,6 +25,8 @@ from probattn.inference.report.curves import training_curves
 from probattn.inference.report.edges import EDGE_MEASURES, EdgeAttention
 from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
+from probattn.inference.report.heads import site_heads
+from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads
 from probattn.inference.report.health import site_health, weight_spreads
 from probattn.inference.report.maps import attention_example, own_tokens
 from probattn.inference.report.measurements import (
@@ -37,12 +39,31 @@ from probattn.inference.report.measurements import (
     Scores,
     SiteHealth,
 )
-from probattn.inference.report.measures import MODEL_TITLES, TEXTS, MeasureText
+from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES, TEXTS, MeasureText
 from probattn.inference.report.page import render_report, write_report
 from probattn.inference.report.record import MEASURES, MODELS, ClassMeasure, Measure, ModelKey, Role
 from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription
 from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
-from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+from probattn.inference.report.storage import (
+    ResultsFileError,
+    read_any_results,
+    read_results,
+    write_results,
+)
+from probattn.inference.report.translation_measures import (
+    bleu_difference,
+    perplexity,
+    step_seconds,
+    translation_curves,
+    translation_scores,
+)
+from probattn.inference.report.translation_page import render_translation_report, write_translation_report
+from probattn.inference.report.translation_records import (
+    BleuDifference,
+    TranslationResults,
+    TranslationSample,
+    TranslationScores,
+)
 from probattn.inference.report.wording import Finding, findings, headline
 
 __all__ = [
@@ -63,6 +84,7 @@ __all__ = [
     "head_bandwidths",
     "head_distances",
     "site_alignments",
+    "site_heads",
     "clouds",
     "TokenSample",
     "HeadDistances",
@@ -85,6 +107,11 @@ __all__ = [
     "Alignment",
     "SiteAlignment",
     "HeadCloud",
+    "Heads",
+    "SiteHeads",
+    "HeadDrops",
+    "HeadRows",
+    "HeadsKey",
     "Curve",
     "Example",
     "AttentionExample",
@@ -95,6 +122,7 @@ __all__ = [
     "Role",
     "MEASURES",
     "MODELS",
+    "MODEL_LABELS",
     "MODEL_TITLES",
     "SCHEMA_VERSION",
     "MeasureText",
@@ -107,4 +135,16 @@ __all__ = [
     "ResultsFileError",
     "write_report",
     "render_report",
+    "TranslationResults",
+    "TranslationScores",
+    "TranslationSample",
+    "BleuDifference",
+    "translation_scores",
+    "bleu_difference",
+    "translation_curves",
+    "perplexity",
+    "step_seconds",
+    "read_any_results",
+    "write_translation_report",
+    "render_translation_report",
 ]

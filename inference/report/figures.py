@@ -31,6 +31,8 @@ QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "kl_nats": ("KL from the prior", "nats per example"),
         "kl_weight": ("Weight of the KL", ""),
         "accuracy": ("Accuracy", "share"),
+        "cross_entropy": ("Cross-entropy", "nats per token"),
+        "token_accuracy": ("Tokens right", "share"),
     }
 )
 """Headings and units of training curves by their name in the records."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from probattn.inference.durable import write_atomically
+from probattn.inference.report.record import Record
 from probattn.inference.report.results import SCHEMA_VERSION, Results
+from probattn.inference.report.translation_records import TranslationResults
+
+Kind = TypeVar("Kind", bound=Record)
 
 
 class ResultsFileError(ValueError):
     """A file that is no readable ``metrics.json``; the message says where and what to do."""
 
 
-def write_results(results: Results, path: Path | str) -> Path:
+def write_results(results: Results | TranslationResults, path: Path | str) -> Path:
     """Writes the records as JSON; readers see the old file or the new one, never a part.
 
     Floating-point numbers keep every bit: :func:`read_results` gives equal records.
@@ -37,6 +41,24 @@ def write_results(results: Results, path: Path | str) -> Path:
     ]
     write_atomically(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
     return path
+
+
+def read_any_results(path: Path | str) -> Results | TranslationResults:
+    """Reads what :func:`write_results` wrote, of a run of whatever kind.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The records.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ResultsFileError: the file is corrupt, of another schema version, or holds something else.
+    """
+    text, content = _content(Path(path))
+    kind: type[Results | TranslationResults] = Results if "kind" not in content else TranslationResults
+    return _validated(Path(path), text, kind)
 
 
 def read_results(path: Path | str) -> Results:
@@ -61,7 +83,11 @@ def read_results(path: Path | str) -> Results:
         ...
         probattn.inference.report.storage.ResultsFileError: .../metrics.json: expected schema version 1, got 7; ...
     """
-    path = Path(path)
+    return _validated(Path(path), _content(Path(path))[0], Results)
+
+
+def _content(path: Path) -> tuple[str, dict[str, Any]]:
+    """The file's text and the object it holds, which is of this schema version."""
     try:
         text = path.read_text(encoding="utf-8")
         content: Any = json.loads(text)
@@ -84,8 +110,12 @@ def read_results(path: Path | str) -> Results:
             f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r}; evaluate the run again with this "
             "version of probattn, or read the file with the version that wrote it"
         )
+    return text, content
+
+
+def _validated(path: Path, text: str, kind: type[Kind]) -> Kind:
     try:
-        return Results.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise ResultsFileError(
             f"{path}: {_first(error)}; evaluate the run again to write the file anew"

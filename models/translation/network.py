@@ -10,6 +10,9 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 PAD, UNKNOWN, BEGIN, END = range(4)
 """Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
 
+LEAST_POSITIONS = 16
+"""What a conversion that looks for attention calls has room in."""
+
 
 @dataclass(frozen=True)
 class TransformerSize:
@@ -23,7 +26,7 @@ class TransformerSize:
         dropout: of embeddings and of every sublayer's output, in [0, 1).
         attention_dropout: of attention weights, in [0, 1); stochastic weights have none.
         activation_dropout: inside the feed-forward layers, in [0, 1).
-        max_positions: longest source or target in tokens.
+        max_positions: longest source or target in tokens, >= 16.
 
     Raises:
         ValueError: a number out of its range.
@@ -39,7 +42,11 @@ class TransformerSize:
     max_positions: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "feed_forward", "max_positions"):
+        if self.max_positions < LEAST_POSITIONS:
+            raise ValueError(
+                f"TransformerSize.max_positions: expected an integer >= {LEAST_POSITIONS}, got {self.max_positions}"
+            )
+        for name in ("width", "layers", "heads", "feed_forward"):
             if getattr(self, name) < 1:
                 raise ValueError(
                     f"TransformerSize.{name}: expected an integer >= 1, got {getattr(self, name)}"

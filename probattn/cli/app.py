@@ -15,22 +15,35 @@ from probattn.cli.description import describe_run
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
 from probattn.cli.evaluating import evaluate_run
 from probattn.cli.graphs import evaluate_graph, train_graph
+from probattn.cli.heads import load_start
 from probattn.cli.networks import load_any
 from probattn.cli.processes import Processes, launched
 from probattn.cli.showing import predict_texts
 from probattn.cli.tables import predictions_table, results_table
-from probattn.cli.trained import BASELINE, MODEL, EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import RECIPE, prepare, train_run
+from probattn.cli.trained import BASELINE, MODEL, RECIPE, EvaluationOptions, TrainedModel, load_model
+from probattn.cli.training import prepare, train_run
+from probattn.cli.translation import train_translation, translate_texts, translation_table
+from probattn.cli.translation_evaluating import evaluate_translation_run
 from probattn.inference.report import (
     Example,
     Results,
-    read_results,
+    TranslationResults,
+    read_any_results,
     write_report,
     write_results,
+    write_translation_report,
 )
 from probattn.models import inspect as inspect_network
 from probattn.models.hosts.selection import Kind, Layers
-from probattn.recipes import AnyRecipe, GraphRecipe, NetworkRecipe, Recipe, load_any_recipe, load_recipe
+from probattn.recipes import (
+    AnyRecipe,
+    GraphRecipe,
+    NetworkRecipe,
+    Recipe,
+    TranslationRecipe,
+    load_any_recipe,
+    load_recipe,
+)
 
 RESULTS = "metrics.json"
 REPORT = "report.html"
@@ -76,6 +89,8 @@ def train(
     processes = Processes(cpu=loaded.training.device == "cpu")
     if isinstance(loaded, GraphRecipe):
         results = train_graph(loaded, folder, resume=resume, quiet=quiet)
+    elif isinstance(loaded, TranslationRecipe):
+        results = train_translation(loaded, folder, resume=resume, quiet=quiet)
     else:
         prepared = prepare(loaded)
         if prepared.words is not None:
@@ -96,7 +111,10 @@ def evaluate(
 ) -> None:
     """Measure a run on its test, shifted and out-of-domain data; writes metrics.json."""
     results = _evaluate(run, baseline)
-    _console().print(results_table(results))
+    if isinstance(results, TranslationResults):
+        _console().print(translation_table(results))
+    else:
+        _console().print(results_table(results))
     typer.echo(f"results: {run / RESULTS}")
 
 
@@ -104,7 +122,7 @@ def evaluate(
 @fails_in_one_line
 def predict(
     run: RunArgument,
-    texts: Annotated[list[str], typer.Argument(help="Texts to classify.")],
+    texts: Annotated[list[str], typer.Argument(help="Texts to classify, or to translate.")],
     pair: Annotated[
         list[str] | None,
         typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
@@ -113,11 +131,17 @@ def predict(
     seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Classify texts, or pairs of texts: label, probability and its spread over posterior draws."""
+    """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
     for words, given in (("text", texts), ("--pair", pair or [])):
         blank = [place for place, text in enumerate(given, 1) if not text.strip()]
         if blank:
             raise CommandError(f"{words} {blank[0]}: expected some words, got none")
+    loaded = _any_recipe_of(run)
+    if isinstance(loaded, TranslationRecipe):
+        _check_pairs(run, False, len(texts), len(pair or []))
+        for text, translation in zip(texts, translate_texts(run, loaded, texts), strict=True):
+            typer.echo(json.dumps({"text": text, "translation": translation}) if as_json else translation)
+        return
     recipe = _recipe_of(run)
     _check_pairs(run, recipe.data.train.build().paired, len(texts), len(pair or []))
     trained = load_model(run)
@@ -143,8 +167,12 @@ def report(
 ) -> None:
     """Write report.html, evaluating the run first if that has not been done."""
     file = run / RESULTS
-    results = _evaluate(run, baseline) if again or baseline or not file.exists() else read_results(file)
-    typer.echo(f"report: {write_report(results, run / REPORT)}")
+    results = _evaluate(run, baseline) if again or baseline or not file.exists() else read_any_results(file)
+    if isinstance(results, TranslationResults):
+        page = write_translation_report(results, run / REPORT)
+    else:
+        page = write_report(results, run / REPORT)
+    typer.echo(f"report: {page}")
 
 
 @app.command()
@@ -187,15 +215,19 @@ def demo(
     typer.echo(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}")
     train_run(prepared, folder, quiet=quiet)
     typer.echo("evaluating ...")
-    results = _evaluate(folder, None)
+    results = _evaluate_texts(folder, loaded, None)
+    write_results(results, folder / RESULTS)
     _console().print(results_table(results))
     page = write_report(results, folder / REPORT)
     typer.echo(f"report: {page.resolve()}  ({(time.monotonic() - started) / 60:.1f} minutes in all)")
 
 
-def _evaluate(run: Path, baseline_run: Path | None) -> Results:
+def _evaluate(run: Path, baseline_run: Path | None) -> Results | TranslationResults:
     recipe = _any_recipe_of(run)
-    if isinstance(recipe, GraphRecipe):
+    results: Results | TranslationResults
+    if isinstance(recipe, TranslationRecipe):
+        results = evaluate_translation_run(run, recipe, baseline_run)
+    elif isinstance(recipe, GraphRecipe):
         results = evaluate_graph(run, recipe, baseline_run)
     else:
         results = _evaluate_texts(run, recipe, baseline_run)
@@ -209,7 +241,8 @@ def _evaluate_texts(run: Path, recipe: Recipe, baseline_run: Path | None) -> Res
     data = {str(role): item for role, item in recipe.data.load().roles().items()}
     options = EvaluationOptions.of(recipe)
     description = describe_run(run, recipe, trained, len(data["train"]))
-    return evaluate_run(trained, baseline, data, description, options)
+    start = load_start(recipe, trained, data["train"]) if trained.compares_heads else None
+    return evaluate_run(trained, baseline, data, description, options, start)
 
 
 def _shown(example: Example) -> dict[str, str | float]:

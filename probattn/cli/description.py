@@ -6,11 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 
 from probattn.cli.evaluating import now, package_versions
-from probattn.cli.trained import TrainedModel
-from probattn.cli.training import RECIPE
+from probattn.cli.trained import RECIPE, TrainedModel
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription
-from probattn.recipes import AnyRecipe, Recipe
+from probattn.recipes import AnyRecipe, GraphRecipe, Recipe
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.disagreement import DisagreementAttention
@@ -66,9 +65,9 @@ def method_words(recipe: AnyRecipe) -> str:
     said = [words]
     if recipe.alignment is not None:
         said.append(_alignment_words(recipe.alignment.build(recipe.training.seed)))
-    if isinstance(recipe, Recipe) and recipe.repulsion is not None:
+    if not isinstance(recipe, GraphRecipe) and recipe.repulsion is not None:
         said.append(_repulsion_words(recipe.repulsion.build(recipe.training.seed)))
-    if isinstance(recipe, Recipe) and recipe.disagreement is not None:
+    if not isinstance(recipe, GraphRecipe) and recipe.disagreement is not None:
         said.append(_disagreement_words(recipe.disagreement.build()))
     return "; ".join(said)
 

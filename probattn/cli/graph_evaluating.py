@@ -14,8 +14,7 @@ from probattn.cli.description import method_words
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.graph_training import WEIGHTS, PreparedGraph, build_node_classifier
-from probattn.cli.trained import BASELINE, MODEL
-from probattn.cli.training import RECIPE
+from probattn.cli.trained import BASELINE, MODEL, RECIPE
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     DataSet,

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from probattn.cli.driving import part_names, train_parts
 from probattn.cli.errors import CommandError, one_line
-from probattn.cli.processes import Processes
-from probattn.cli.trained import BASELINE, MODEL
-from probattn.cli.training import RECIPE, accuracy, check_folder
+from probattn.cli.trained import BASELINE
+from probattn.cli.training import accuracy, check_folder
 from probattn.data import NodeGraph
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
@@ -144,25 +144,19 @@ def train_graph_run(
         CommandError: the folder holds a run already, or none to resume.
     """
     recipe = prepared.recipe
-    processes = Processes(cpu=recipe.training.device == "cpu")
     check_folder(recipe, folder, resume)
-    parts = [(MODEL, folder)]
-    if any(recipe.methods()) and recipe.report.baseline:
-        parts.insert(0, (BASELINE, folder / BASELINE))
-    models = {name: build_node_classifier(prepared, baseline=name == BASELINE) for name, _ in parts}
-    with processes.first_writes() as writes:
-        if writes:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
-    results: dict[str, FitResult] = {}
-    for name, place in parts:
-        results[name] = fit_graph(prepared, models[name], place, resume=resume, quiet=quiet)
-        with processes.first_writes() as writes:
-            if writes:
-                (place / MODEL).mkdir(exist_ok=True)
-                weights = {key: value.contiguous() for key, value in models[name].net.state_dict().items()}
-                save_file(weights, place / MODEL / WEIGHTS)
-    return results
+    names = part_names(any(recipe.methods()), recipe.report.baseline)
+    models = {name: build_node_classifier(prepared, baseline=name == BASELINE) for name in names}
+
+    def fit(model: NodeClassifier, place: Path) -> FitResult:
+        return fit_graph(prepared, model, place, resume=resume, quiet=quiet)
+
+    def keep(model: NodeClassifier, target: Path) -> None:
+        target.mkdir(exist_ok=True)
+        weights = {key: value.contiguous() for key, value in model.net.state_dict().items()}
+        save_file(weights, target / WEIGHTS)
+
+    return train_parts(recipe, folder, models, fit, keep)
 
 
 def graph_digest(graph: NodeGraph) -> str:

@@ -18,6 +18,7 @@ from probattn.models import Classifier, load
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import Recipe, ReportRecipe
 
+RECIPE = "recipe.yaml"
 MODEL = "model"
 BASELINE = "baseline"
 
@@ -107,18 +108,17 @@ class TrainedModel:
     @property
     def key(self) -> ModelKey:
         """What it is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
-        if self.is_bayesian:
-            return "bayesian_mean"
-        if self.is_aligned:
-            return "aligned"
-        if self.is_repulsive:
-            return "repulsive"
-        return "regularised" if self.is_regularised else "deterministic"
+        return model_key(self.net)
+
+    @property
+    def compares_heads(self) -> bool:
+        """Whether a method was there to keep its heads apart, so that a report looks at them."""
+        return self.is_repulsive or self.is_regularised
 
     @property
     def alters_weights(self) -> bool:
         """Whether a method other than latent attention was put on it: its weights differ from the baseline's by it."""
-        return self.is_aligned or self.is_repulsive or self.is_regularised
+        return self.is_aligned or self.compares_heads
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -136,6 +136,18 @@ class TrainedModel:
         config = self.net.config
         rows = TokenizedTexts(data, self.tokenizer, max_length=options.max_length, config=config)
         return DataLoader(rows, batch_size=options.batch_size, collate_fn=PadCollate(self.tokenizer))
+
+
+def model_key(net: PreTrainedModel) -> ModelKey:
+    """What a network is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
+    record = conversion(net)
+    if record is None:
+        return "deterministic"
+    if record.method is not None:
+        return "bayesian_mean"
+    if record.alignment is not None:
+        return "aligned"
+    return "regularised" if record.repulsive is None else "repulsive"
 
 
 def load_model(run: Path) -> TrainedModel:

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from probattn.cli.aligning import check_projection
+from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
 from probattn.cli.errors import CommandError, one_line
-from probattn.cli.networks import load_classifier, load_tokenizer, quiet_loading
-from probattn.cli.processes import Processes
+from probattn.cli.networks import load_classifier, load_tokenizer
 from probattn.cli.showing import calls_with_maps
-from probattn.cli.trained import BASELINE, MODEL
+from probattn.cli.trained import BASELINE, RECIPE
 from probattn.cli.words import Words, make_words
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
-from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
-from probattn.inference.early_stopping import EarlyStopping
-from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
-from probattn.inference.schedules import KLSchedule
-from probattn.models import Classifier, convert, save
-from probattn.recipes import AnyRecipe, Recipe, TrainingRecipe
-from probattn.sites.repulsive import repulsive_heads
-
-RECIPE = "recipe.yaml"
+from probattn.models import Classifier
+from probattn.recipes import AnyRecipe, Recipe
 
 
 @dataclass(frozen=True)
@@ -88,13 +79,7 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
     seed = recipe.training.seed
     net = load_classifier(recipe.network, prepared.task.label_names, seed=seed, words=prepared.words)
     methods = () if baseline else recipe.methods()
-    if methods:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            try:
-                convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
-            except (TypeError, ValueError) as error:
-                raise CommandError(f"network {recipe.network.name!r}: {one_line(error)}") from error
+    put_methods(net, methods, recipe.attention, seed=seed, name=recipe.network.name)
     if not isinstance(recipe.report.map_layers, str):
         try:
             calls_with_maps(net, recipe.report.map_layers)
@@ -121,91 +106,35 @@ def train_run(
         CommandError: the folder holds a run already, or none to resume.
     """
     recipe = prepared.recipe
-    processes = Processes(cpu=recipe.training.device == "cpu")
     check_folder(recipe, folder, resume)
-    results: dict[str, FitResult] = {}
-    parts = [(MODEL, folder)]
-    if recipe.methods() and recipe.report.baseline:
-        parts.insert(0, (BASELINE, folder / BASELINE))
-    models = {name: build_model(prepared, baseline=name == BASELINE) for name, _ in parts}
-    with processes.first_writes() as writes:
-        if writes:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
-    for name, place in parts:
-        results[name] = _fit(prepared, models[name], place, resume=resume, quiet=quiet)
-        with processes.first_writes() as writes:
-            if writes:
-                _save(prepared, models[name], place / MODEL)
-    return results
+    names = part_names(bool(recipe.methods()), recipe.report.baseline)
+    models = {name: build_model(prepared, baseline=name == BASELINE) for name in names}
 
+    def fit(model: Classifier, place: Path) -> FitResult:
+        training = recipe.training
+        driver = make_driver(
+            model,
+            training,
+            recipe.alignment,
+            collate=PadCollate(prepared.tokenizer),
+            validation_metrics=accuracy,
+            folder=place,
+            fingerprint={"data": data_digest(prepared.task), "network": recipe.network.name},
+            progress=not quiet,
+        )
+        return driver.fit(
+            prepared.train,
+            prepared.validation,
+            steps=training.steps,
+            epochs=training.epochs,
+            resume="auto" if resume else False,
+        )
 
-def _fit(prepared: Prepared, model: Classifier, folder: Path, *, resume: bool, quiet: bool) -> FitResult:
-    training = prepared.recipe.training
-    kind = SVGDDriver if repulsive_heads(model) else SVIDriver
-    driver = kind(
-        model,
-        guide=AttentionGuide(model),
-        **_schedules(prepared.recipe),
-        batch_size=training.batch_size,
-        collate=PadCollate(prepared.tokenizer),
-        precision=training.precision,
-        cpu=training.device == "cpu",
-        accumulation=training.accumulation,
-        max_grad_norm=training.gradient_clip,
-        seed=training.seed,
-        log_every=training.log_every,
-        eval_every=training.eval_every,
-        checkpoint_every=training.checkpoint_every,
-        keep_last=training.keep,
-        early_stopping=_stopping(training),
-        validation_metrics=accuracy,
-        folder=folder,
-        fingerprint={"data": data_digest(prepared.task), "network": prepared.recipe.network.name},
-        progress=not quiet,
-    )
-    return driver.fit(
-        prepared.train,
-        prepared.validation,
-        steps=training.steps,
-        epochs=training.epochs,
-        resume="auto" if resume else False,
-    )
+    def keep(model: Classifier, target: Path) -> None:
+        keep_network(model.net, target)
+        prepared.tokenizer.save_pretrained(target)
 
-
-def _save(prepared: Prepared, model: Classifier, target: Path) -> None:
-    """The trained network and its tokenizer, in place of what an earlier end of the run left."""
-    if target.exists():
-        shutil.rmtree(target)
-    with quiet_loading():
-        save(cast(PreTrainedModel, model.net), target)
-    prepared.tokenizer.save_pretrained(target)
-
-
-def _schedules(recipe: Recipe) -> dict[str, Any]:
-    training = recipe.training
-    return {
-        "optimizer": OptimizerOptions(
-            training.optimizer_class,
-            training.learning_rate,
-            training.site_learning_rate,
-            alignment_learning_rate=None if recipe.alignment is None else recipe.alignment.learning_rate,
-            weight_decay=training.weight_decay,
-            arguments=training.optimizer_arguments,
-        ),
-        "scheduler": SchedulerOptions(training.schedule, warmup_fraction=training.warmup),
-        "kl_schedule": KLSchedule(
-            training.kl_schedule,
-            final=training.kl_weight,
-            warmup_steps=training.kl_warmup_steps,
-            warmup_fraction=training.kl_warmup,
-        ),
-    }
-
-
-def _stopping(training: TrainingRecipe) -> EarlyStopping | None:
-    rule = training.early_stopping
-    return None if rule is None else EarlyStopping(**rule.model_dump())
+    return train_parts(recipe, folder, models, fit, keep)
 
 
 def accuracy(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

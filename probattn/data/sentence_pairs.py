@@ -63,6 +63,13 @@ class SentencePairs:
         sources, targets = (tuple(side[row] for row in rows) for side in (self.sources, self.targets))
         return replace(self, sources=sources, targets=targets)
 
+    def shortest_first(self) -> list[int]:
+        """Places of the pairs by their length in characters: batches of neighbours need little padding."""
+        lengths = [
+            len(source) + len(target) for source, target in zip(self.sources, self.targets, strict=True)
+        ]
+        return sorted(range(len(lengths)), key=lengths.__getitem__)
+
     def reversed(self) -> SentencePairs:
         """The same pairs, to be translated the other way round."""
         return replace(self, sources=self.targets, targets=self.sources, languages=self.languages[::-1])

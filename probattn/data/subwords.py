@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from io import BytesIO
@@ -119,6 +120,11 @@ class Subwords:
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the vocabulary."""
+        return hashlib.sha256(self._model).hexdigest()[:16]
 
     def __getstate__(self) -> bytes:
         return self._model

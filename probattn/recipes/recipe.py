@@ -11,19 +11,13 @@ from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
+from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.section import Section
 from probattn.recipes.training import TrainingRecipe
 from probattn.recipes.yaml_nodes import RecipeDumper
-from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.disagreement import DisagreementAttention
-from probattn.sites.repulsive import RepulsiveAttention
-
-Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | DisagreementAttention
-"""What a network may be converted with."""
 
 
 class Recipe(Section):
@@ -89,10 +83,8 @@ class Recipe(Section):
 
     def methods(self) -> tuple[Method, ...]:
         """What the network is converted with; empty where its attention stays as it is."""
-        bayesian = self.attention.build()
-        sections = (self.alignment, self.repulsion, self.disagreement)
-        beside = [part.build(self.training.seed) for part in sections if part is not None]
-        return (*(() if bayesian is None else (bayesian,)), *beside)
+        beside = (self.alignment, self.repulsion, self.disagreement)
+        return build_methods(self.attention, beside, self.training.seed)
 
     def resolved(self) -> Recipe:
         """The same recipe with the paths of files and folders it reads made absolute."""

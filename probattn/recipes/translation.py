@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
-from probattn.recipes.recipe import Method
+from probattn.recipes.disagreement import DisagreementRecipe
+from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.section import Section
 from probattn.recipes.translation_training import TranslationTrainingRecipe
@@ -68,7 +69,7 @@ class TranslationDataRecipe(Section):
     )
     max_length: int = Field(
         default=256,
-        ge=2,
+        ge=16,
         description="Most tokens of a sentence with its end; also the positions of the network.",
     )
     on_long: Literal["truncate", "refuse"] = Field(
@@ -231,6 +232,10 @@ class TranslationRecipe(Section):
     repulsion: RepulsionRecipe | None = Field(
         default=None, description="The repulsion between heads in training, beside both; null for none."
     )
+    disagreement: DisagreementRecipe | None = Field(
+        default=None,
+        description="What heads pay in training for being alike, beside all that; null for nothing.",
+    )
     training: TranslationTrainingRecipe = Field(
         default=TranslationTrainingRecipe(), description="How to train."
     )
@@ -246,11 +251,8 @@ class TranslationRecipe(Section):
 
     def methods(self) -> tuple[Method, ...]:
         """What the network is converted with; empty where its attention stays as it is."""
-        bayesian = self.attention.build()
-        beside = [
-            part.build(self.training.seed) for part in (self.alignment, self.repulsion) if part is not None
-        ]
-        return (*(() if bayesian is None else (bayesian,)), *beside)
+        beside = (self.alignment, self.repulsion, self.disagreement)
+        return build_methods(self.attention, beside, self.training.seed)
 
     def resolved(self) -> TranslationRecipe:
         """The same recipe with the paths of files and folders it reads made absolute."""

@@ -12,6 +12,10 @@ STEPS = 20_000
 """Updates where neither steps nor epochs are given."""
 
 
+def _betas() -> dict[str, bool | int | float | list[float]]:
+    return {"betas": [0.9, 0.98]}
+
+
 class TranslationTrainingRecipe(TrainingRecipe):
     """How a translation network is trained, from random weights.
 
@@ -39,7 +43,7 @@ class TranslationTrainingRecipe(TrainingRecipe):
     )
     optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adam", description="Optimiser of torch.")
     optimizer_arguments: dict[str, bool | int | float | list[float]] = Field(
-        default_factory=lambda: {"betas": [0.9, 0.98]}, description="Further arguments of the optimiser."
+        default_factory=_betas, description="Further arguments of the optimiser."
     )
     learning_rate: float = Field(default=5e-4, gt=0, lt=10, description="Of the network's own parameters.")
     weight_decay: float = Field(

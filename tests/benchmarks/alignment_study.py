@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader
 
 from probattn.cli.aligning import token_samples
 from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import RECIPE, Prepared, build_model, prepare, train_run
+from probattn.cli.trained import RECIPE, EvaluationOptions, TrainedModel, load_model
+from probattn.cli.training import Prepared, build_model, prepare, train_run
 from probattn.data import PadCollate, TextDataset
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
 from probattn.inference.report import head_bandwidths, head_distances

@@ -22,8 +22,8 @@ from rich.table import Table
 from scipy import stats
 
 from probattn.cli.evaluating import evaluate_run, now, package_versions
-from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import RECIPE, prepare, train_run
+from probattn.cli.trained import RECIPE, EvaluationOptions, TrainedModel, load_model
+from probattn.cli.training import prepare, train_run
 from probattn.inference.predictive import posterior_expectation
 from probattn.inference.report import (
     Measure,

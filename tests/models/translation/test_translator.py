@@ -240,6 +240,7 @@ def test_the_network_is_vaswanis():
     ("options", "words"),
     [
         ({"layers": 0}, "layers: expected an integer >= 1, got 0"),
+        ({"max_positions": 15}, "max_positions: expected an integer >= 16, got 15"),
         ({"dropout": 1.0}, r"dropout: expected a number in \[0, 1\), got 1.0"),
         ({"width": 10, "heads": 4}, r"width: expected an even multiple of heads \(4\), got 10"),
     ],

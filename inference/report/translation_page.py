@@ -1,0 +1,171 @@
+"""The page of a run of translation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from probattn.inference.durable import write_atomically
+from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.figures import QUANTITIES, training_figures
+from probattn.inference.report.markup import exact
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
+from probattn.inference.report.page import make_environment, run_context
+from probattn.inference.report.translation_records import (
+    BleuDifference,
+    TranslationResults,
+    TranslationScores,
+)
+
+SECTIONS = (
+    ("compare", "BLEU"),
+    ("samples", "Translations"),
+    ("training", "Training"),
+    ("run", "What was run"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model of the table, its numbers ready for the template."""
+
+    title: str
+    style: str
+    bleu: Markup
+    gap: Markup
+    precisions: Markup
+    brevity: Markup
+    perplexity: Markup
+    accuracy: Markup
+    seconds: Markup
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sentence with its reference and its translations: title, style and words of each."""
+
+    source: str
+    reference: str
+    translations: tuple[tuple[str, str, str], ...]
+
+
+def write_translation_report(results: TranslationResults, path: Path | str) -> Path:
+    """Writes the report; readers see the old page or the new one, never a part.
+
+    Args:
+        results: the records, also the content of ``metrics.json``.
+        path: the file, ``report.html`` by custom.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path = Path(path)
+    write_atomically(path, render_translation_report(results).encode())
+    return path
+
+
+def render_translation_report(results: TranslationResults) -> str:
+    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
+    environment = make_environment()
+    samples = tuple(
+        Sample(
+            printable(item.source),
+            printable(item.reference),
+            tuple(
+                (
+                    MODEL_TITLES[score.model],
+                    MODEL_STYLES[score.model],
+                    printable(item.translations[score.model]),
+                )
+                for score in results.scores
+                if score.model in item.translations
+            ),
+        )
+        for item in results.samples
+    )
+    unit = "per token" if "\n  per: token" in results.run.recipe else "per pair"
+    quantities = {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}
+    training = training_figures(results.curves, quantities)
+    shown = {"compare": True, "samples": samples, "training": training, "run": True}
+    context: dict[str, Any] = run_context(environment, results.run, (results.test,)) | {
+        "results": results,
+        "plain_title": f"{printable(results.run.name)}: translation report",
+        "headline": headline(results),
+        "opening": opening(results),
+        "rows": _rows(results),
+        "samples": samples,
+        "training": training,
+        "contents": [(name, words) for name, words in SECTIONS if shown[name]],
+    }
+    return environment.get_template("translation.html").render(context)
+
+
+def headline(results: TranslationResults) -> str:
+    """What was found, in one line."""
+    if not results.differences:
+        score = results.scores[0]
+        return f"{MODEL_TITLES[score.model]} attention reaches BLEU {score.bleu:.1f}"
+    found = results.differences[0]
+    name = MODEL_LABELS[found.model].capitalize()
+    if found.low <= 0 <= found.high:
+        return f"{name} and deterministic attention translate alike, as far as these sentences tell"
+    return (
+        f"{name} attention translates {'better' if found.low > 0 else 'worse'} than deterministic attention"
+    )
+
+
+def opening(results: TranslationResults) -> str:
+    """The sentence below it."""
+    source, target = results.languages
+    numbers = " against ".join(f"{score.bleu:.1f}" for score in results.scores[::-1])
+    gap = "".join(f": {_gap_words(item)}" for item in results.differences)
+    return f"BLEU {numbers}{gap}, on {results.test.size:,} sentences from {source} to {target} ({results.search})."
+
+
+def _rows(results: TranslationResults) -> tuple[Row, ...]:
+    base = results.score("deterministic")
+    return tuple(_row(score, base, results.differences) for score in results.scores)
+
+
+def _row(
+    score: TranslationScores, base: TranslationScores | None, differences: Sequence[BleuDifference]
+) -> Row:
+    gap = next((item for item in differences if item.model == score.model), None)
+    precisions = " / ".join(f"{value:.1f}" for value in score.precisions)
+    return Row(
+        title=MODEL_TITLES[score.model],
+        style=MODEL_STYLES[score.model],
+        bleu=exact(score.bleu, f"{score.bleu:.2f}"),
+        gap=Markup("\N{EN DASH}") if gap is None else exact(gap.value, _gap_words(gap)),
+        precisions=Markup(precisions),
+        brevity=exact(score.brevity_penalty, f"{score.brevity_penalty:.3f}"),
+        perplexity=exact(score.perplexity, f"{score.perplexity or 0:.2f}"),
+        accuracy=exact(score.token_accuracy, f"{100 * score.token_accuracy:.1f}%"),
+        seconds=_seconds(score, base),
+    )
+
+
+def _gap_words(gap: BleuDifference) -> str:
+    low, high = _signed(gap.low), _signed(gap.high)
+    return f"{_signed(gap.value)} ({low} to {high})"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", MINUS)
+
+
+def _seconds(score: TranslationScores, base: TranslationScores | None) -> Markup:
+    """Time of an update, and over the baseline's."""
+    if score.step_seconds is None:
+        return exact(None, "")
+    words = f"{score.step_seconds:.3g} s"
+    if base is not None and base is not score and base.step_seconds:
+        words += f" ({score.step_seconds / base.step_seconds:.2f}\N{MULTIPLICATION SIGN})"
+    return exact(score.step_seconds, words)

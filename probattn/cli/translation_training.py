@@ -1,0 +1,146 @@
+"""From a recipe of translation to a finished run folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
+from probattn.cli.trained import BASELINE
+from probattn.cli.training import check_folder
+from probattn.data import PairCollate, ParallelSplits, Subwords, TokenizedPairs
+from probattn.inference.result import FitResult
+from probattn.models import TransformerSize, Translator, build_transformer
+from probattn.models.translation import token_measures
+from probattn.recipes import TranslationRecipe
+
+SUBWORDS = "subwords.model"
+"""The vocabulary of a run, in its folder for the model."""
+
+
+@dataclass(frozen=True)
+class PreparedTranslation:
+    """Everything that can be refused, made before the first file is written.
+
+    Attributes:
+        recipe: what was asked for.
+        splits: the sentence pairs.
+        subwords: the vocabulary, learned from the training pairs.
+        train: tokenized training pairs.
+        validation: tokenized validation pairs, the shortest first.
+    """
+
+    recipe: TranslationRecipe
+    splits: ParallelSplits
+    subwords: Subwords
+    train: TokenizedPairs
+    validation: TokenizedPairs
+
+
+def prepare_translation(recipe: TranslationRecipe) -> PreparedTranslation:
+    """Reads the pairs, learns the subwords and tokenizes everything, so that no sentence is refused after training.
+
+    Raises:
+        DataError: the data are not what the recipe says, or do not allow as many subwords.
+    """
+    options = recipe.translation
+    splits = options.load()
+    subwords = Subwords.train(
+        splits.train.sources + splits.train.targets, options.subwords, options.subword_model
+    )
+    roles = splits.roles()
+    roles["validation"] = splits.validation.rows(splits.validation.shortest_first())
+    tokenized = {
+        role: TokenizedPairs(pairs, subwords, max_length=options.max_length, on_long=options.on_long)
+        for role, pairs in roles.items()
+    }
+    return PreparedTranslation(recipe, splits, subwords, tokenized["train"], tokenized["validation"])
+
+
+def build_translator(prepared: PreparedTranslation, *, baseline: bool) -> Translator:
+    """The recipe's network as a Pyro program, or its deterministic baseline; same seed, same initial weights.
+
+    Raises:
+        CommandError: the network's attention cannot be given the methods asked for.
+    """
+    recipe = prepared.recipe
+    training = recipe.training
+    size = TransformerSize(**recipe.network.model_dump(), max_positions=recipe.translation.max_length)
+    net = build_transformer(size, len(prepared.subwords), seed=training.seed)
+    methods = () if baseline else recipe.methods()
+    put_methods(net, methods, recipe.attention, seed=training.seed, name="Transformer")
+    return Translator(
+        net,
+        num_data=len(prepared.train),
+        label_smoothing=training.label_smoothing,
+        mean_length=prepared.train.mean_target_length if training.per == "token" else None,
+    )
+
+
+def train_translation_run(
+    prepared: PreparedTranslation, folder: Path, *, resume: bool = False, quiet: bool = False
+) -> dict[str, FitResult]:
+    """Trains what the recipe asks for: its network and, where that has a method, the deterministic baseline beside it.
+
+    Args:
+        prepared: recipe and data.
+        folder: the run's folder, new unless resumed.
+        resume: continue a run that was interrupted.
+        quiet: no progress bars.
+
+    Returns:
+        Results by model: "model" and, if trained, "baseline".
+
+    Raises:
+        CommandError: the folder holds a run already, or none to resume.
+    """
+    recipe = prepared.recipe
+    training = recipe.training
+    check_folder(recipe, folder, resume)
+    names = part_names(bool(recipe.methods()), recipe.report.baseline)
+    models = {name: build_translator(prepared, baseline=name == BASELINE) for name in names}
+
+    def fit(model: Translator, place: Path) -> FitResult:
+        driver = make_driver(
+            model,
+            training,
+            recipe.alignment,
+            collate=PairCollate(),
+            length_pool=training.length_pool,
+            validation_metrics=measures,
+            folder=place,
+            fingerprint={"data": pairs_digest(prepared.splits), "subwords": prepared.subwords.digest},
+            progress=not quiet,
+        )
+        return driver.fit(
+            prepared.train,
+            prepared.validation,
+            steps=training.steps,
+            epochs=training.epochs,
+            resume="auto" if resume else False,
+        )
+
+    def keep(model: Translator, target: Path) -> None:
+        keep_network(model.net, target)
+        prepared.subwords.save(target / SUBWORDS)
+
+    return train_parts(recipe, folder, models, fit, keep)
+
+
+def measures(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What each pair of a batch adds to perplexity and token accuracy, at whatever the network answers now."""
+    return token_measures(model(batch), batch["labels"])
+
+
+def pairs_digest(splits: ParallelSplits) -> str:
+    """A fingerprint of the data, so that a run is not resumed on others."""
+    digest = hashlib.sha256()
+    for role, pairs in splits.roles().items():
+        digest.update(role.encode())
+        for source, target in zip(pairs.sources, pairs.targets, strict=True):
+            digest.update(source.encode() + b"\0" + target.encode() + b"\1")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,241 @@
+"""The command line on a small parallel text: train, resume, evaluate, report, predict, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+
+import pytest
+
+from probattn.inference.records import read_records
+from probattn.inference.report import bleu_difference, read_any_results
+from probattn.metrics.functional import bleu, bleu_counts
+
+pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
+pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
+
+WORDS = {
+    "a": "ein",
+    "dog": "Hund",
+    "cat": "Kater",
+    "man": "Mann",
+    "runs": "rennt",
+    "sees": "sieht",
+    "red": "roter",
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """40 + 10 + 12 pairs, word for word."""
+    draw = random.Random(0)
+    place = tmp_path_factory.mktemp("pairs")
+    for part, number in (("train", 40), ("dev", 10), ("test", 12)):
+        pairs = []
+        for _ in range(number):
+            words = draw.choices(list(WORDS), k=draw.randint(2, 7))
+            pairs.append((" ".join(words) + " .", " ".join(WORDS[word] for word in words) + " ."))
+        for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            (place / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="session")
+def translation_recipe(folder, tmp_path_factory):
+    """A recipe of 6 updates of repulsive heads."""
+    file = tmp_path_factory.mktemp("recipe") / "words.yaml"
+    file.write_text(
+        f"""
+translation: {{train: {folder}/train, validation: {folder}/dev, test: {folder}/test, subwords: 60, max_length: 40}}
+network: {{width: 16, layers: 1, heads: 2, feed_forward: 16}}
+attention: {{method: deterministic}}
+repulsion: {{weight: 0.1}}
+training: {{steps: 6, batch_size: 10, log_every: 2, checkpoint_every: 3, eval_every: 3, warmup_steps: 2, device: cpu}}
+search: {{num_beams: 2, extra_length: 3}}
+report: {{samples: 3, resamples: 100}}
+""",
+        encoding="utf-8",
+    )
+    return file
+
+
+@pytest.fixture(scope="session")
+def translation_run(translation_recipe, command, tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "words"
+    result = command("train", translation_recipe, "--output", place, "--quiet")
+    assert result.exit_code == 0, result.output
+    assert "model: 6 steps" in result.output and "baseline: 6 steps" in result.output
+    return place
+
+
+def kinds(records, kind):
+    return [record for record in records if record["kind"] == kind]
+
+
+def test_train_fits_the_network_and_its_baseline(translation_run):
+    own, plain = (
+        read_records(translation_run / name) for name in ("metrics.jsonl", "baseline/metrics.jsonl")
+    )
+    assert len(kinds(own, "train")[-1]["particles"]) == 3 * 3
+    assert "particles" not in kinds(plain, "train")[-1]
+    for record in kinds(own, "validation"):
+        assert record["nll"] > 0 and record["tokens"] > 4 and 0 <= record["correct"] <= record["tokens"]
+    assert {path.name for path in (translation_run / "model").iterdir()} >= {
+        "subwords.model",
+        "probattn.json",
+    }
+
+
+def test_evaluate_and_report(translation_run, command):
+    result = command("report", translation_run)
+    assert result.exit_code == 0, result.output
+    results = read_any_results(translation_run / "metrics.json")
+    assert [score.model for score in results.scores] == ["deterministic", "repulsive"]
+    assert results.languages == ("en", "de") and results.test.size == 12 and len(results.samples) == 3
+    assert "case:mixed" in results.signature and "tok:13a" in results.signature
+    lines = [json.loads(line) for line in (translation_run / "translations.jsonl").read_text().splitlines()]
+    references = [line["reference"] for line in lines]
+    for score in results.scores:
+        assert score.bleu == bleu([line[score.model] for line in lines], references).score
+        assert score.perplexity > 1 and 0 <= score.token_accuracy <= 1 and score.step_seconds > 0
+    counts = [
+        bleu_counts([line[name] for line in lines], references) for name in ("repulsive", "deterministic")
+    ]
+    assert results.differences == (bleu_difference("repulsive", *counts, resamples=100),)
+    for sample in results.samples:
+        found = next(line for line in lines if line["source"] == sample.source)
+        assert sample.translations == {name: found[name] for name in ("deterministic", "repulsive")}
+    page = (translation_run / "report.html").read_text(encoding="utf-8")
+    assert "Repulsive" in page and results.signature in page and results.samples[0].reference in page
+    again = command("evaluate", translation_run)
+    assert again.exit_code == 0 and "BLEU" in again.output
+    assert read_any_results(translation_run / "metrics.json").scores == results.scores
+
+
+def test_predict_translates(translation_run, command):
+    plain = command("predict", translation_run, "a dog runs .", "a cat .")
+    assert plain.exit_code == 0 and len(plain.output.splitlines()) == 2
+    as_json = command("predict", translation_run, "a dog runs .", "a cat .", "--json")
+    found = [json.loads(line) for line in as_json.output.splitlines()]
+    assert [line["text"] for line in found] == ["a dog runs .", "a cat ."]
+    assert [line["translation"] for line in found] == plain.output.splitlines()
+    refused(command("predict", translation_run, "a", "--pair", "b"), "expected no --pair")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model"),
+    [
+        (["attention.method=babn"], "bayesian_expectation"),
+        (["alignment.method=mmd"], "aligned"),
+        (["disagreement.weight=0.1"], "regularised"),
+    ],
+)
+def test_other_methods_train_and_report(
+    translation_recipe, translation_run, command, tmp_path, overrides, model
+):
+    options = [
+        word for each in (*overrides, "repulsion=null", "training.steps=2") for word in ("--set", each)
+    ]
+    options += ["--set", "report.baseline=false"]
+    trained = command("train", translation_recipe, "--output", tmp_path / "run", "--quiet", *options)
+    assert trained.exit_code == 0, trained.output
+    result = command("evaluate", tmp_path / "run", "--baseline", translation_run / "baseline")
+    assert result.exit_code == 0, result.output
+    results = read_any_results(tmp_path / "run" / "metrics.json")
+    assert [score.model for score in results.scores] == ["deterministic", model]
+    refused(
+        command("evaluate", tmp_path / "run", "--baseline", translation_run),
+        "expected a deterministic run as baseline, its attention is repulsive",
+    )
+
+
+def test_a_resumed_run_ends_where_the_whole_one_did(translation_run, translation_recipe, command, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(translation_run, copy)
+    for place in (copy, copy / "baseline"):
+        shutil.rmtree(place / "checkpoints" / "step-000006")
+        shutil.rmtree(place / "model")
+    result = command("train", translation_recipe, "--output", copy, "--resume", "--quiet")
+    assert result.exit_code == 0, result.output
+    losses = [
+        [record["loss"] for record in read_records(run / "metrics.jsonl")] for run in (translation_run, copy)
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 5
+
+
+def refused(result, *words):
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("translation.train=/no/such", ["translation.train: /no/such.en: no such file"]),
+        ("translation.subwords=5000", ["expected at most", "subwords of 80 sentences, got 5000"]),
+        ("translation.subwords=9", ["expected at least", "one for each character, got 9"]),
+        ("translation.test=null", ["translation", "test: expected a path without ending"]),
+        ("network.heads=3", ["network", "width: expected an even multiple of heads (3), got 16"]),
+        ("attention.upward=positions", ["decoder", "upward='positions'", "use upward='heads'"]),
+        ("repulsion.layers=[3]", ["expected numbers from -1 to 0"]),
+        ("data.train=imdb", ["unknown key 'data'"]),
+        ("training.per=word", ["training.per", "'word'"]),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(translation_recipe, command, tmp_path, override, words):
+    options = ["--set", "attention.method=babn"] if "upward" in override else []
+    place = tmp_path / "out"
+    refused(
+        command("train", translation_recipe, "--output", place, "--quiet", "--set", override, *options),
+        *words,
+    )
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda _: "", "train.de: expected text, got an empty file"),
+        (lambda text: text + "noch einer .\n", "expected a translation for each of 40 sentences, got 41"),
+        (lambda text: "\n" + text.split("\n", 1)[1], "got a blank one in line 1 (de)"),
+    ],
+)
+def test_files_that_do_not_fit_each_other_are_refused(
+    translation_recipe, folder, command, tmp_path, change, words
+):
+    copy = tmp_path / "pairs"
+    shutil.copytree(folder, copy)
+    file = copy / "train.de"
+    file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
+    refused(
+        command(
+            "train",
+            translation_recipe,
+            "--output",
+            tmp_path / "out",
+            "--set",
+            f"translation.train={copy}/train",
+        ),
+        words,
+    )
+
+
+def test_a_sentence_beyond_the_limit_is_refused_or_cut(translation_recipe, folder, command, tmp_path):
+    copy, out = tmp_path / "pairs", tmp_path / "out"
+    shutil.copytree(folder, copy)
+    for language, word in (("en", "dog"), ("de", "Hund")):
+        file = copy / f"train.{language}"
+        file.write_text(file.read_text(encoding="utf-8") + f"{word} " * 50 + "\n", encoding="utf-8")
+    overrides = (f"translation.train={copy}/train", "training.steps=1")
+    options = ["--quiet", *(word for override in overrides for word in ("--set", override))]
+    strict = ["--set", "translation.on_long=refuse"]
+    refused(
+        command("train", translation_recipe, "--output", out, *options, *strict),
+        "en: 1 of 41 sentences are longer than 40 tokens with their end (the longest, sentence 41, has ",
+    )
+    result = command("train", translation_recipe, "--output", out, *options)
+    assert result.exit_code == 0 and "they are truncated" in result.output
