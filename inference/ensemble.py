@@ -23,7 +23,7 @@ from probattn.inference.stacking import (
     repeated,
     rows_of,
 )
-from probattn.sites.checks import check_integer, check_number
+from probattn.checks import check_integer, check_number
 
 Initial = Literal["perturb"] | Callable[[int], nn.Module]
 

@@ -14,7 +14,7 @@ from probattn.inference.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor
-from probattn.sites.checks import check_choice, check_integer
+from probattn.checks import check_choice, check_integer
 from probattn.sites.particle_options import ParticleOptions
 
 Sets = Literal["model", "module", "parameter"]

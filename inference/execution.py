@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from probattn.inference.evaluation_mode import evaluating
 from probattn.inference.random_states import preserved_random_state
-from probattn.sites.checks import check_choice, check_integer
+from probattn.checks import check_choice, check_integer
 from probattn.sites.site import LatentSite
 
 if TYPE_CHECKING:

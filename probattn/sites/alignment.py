@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Generator
 
 from probattn.divergences.networks import DiscriminatorKind
-from probattn.sites.checks import check_choice, check_flag, check_integer, check_number, check_selection
+from probattn.checks import check_choice, check_integer, check_number, check_share
+from probattn.sites.checks import check_flag, check_selection
 
 if TYPE_CHECKING:
     from probattn.sites.alignment_factor import AlignmentFactor
@@ -88,15 +89,9 @@ class AlignmentAttention:
         check_choice(OWNER, "reduction", self.reduction, AlignmentReduction)
         check_choice(OWNER, "discriminator", self.discriminator, DiscriminatorKind)
         check_number(OWNER, "weight", self.weight, positive=False)
-        check_number(OWNER, "forward_weight", self.forward_weight, positive=False)
-        for name in ("epsilon", "scaling"):
-            check_number(OWNER, name, getattr(self, name), positive=True)
-        if self.forward_weight > 1:
-            raise ValueError(
-                f"{OWNER}.forward_weight: expected a number in [0, 1], got {self.forward_weight}"
-            )
-        if self.scaling >= 1:
-            raise ValueError(f"{OWNER}.scaling: expected a number in (0, 1), got {self.scaling}")
+        check_share(OWNER, "forward_weight", self.forward_weight)
+        check_number(OWNER, "epsilon", self.epsilon, positive=True)
+        check_share(OWNER, "scaling", self.scaling, zero=False, one=False)
         if isinstance(self.bandwidth, str):
             check_choice(OWNER, "bandwidth", self.bandwidth, Literal["median"])
         else:

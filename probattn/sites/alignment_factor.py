@@ -73,6 +73,7 @@ class AlignmentFactor(nn.Module):
         super().__init__()
         self.method = method
         self.num_heads = num_heads
+        self.head_dim = head_dim
         self.weight = method.factor_weight(num_heads, num_sites)
         source = torch.Generator().manual_seed(method.seed) if generator is None else generator
         self.discriminator: Discriminator | None = None
@@ -121,12 +122,13 @@ class AlignmentFactor(nn.Module):
 
         Raises:
             RuntimeError: training without a driver.
-            ValueError: a wrong number of heads.
+            ValueError: a wrong number of heads, or a wrong head size.
         """
-        if am_i_wrapped() and query.shape[1] != self.num_heads:
-            raise ValueError(
-                f"site {name + SUFFIX!r}: expected {self.num_heads} query heads, got {query.shape[1]}"
-            )
+        if am_i_wrapped():
+            where = f"site {name + SUFFIX!r}"
+            if query.shape[1] != self.num_heads:
+                raise ValueError(f"{where}: expected {self.num_heads} query heads, got {query.shape[1]}")
+            self._check_sizes(where, query, key)
         announce(
             name + SUFFIX,
             lambda: self._log_factor(query, key, query_mask, key_mask),
@@ -141,13 +143,22 @@ class AlignmentFactor(nn.Module):
         """The unweighted divergence of each head, ``[B, H]``; arguments as for the call.
 
         Minimising it trains the site's networks too, each in its direction.
+
+        Raises:
+            ValueError: a wrong head size.
         """
+        self._check_sizes("AlignmentFactor.divergence", query, key)
         key = repeat_heads(key, query.shape[1])
         query, query_mask, key, key_mask = self._subsets(query, query_mask, key, key_mask)
         if self.method.method == "mmd":
             bandwidth = self._bandwidth(query, key, query_mask, key_mask)
             return mmd(query, key, bandwidth=bandwidth, query_mask=query_mask, key_mask=key_mask)
         return self._measure()(query, key, query_mask=query_mask, key_mask=key_mask)
+
+    def _check_sizes(self, where: str, query: Tensor, key: Tensor) -> None:
+        for name, tokens in (("queries", query), ("keys", key)):
+            if tokens.shape[-1] != self.head_dim:
+                raise ValueError(f"{where}: expected {name} of size {self.head_dim}, got {tokens.shape[-1]}")
 
     def _measure(self) -> Callable[..., Tensor]:
         method = self.method

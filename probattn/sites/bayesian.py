@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from probattn.sites.checks import check_choice, check_integer, check_number
+from probattn.checks import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     from probattn.sites.site import AttentionSite

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from probattn.sites.checks import check_choice, check_number, check_parts, check_selection
+from probattn.checks import check_choice, check_number
+from probattn.sites.checks import check_parts, check_selection
 from probattn.sites.repulsive import Projection, Words
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from probattn.particles import (
     ParticleKernel,
     SlicedRBF,
 )
-from probattn.sites.checks import check_choice, check_integer, check_number
+from probattn.checks import check_choice, check_integer, check_number
 
 Sampler = Literal["svgd", "spos", "sgld"]
 KernelName = Literal[

@@ -215,6 +215,17 @@ def test_the_median_bandwidth_is_that_of_the_first_training_step():
     )
 
 
+@pytest.mark.parametrize("method", ["gan", "ct", "ot", "mmd"])
+def test_a_wrong_size_of_heads_is_named(method):
+    factor = AlignmentAttention(method).build(2, 4)
+    query, key = tokens()
+    wide = torch.cat([query, query], dim=-1)
+    with pytest.raises(ValueError, match=r"site 'attend.alignment': expected queries of size 4, got 8"):
+        log_factor(factor, wide, key)
+    with pytest.raises(ValueError, match=r"AlignmentFactor.divergence: expected keys of size 4, got 3"):
+        factor.divergence(query, key[..., :3])
+
+
 def test_coincident_points_have_no_median_and_a_divergence_of_0():
     factor = AlignmentAttention("mmd").build(2, 4)
     query = torch.zeros(3, 2, 5, 4, requires_grad=True)
