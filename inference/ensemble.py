@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from probattn.checks import check_integer, check_number
 from probattn.inference.ensemble_storage import read_ensemble, write_ensemble
 from probattn.inference.execution import Execution, ExecutionName
 from probattn.inference.stacking import (
@@ -23,7 +24,6 @@ from probattn.inference.stacking import (
     repeated,
     rows_of,
 )
-from probattn.checks import check_integer, check_number
 
 Initial = Literal["perturb"] | Callable[[int], nn.Module]
 

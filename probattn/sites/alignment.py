@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Generator
 
-from probattn.divergences.networks import DiscriminatorKind
 from probattn.checks import check_choice, check_integer, check_number, check_share
+from probattn.divergences.networks import DiscriminatorKind
 from probattn.sites.checks import check_flag, check_selection
 
 if TYPE_CHECKING:

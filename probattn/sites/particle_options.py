@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from probattn.checks import check_choice, check_integer, check_number
 from probattn.particles import (
     CosineKernel,
     IdentityKernel,
@@ -17,7 +18,6 @@ from probattn.particles import (
     ParticleKernel,
     SlicedRBF,
 )
-from probattn.checks import check_choice, check_integer, check_number
 
 Sampler = Literal["svgd", "spos", "sgld"]
 KernelName = Literal[
