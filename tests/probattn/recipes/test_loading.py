@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
+from probattn.models import SelfAttentiveConfig
 from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
 LINGUISTIC = tuple(f"{task}_{method}" for task in ("cola", "mrpc") for method in ("ct", "gan", "ot", "soft"))
-HEADS = ("sentiment_repulsive",)
+HEADS = ("sentiment_repulsive", "sst2_self_attentive", "trec_self_attentive")
 GRAPHS = (
     "cora_babn",
     "cora_bam",
@@ -75,6 +76,18 @@ def test_what_they_are_named_after() -> None:
     assert (babn.data, babn.network) == (deterministic.data, deterministic.network)
     assert babn.training == deterministic.training
     assert not deterministic.report.baseline
+
+
+@pytest.mark.parametrize("data", ["sst2", "trec"])
+def test_the_self_attentive_classifier_has_the_sizes_of_its_paper(data: str) -> None:
+    recipe = load_recipe(f"{data}_self_attentive")
+    assert recipe.network.is_new and recipe.data.train.source == data
+    assert recipe.network.vocabulary is not None and recipe.network.vocabulary.split == "spaces"
+    config = SelfAttentiveConfig(**recipe.network.config)
+    sizes = (config.hidden_size, config.attention_size, config.num_attention_heads, config.classifier_size)
+    assert sizes == (300, 350, 30, 2000)
+    (method,) = recipe.methods()
+    assert isinstance(method, RepulsiveAttention) and method.projections == ("query",)
 
 
 @pytest.mark.parametrize("name", LINGUISTIC)

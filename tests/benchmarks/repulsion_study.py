@@ -1,0 +1,206 @@
+"""What repulsion does to the heads of the self-attentive sentence classifier, and to its accuracy, over seeds.
+
+    PROBATTN_DATA=/data python tests/benchmarks/repulsion_study.py runs/repulsion --seeds 5
+
+Trained for every seed and data set: the classifier as it is, and with each method. Networks are smaller than the
+recipes' (`REDUCED`); `--full` takes the recipes as they are. A run that is finished is not run again and one that was
+interrupted is resumed, so the study can be stopped at any time. It writes docs/data/repulsion.json.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import torch
+import typer
+from scipy import stats
+
+from probattn.cli.evaluating import package_versions
+from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
+from probattn.cli.training import RECIPE, prepare, train_run
+from probattn.data import TextDataset
+from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
+from probattn.models import capture
+from probattn.recipes import load_recipe
+from probattn.sites.repulsive import HeadProjection
+
+PLAIN = "plain"
+DATA = MappingProxyType({"trec": "trec_self_attentive", "sst2": "sst2_self_attentive"})
+"""Recipes by the name of their data."""
+
+METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        PLAIN: ("repulsion=null",),
+        "svgd": ("repulsion.sampler=svgd",),
+        "spos": ("repulsion.sampler=spos",),
+        "sgld": ("repulsion.sampler=sgld",),
+        "svgd_normal": ("repulsion.sampler=svgd", "repulsion.prior=1.0"),
+        "frobenius": ("repulsion=null", "disagreement={method: frobenius, weight: 1.0}"),
+    }
+)
+"""Keys of the recipe that each method changes; the first is what all are compared with."""
+
+REDUCED = (
+    "network.config={hidden_size: 64, attention_size: 64, num_attention_heads: 30, classifier_size: 200}",
+)
+MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "repulsion.json"
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network to train and measure.
+
+    Attributes:
+        data: of the recipe.
+        method: one of :data:`METHODS`.
+        seed: of the run.
+    """
+
+    data: str
+    method: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in the study's folder."""
+        return f"{self.data}/{self.method}/seed-{self.seed}"
+
+    @property
+    def overrides(self) -> list[str]:
+        """Keys of the recipe that it changes."""
+        return [*METHODS[self.method], f"training.seed={self.seed}", "report.baseline=false"]
+
+
+def jobs(seeds: int, data: Sequence[str], methods: Sequence[str]) -> list[Job]:
+    """What is to be done, seed by seed, so that every method has as many as the others when the study is stopped."""
+    return [Job(name, method, seed) for seed, name, method in product(range(seeds), data, methods)]
+
+
+def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
+    """Trains and measures one network, or reads what is there."""
+    place = folder / job.folder
+    file = place / "measured.json"
+    if file.exists():
+        found: Run = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    recipe = load_recipe(recipe_name, [*job.overrides, *overrides])
+    prepared = prepare(recipe)
+    result = train_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+    found = asdict(job) | {"steps": result.step, "seconds": round(result.seconds, 1)}
+    found |= measure(load_model(place), prepared.task.test, EvaluationOptions.of(recipe))
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, float]:
+    """Accuracy, and how different the heads are: means over the texts; the mean length of a column of V."""
+    rows = data.rows(data.shortest_first())
+    right, overlap = 0.0, 0.0
+    outputs = []
+    for batch in trained.batches(rows, options):
+        inputs = {name: values.to(trained.device) for name, values in batch.items() if name != "labels"}
+        (call,) = capture(trained.net, inputs).values()
+        assert call.weights is not None
+        with torch.no_grad():
+            guesses = trained.model(inputs).argmax(dim=-1).cpu()
+        right += float((guesses == batch["labels"]).sum())
+        overlap += len(guesses) * float(attention_overlap(call.weights))
+        outputs.append(call.output)  # [B, r, 1, 2u]
+    output = torch.cat(outputs)
+    distance, relative = head_distance(output)
+    similarity = head_similarity(output)
+    heads = len(similarity)
+    query = HeadProjection("sentence.attention", "query", "sentence.attention", "query", heads)
+    return {
+        "accuracy": right / len(rows),
+        "distance": float(distance),
+        "relative_distance": float(relative),
+        "overlap": overlap / len(rows),
+        "cosine": float(similarity.sum() - similarity.trace()) / (heads * (heads - 1)),
+        "norm": float(torch.linalg.vector_norm(query.slices(trained.net).particles(), dim=-1).mean()),
+    }
+
+
+def interval(values: Iterable[float]) -> dict[str, float | int | None]:
+    """Mean and 95% interval of Student's t; no interval of a single value.
+
+    Example:
+        >>> interval([0.5])["low"] is None
+        True
+    """
+    found = list(values)
+    mean = statistics.fmean(found)
+    if len(found) < 2:
+        return {"mean": mean, "low": None, "high": None, "seeds": len(found)}
+    half = float(stats.t.ppf(0.975, len(found) - 1)) * statistics.stdev(found) / len(found) ** 0.5
+    return {"mean": mean, "low": mean - half, "high": mean + half, "seeds": len(found)}
+
+
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+    """Means over seeds by data set and method, and differences and ratios to the plain network of the same seed."""
+    plain = {(run["data"], run["seed"]): run for run in runs if run["method"] == PLAIN}
+    summary: dict[str, Any] = {}
+    for data, method in dict.fromkeys((run["data"], run["method"]) for run in runs):
+        own = [run for run in runs if (run["data"], run["method"]) == (data, method)]
+        row: dict[str, Any] = {name: interval(run[name] for run in own) for name in MEASURES}
+        pairs = [(run, plain[data, run["seed"]]) for run in own if (data, run["seed"]) in plain]
+        if pairs and method != PLAIN:
+            row["difference"] = {
+                name: interval(run[name] - base[name] for run, base in pairs) for name in MEASURES
+            }
+            row["relative_distance_ratio"] = interval(
+                run["relative_distance"] / base["relative_distance"] for run, base in pairs
+            )
+        summary.setdefault(data, {})[method] = row
+    return summary
+
+
+def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None:
+    """Writes settings, runs and their summary."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
+    data: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = ",".join(DATA),
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
+    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+    full: Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")] = False,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
+) -> None:
+    """Runs what is missing, seed by seed, and writes the results after each run."""
+    chosen = {"data": data.split(","), "methods": methods.split(",")}
+    for option, known in (("data", DATA), ("methods", METHODS)):
+        unknown = [name for name in chosen[option] if name not in known]
+        if unknown:
+            raise typer.BadParameter(f"{option}: expected some of {', '.join(known)}, got {unknown[0]!r}")
+    overrides = [*(() if full else REDUCED), *(set_ or [])]
+    setting = {
+        "recipes": {name: DATA[name] for name in chosen["data"]},
+        "methods": {name: list(METHODS[name]) for name in chosen["methods"]},
+        "overrides": overrides,
+        "versions": package_versions(),
+    }
+    runs: list[Run] = []
+    for job in jobs(seeds, chosen["data"], chosen["methods"]):
+        runs.append(run_one(job, DATA[job.data], overrides, folder))
+        write(runs, setting, output)
+        said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES)
+        typer.echo(f"{job.folder}: {said}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,131 @@
+"""The study of repulsion over seeds, on a tiny network and reviews in the place of its data."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from scipy import stats
+
+ROOT = Path(__file__).parents[3]
+STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "repulsion_study.py"))
+TINY = "network.config={hidden_size: 4, attention_size: 4, num_attention_heads: 3, classifier_size: 4}"
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def study(reviews, tmp_path_factory):
+    """Two methods over two seeds, run twice."""
+    folder = tmp_path_factory.mktemp("study")
+    output = folder / "data" / "repulsion.json"
+    keys = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
+    keys += ["network.embeddings=null", "training.learning_rate=0.5"]
+
+    def run():
+        STUDY["main"](folder, seeds=2, data="trec", methods="plain,svgd", output=output, set_=keys)
+        return json.loads(output.read_text(encoding="utf-8"))
+
+    first = run()
+    stamps = {file: file.stat().st_mtime_ns for file in folder.rglob("measured.json")}
+    assert len(stamps) == 4
+    second = run()
+    assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
+    assert first == second
+    return first
+
+
+def test_every_method_has_every_seed_and_a_folder_of_its_own():
+    found = STUDY["jobs"](5, tuple(STUDY["DATA"]), tuple(STUDY["METHODS"]))
+    assert len({job.folder for job in found}) == len(found) == 5 * 2 * len(STUDY["METHODS"])
+    assert {job.seed for job in found[: 2 * len(STUDY["METHODS"])]} == {0}
+    assert {"plain", "svgd", "spos", "sgld", "svgd_normal", "frobenius"} == set(STUDY["METHODS"])
+
+
+def test_every_override_is_a_key_of_the_recipes():
+    for name, recipe in STUDY["DATA"].items():
+        for job in STUDY["jobs"](1, (name,), tuple(STUDY["METHODS"])):
+            loaded = STUDY["load_recipe"](recipe, [*job.overrides, *STUDY["REDUCED"]])
+            names = [type(method).__name__ for method in loaded.methods()]
+            expected = {"plain": [], "frobenius": ["DisagreementAttention"]}.get(
+                job.method, ["RepulsiveAttention"]
+            )
+            assert names == expected, job
+
+
+def test_runs_are_paired_by_seed(study):
+    runs = {(run["method"], run["seed"]): run for run in study["runs"]}
+    row = study["summary"]["trec"]["svgd"]
+    for measure in STUDY["MEASURES"]:
+        gaps = [runs["svgd", seed][measure] - runs["plain", seed][measure] for seed in (0, 1)]
+        found = row["difference"][measure]
+        assert math.isclose(found["mean"], sum(gaps) / 2, abs_tol=1e-9)
+        half = stats.t.ppf(0.975, 1) * abs(gaps[0] - gaps[1]) / 2
+        assert math.isclose(found["high"] - found["mean"], half, rel_tol=1e-6, abs_tol=1e-9)
+    ratios = [
+        runs["svgd", seed]["relative_distance"] / runs["plain", seed]["relative_distance"] for seed in (0, 1)
+    ]
+    assert math.isclose(row["relative_distance_ratio"]["mean"], sum(ratios) / 2, rel_tol=1e-9)
+    assert runs["svgd", 0]["norm"] != runs["plain", 0]["norm"]
+
+
+def test_measures_are_those_of_the_network():
+    """Against loops over texts and pairs of heads, on a network whose heads are known."""
+    from probattn.data import TextDataset, word_tokenizer
+    from probattn.models import Classifier, SelfAttentiveConfig, SelfAttentiveForSequenceClassification
+
+    texts = ("a b c", "b a", "c c a b a")
+    tokenizer = word_tokenizer(texts)
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 3, "hidden_size": 2, "attention_size": 4, "classifier_size": 3}
+    net = SelfAttentiveForSequenceClassification(
+        SelfAttentiveConfig(vocab_size=len(tokenizer), num_attention_heads=3, **sizes)
+    ).eval()
+    trained_model = STUDY["TrainedModel"](Classifier(net).eval(), tokenizer, Path())
+    data = TextDataset(texts, (0, 1, 1), ("no", "yes"), "three texts")
+    found = STUDY["measure"](trained_model, data, STUDY["EvaluationOptions"](batch_size=2))
+    lengths, gaps, cosines, overlaps, right = [], [], [], [], []
+    with torch.no_grad():
+        for text, label in zip(texts, data.labels, strict=True):
+            words = torch.tensor([tokenizer(text)["input_ids"]])
+            read = net.sentence(words, output_attentions=True)
+            matrix, weights = read.pooler_output.view(3, 4), read.attentions[0][0, :, 0]
+            right.append(net(words).logits.argmax().item() == label)
+            lengths += [row.norm() for row in matrix]
+            for i, j in ((0, 1), (0, 2), (1, 2)):
+                gaps.append((matrix[i] - matrix[j]).norm())
+                cosines.append(matrix[i] @ matrix[j] / matrix[i].norm() / matrix[j].norm())
+                overlaps.append(torch.minimum(weights[i], weights[j]).sum())
+    mean = types.SimpleNamespace(
+        **{
+            name: float(sum(values) / len(values))
+            for name, values in {
+                "gap": gaps,
+                "length": lengths,
+                "cosine": cosines,
+                "overlap": overlaps,
+                "right": right,
+            }.items()
+        }
+    )
+    norms = [column.norm().item() for column in net.sentence.attention.query.weight]
+    expected = {
+        "accuracy": mean.right,
+        "distance": mean.gap,
+        "relative_distance": mean.gap / mean.length,
+        "overlap": mean.overlap,
+        "cosine": mean.cosine,
+        "norm": sum(norms) / 3,
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_unknown_method_is_refused(tmp_path):
+    with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, svgd, .*, got 'magic'"):
+        STUDY["main"](tmp_path, methods="magic")
