@@ -17,8 +17,9 @@ from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
+from probattn.inference.report.heads_view import heads_view
 from probattn.inference.report.markup import plain
-from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
 from probattn.inference.report.results import DataSet, Results, RunDescription
 from probattn.inference.report.tables import sites, tables
 from probattn.inference.report.wording import findings, headline, opening, posterior_words
@@ -28,6 +29,8 @@ RAMPS = {
     "mean-dark": ("191d22", "173a5c", "2a6ba8", "6fb1ea", "e3f1ff"),
     "ratio-light": ("fcf8f3", "f6d9b8", "e7a05a", "bf5f17", "6b2d06"),
     "ratio-dark": ("1d1a17", "4a2a12", "96501b", "e08f48", "ffe9d2"),
+    "cosine-light": ("b3611a", "f0cba4", "f7f7f4", "9cc3e6", "1f5fa6"),
+    "cosine-dark": ("e59a52", "6b4220", "191d22", "234d78", "6fb0ee"),
 }
 """Colours from nothing to the largest value; the style sheet's gradients name the same ones."""
 
@@ -39,6 +42,7 @@ SECTIONS = (
     ("selective", "Trust"),
     ("attention", "Attention"),
     ("alignment", "Queries and keys"),
+    ("heads", "Heads"),
     ("edges", "Edges"),
     ("examples", "Inputs"),
     ("posterior", "Posterior"),
@@ -122,6 +126,8 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
             results.attention, _site_names(results), _script_json, results.contender
         ),
         "alignment": alignment_view(results),
+        "heads": heads_view(results),
+        "minus": MINUS,
         "edges": edge_rows(results.edges),
         "edge_measures": EDGE_MEASURES,
         "uncertain": cards(results, results.uncertain),
@@ -141,7 +147,8 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
 def _site_names(results: Results) -> list[str]:
     """All attention calls that anything is known of, so that one call's label is the same everywhere."""
     aligned = () if results.alignment is None else results.alignment.sites
-    return [*(site.site for site in results.health), *(site.site for site in aligned)]
+    compared = () if results.heads is None else results.heads.sites
+    return [site.site for sites in (results.health, aligned, compared) for site in sites]
 
 
 def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
@@ -153,6 +160,7 @@ def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
         "selective": context["risk"] or context["pavpu"],
         "attention": context["attention"],
         "alignment": context["alignment"],
+        "heads": context["heads"],
         "edges": context["edges"],
         "examples": context["uncertain"] or context["mistakes"],
         "posterior": context["sites"],

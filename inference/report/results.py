@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from probattn.inference.report.alignment_records import Alignment
 from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.examples import AttentionExample, Example
+from probattn.inference.report.heads_records import Heads
 from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
 from probattn.inference.report.record import SINGLE, Count, Measure, ModelKey, Record, Role
 
@@ -89,6 +90,7 @@ class Results(Record):
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
         alignment: how far queries and keys lie apart; None where that was not measured.
+        heads: how heads differ, and what each is good for; None where that was not measured.
         edges: attention over the edges of a graph, by model and layer.
     """
 
@@ -105,6 +107,8 @@ class Results(Record):
     mistakes: tuple[Example, ...] = ()
     alignment: Alignment | None = None
     edges: tuple[EdgeAttention, ...] = ()
+
+    heads: Heads | None = None
 
     @model_validator(mode="after")
     def _known_data(self) -> Results:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -53,6 +55,28 @@ def find_projection(
         f"{', '.join(linear) or 'none'}; leave {part!r} out of {owner}(projections=...) or choose "
         "other layers"
     )
+
+
+def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, dict[str, float]]:
+    """The mean length of a head's weights, by attention call and projection.
+
+    Args:
+        net: the network.
+        calls: some of its attention calls.
+
+    Returns:
+        Lengths of the projections that a call keeps apart; others are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for call in calls:
+        lengths = found[call.name] = {}
+        for part in SEPARATE:
+            try:
+                slices = find_projection(net, call, part).slices(net)
+            except ValueError:
+                continue  # it has none of its own, which is no mistake of anybody here
+            lengths[part] = slices.particles().float().norm(dim=-1).mean().item()
+    return found
 
 
 def _is_linear(module: object) -> bool:

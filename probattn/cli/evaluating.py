@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from probattn.cli.aligning import measure_alignment
+from probattn.cli.heads import measure_heads
 from probattn.cli.showing import attention_of, predict_texts
 from probattn.cli.trained import EvaluationOptions, TrainedModel
 from probattn.data import TextDataset
@@ -52,6 +53,7 @@ def evaluate_run(
     data: Mapping[str, TextDataset],
     description: RunDescription,
     options: EvaluationOptions,
+    start: TrainedModel | None = None,
 ) -> Results:
     """Predicts every data set with every model and measures what came out.
 
@@ -61,6 +63,7 @@ def evaluate_run(
         data: data sets by the name of their role in a recipe; "test" must be there.
         description: what was run.
         options: numbers of draws and of examples.
+        start: the network before training, to compare heads with.
 
     Returns:
         The records.
@@ -85,6 +88,8 @@ def evaluate_run(
         details["health"] = _health(trained, described["test"], options)
     if trained.is_aligned:
         details["alignment"] = measure_alignment(trained, baseline, described["test"], options)
+    if trained.compares_heads:
+        details["heads"] = measure_heads(trained, baseline, start, described["test"], options)
     return Results(
         run=description,
         classes=trained.class_names,

@@ -68,6 +68,16 @@ class ReportRecipe(Section):
         default="pca",
         description="How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn.",
     )
+    head_texts: int = Field(
+        default=64,
+        ge=0,
+        description="Test texts over which heads are compared, where the recipe has `repulsion` or `disagreement`.",
+    )
+    masked_texts: int = Field(
+        default=128,
+        ge=0,
+        description="Test texts over which accuracy without each head is measured, one pass a head; 0 for none.",
+    )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
     )

@@ -1,0 +1,258 @@
+"""The section on heads, ready for the template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from probattn.inference.report.charts.heatmap import heatmap
+from probattn.inference.report.charts.lines import Line, line_chart, ticks
+from probattn.inference.report.charts.svg import Axis, printable
+from probattn.inference.report.figures import Figure
+from probattn.inference.report.heads_records import HeadRows, Heads, HeadsKey, Quantity, SiteHeads
+from probattn.inference.report.markup import exact
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
+from probattn.inference.report.results import Results
+from probattn.inference.report.tables import site_labels
+
+QUANTITIES: tuple[tuple[Quantity, str, str], ...] = (
+    ("distance", "Distance", "Dist: between the outputs of two heads; longer outputs lie farther apart"),
+    ("relative", "Distance, relative", "Over the length of an output; \N{SQUARE ROOT}2 for orthogonal heads"),
+    ("cosine", "Cosine", "Between the outputs of two heads; 0 for orthogonal heads"),
+    ("overlap", "Overlap of attention", "Share of attention that two heads spend on the same tokens"),
+)
+PARTS = ("query", "key", "value")
+LEAST_FALL = 0.02
+"""An axis of falls spans at least this on both sides."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A network of the tables."""
+
+    title: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A quantity with a value a network."""
+
+    title: str
+    meaning: str
+    values: tuple[Markup, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An attention call: relative distance and overlap by network."""
+
+    name: str
+    label: str
+    values: tuple[tuple[Markup, Markup], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Drawings that stand side by side, with the network of each."""
+
+    heading: str
+    drawings: tuple[tuple[str, Markup], ...]
+
+
+@dataclass(frozen=True)
+class HeadsView:
+    """The section.
+
+    Attributes:
+        words: what was found.
+        columns: the networks.
+        rows: the first table.
+        layers: the second.
+        falls: accuracy without each head, a drawing or none.
+        fallen: what it shows, in words.
+        similarity: cosines between heads by call.
+        rows_of_heads: where heads look, by text.
+        site: whose rows these are.
+        texts: over how many texts heads were compared.
+        masked_texts: over how many accuracy was measured.
+        start: whether the network before training is among the columns.
+    """
+
+    words: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    layers: tuple[Layer, ...]
+    falls: tuple[Figure, ...]
+    fallen: str
+    similarity: tuple[Panel, ...]
+    rows_of_heads: tuple[Panel, ...]
+    site: str
+    texts: int
+    masked_texts: int
+    start: bool
+
+
+def heads_view(results: Results) -> HeadsView | None:
+    """The section's parts; None where nothing was measured."""
+    found = results.heads
+    if found is None:
+        return None
+    names = site_labels([site.site for site in found.sites])
+    shown = found.rows[0].site if found.rows else found.sites[-1].site
+    return HeadsView(
+        words=_words(found),
+        columns=tuple(Column(_title(model), _style(model)) for model in found.models),
+        rows=_rows(found),
+        layers=tuple(_layer(found, name, label) for name, label in names.items()),
+        falls=_falls(found),
+        fallen=_fallen(found),
+        similarity=tuple(
+            _similarity(found, name, label)
+            for name, label in names.items()
+            if name in (shown, next(iter(names)))
+        ),
+        rows_of_heads=_heads_of_texts(found),
+        site=names.get(shown, shown),
+        texts=found.texts,
+        masked_texts=found.masked_texts,
+        start="start" in found.models,
+    )
+
+
+def _label(model: HeadsKey) -> str:
+    return "before training" if model == "start" else MODEL_LABELS[model]
+
+
+def _style(model: HeadsKey) -> str:
+    return "exp" if model == "start" else MODEL_STYLES[model]
+
+
+def _title(model: HeadsKey) -> str:
+    words = _label(model)
+    return words[0].upper() + words[1:]
+
+
+def _words(found: Heads) -> str:
+    own, beside = found.models[-1], [model for model in found.models if model == "deterministic"]
+    relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
+    assert relative is not None
+    said = f"Relative to their length, the outputs of two heads of the {_label(own)} network lie {relative:.2f} apart"
+    if overlap is not None:
+        said += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
+    if not beside or own == "deterministic":
+        return f"{said}."
+    before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
+    said += f". In the deterministic network it is {before:.2f}"
+    return f"{said} and {shared:.0%}." if overlap is not None and shared is not None else f"{said}."
+
+
+def _rows(found: Heads) -> tuple[Row, ...]:
+    rows = [
+        (title, meaning, [found.mean(model, name) for model in found.models])
+        for name, title, meaning in QUANTITIES
+    ]
+    rows += [
+        (
+            f"Length of a head, {part}",
+            "Of its slice of the weight; repulsion makes it longer" if part == PARTS[0] else "Likewise",
+            [found.mean_length(model, part) for model in found.models],
+        )
+        for part in PARTS
+    ]
+    return tuple(
+        Row(title, meaning, tuple(_number(value) for value in values))
+        for title, meaning, values in rows
+        if any(value is not None for value in values)
+    )
+
+
+def _number(value: float | None) -> Markup:
+    return exact(value, "" if value is None else f"{value:.3g}".replace("-", MINUS))
+
+
+def _site(found: Heads, model: HeadsKey, name: str) -> SiteHeads | None:
+    return next((site for site in found.sites if (site.model, site.site) == (model, name)), None)
+
+
+def _layer(found: Heads, name: str, label: str) -> Layer:
+    values = []
+    for model in found.models:
+        own = _site(found, model, name)
+        relative, overlap = (None, None) if own is None else (own.relative, own.overlap)
+        values.append((_number(relative), _number(overlap)))
+    return Layer(name, label, tuple(values))
+
+
+def _falls(found: Heads) -> tuple[Figure, ...]:
+    if not found.drops:
+        return ()
+    lines = []
+    for model in found.whole:
+        ordered = sorted(found.falls(model), reverse=True)
+        points = tuple((float(rank), value) for rank, value in enumerate(ordered, 1))
+        lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
+    count = max(len(line.points) for line in lines)
+    values = [value for line in lines for _, value in line.points]
+    low, high = min(-LEAST_FALL, *values), max(LEAST_FALL, *values)
+    x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
+    y = Axis(low, high, "accuracy lost (points)", _points(low, high))
+    chart = Markup(line_chart(lines, x, y, "Accuracy lost without each head"))
+    return (Figure("Accuracy lost without a head", chart, note="one at a time, sorted"),)
+
+
+def _points(low: float, high: float) -> tuple[tuple[float, str], ...]:
+    return tuple((value / 100, label.replace("-", MINUS)) for value, label in ticks(100 * low, 100 * high, 5))
+
+
+def _fallen(found: Heads) -> str:
+    """How many heads cost nothing when they are gone, and how many are better gone."""
+    said = []
+    for model in found.whole:
+        falls = found.falls(model)
+        if not falls:
+            continue
+        idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
+        said.append(
+            f"Of the {len(falls)} heads of the {MODEL_LABELS[model]} network, {idle} can be taken out without any "
+            f"change of accuracy, {harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
+        )
+    return " ".join(said)
+
+
+def _similarity(found: Heads, name: str, label: str) -> Panel:
+    drawings = []
+    for model in found.models:
+        own = _site(found, model, name)
+        if own is None:
+            continue
+        heads = [str(head) for head in range(len(own.similarity))]
+        # from -1 to 1 onto the ramp's 0 to 1
+        values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
+        title = f"Cosine between heads, {label}, {_label(model)}"
+        drawings.append((_title(model), Markup(heatmap(heads, heads, values, 1.0, "cosine", title))))
+    return Panel(label, tuple(drawings))
+
+
+def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
+    groups: dict[str, list[HeadRows]] = {}
+    for item in found.rows:
+        groups.setdefault(item.text, []).append(item)
+    return tuple(
+        Panel(
+            _short(printable(text)), tuple((_title(item.model), _rows_map(item, members)) for item in members)
+        )
+        for text, members in groups.items()
+    )
+
+
+def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
+    top = max((value for member in members for row in member.weights for value in row), default=1.0)
+    heads = [f"head {head}" for head in range(len(item.weights))]
+    title = f"Where each head looks, {_label(item.model)}: {item.text}"
+    return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 110 else text[:109] + "\N{HORIZONTAL ELLIPSIS}"
