@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from probattn.checks import check_choice, check_integer
 from probattn.inference.evaluation_mode import evaluating
 from probattn.inference.random_states import preserved_random_state
-from probattn.checks import check_choice, check_integer
 from probattn.sites.site import LatentSite
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
     if any(isinstance(module, LatentSite) for module in ensemble.modules()):
         return "loop: attention is latent, and its draws are made particle by particle"
     stacks = {name: stack.detach().clone() for name, stack in ensemble.stacks().items()}
-    training = ensemble.training
+    training, graded = ensemble.training, torch.is_grad_enabled()
     device = next(iter(stacks.values())).device
     with preserved_random_state(device):
         with evaluating(ensemble):
@@ -97,9 +97,8 @@ def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
         try:
             with evaluating(ensemble):
                 together = _values(stacks, one, vectorized=True)
-            if training:
-                with torch.no_grad():
-                    _values(stacks, one, vectorized=True)
+            if training or graded:
+                _try_training(ensemble, stacks, one)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             return f"loop: torch.func.vmap cannot run it ({textwrap.shorten(str(error), 160)})"
     low = apart.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(device.type)
@@ -108,6 +107,14 @@ def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
         difference = float((together - apart).abs().max())
         return f"loop: vectorised values differ by up to {difference:.3g}"
     return "vectorized"
+
+
+def _try_training(ensemble: ParticleEnsemble, stacks: Mapping[str, Tensor], one: OneParticle) -> None:
+    """A vectorised pass in the mode that the ensemble is in, and back where gradients are on."""
+    leaves = {name: stacks[name].requires_grad_() for name in ensemble.parameter_names}
+    total = _values({**stacks, **leaves}, one, vectorized=True).sum()
+    if total.requires_grad:
+        torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor
 from probattn.particles import (
     CollapseWarning,
     Interaction,
+    ParticleDiagnostics,
     ParticleKernel,
     PyroKernel,
     diagnose,
@@ -65,11 +66,12 @@ class _Member:
 class ParticleUpdate:
     r"""Turns gradients of particles into :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
 
-    Gradients are those of a mean u over N data. Directions are those of the potential
+    Gradients are those of a mean u over N data. With a scale s the potential is
 
     .. math:: U(\theta) = s\, u(\theta) + \frac{s}{N} \frac{|\theta|^2}{2 \sigma^2},
 
-    and the step in its scale is :math:`\epsilon / s`, so that without repulsion the scale s changes nothing.
+    and repulsion and inverse temperature are those of U. Steps are in the scale of u, :math:`\epsilon \phi / s` with
+    :math:`\phi` of U: a repulsion of 1 is one of 1 / s there, and without repulsion s changes nothing.
 
     Args:
         sets: options and particles by name of the set; they stay the same for good.
@@ -93,7 +95,7 @@ class ParticleUpdate:
             raise ValueError(f"{type(self).__name__}.num_data: expected an integer >= 1, got {num_data}")
         self._members = {name: _Member(*member) for name, member in sets.items()}
         self._scale = scale
-        self._data = num_data / scale
+        self._num_data = num_data
         self._given = kernel
         self.diagnostics: dict[str, dict[str, float]] = {}
         """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
@@ -129,31 +131,42 @@ class ParticleUpdate:
         for number, (name, member) in enumerate(self._members.items()):
             particles, grads = member.particles.particles(), member.particles.gradients()
             kernel = _Once(self._kernel(member, (member.options.seed, step, number), particles.device))
-            grads = self._potential(member.options, particles, grads)
-            direction = self._direction(member, kernel, particles, grads)
+            # SPOS alone has two terms whose scales differ; the others need no other scale than that of u.
+            scale = self._scale if member.options.sampler == "spos" else 1.0
+            grads = self._potential(member.options, particles, grads, scale)
+            direction = self._direction(member, kernel, particles, grads, scale)
             if measure:
-                self._measure(name, member, particles, grads, kernel)
-            member.particles.write(direction, member.options.step_size / self._scale)
+                self._measure(
+                    name,
+                    member,
+                    diagnose(particles, grads, kernel, self._repulsion(member, scale)),
+                    particles,
+                )
+            member.particles.write(direction, member.options.step_size / scale)
 
-    def _potential(self, options: ParticleOptions, particles: Tensor, grads: Tensor) -> Tensor:
-        grads = grads if self._scale == 1 else grads * self._scale
-        if isinstance(options.prior, str):
-            return grads
-        return grads + particles.to(grads) / (options.prior**2 * self._data)
+    def _potential(self, options: ParticleOptions, particles: Tensor, grads: Tensor, scale: float) -> Tensor:
+        """Gradients of ``scale`` times u and prior."""
+        if not isinstance(options.prior, str):
+            grads = grads + particles.to(grads) / (options.prior**2 * self._num_data)
+        return grads if scale == 1 else grads * scale
 
-    def _direction(self, member: _Member, kernel: ParticleKernel, particles: Tensor, grads: Tensor) -> Tensor:
+    def _repulsion(self, member: _Member, scale: float) -> float:
+        """The repulsive weight in a scale of the potential."""
+        return member.options.repulsion * scale / self._scale
+
+    def _direction(
+        self, member: _Member, kernel: ParticleKernel, particles: Tensor, grads: Tensor, scale: float
+    ) -> Tensor:
         options = member.options
         if options.sampler == "svgd":
-            return svgd_direction(particles, grads, kernel, options.repulsion)
-        temperature = self._data if options.inverse_temperature is None else options.inverse_temperature
-        noise: dict[str, Any] = {
-            "inverse_temperature": float(temperature),
-            "step_size": options.step_size / self._scale,
-            "generator": member.generator,
-        }
+            return svgd_direction(particles, grads, kernel, self._repulsion(member, scale))
+        default = self._num_data / self._scale
+        temperature = default if options.inverse_temperature is None else options.inverse_temperature
+        noise: dict[str, Any] = {"step_size": options.step_size / scale, "generator": member.generator}
         if options.sampler == "sgld":
-            return sgld_direction(particles, grads, **noise)
-        return spos_direction(particles, grads, kernel, options.repulsion, **noise)
+            return sgld_direction(particles, grads, inverse_temperature=temperature * self._scale, **noise)
+        weight = self._repulsion(member, scale)
+        return spos_direction(particles, grads, kernel, weight, inverse_temperature=temperature, **noise)
 
     def _kernel(self, member: _Member, entropy: tuple[int, int, int], device: torch.device) -> ParticleKernel:
         """The set's kernel, with its generator at this step's place."""
@@ -166,10 +179,7 @@ class ParticleUpdate:
             member.kernel = given if isinstance(given, ParticleKernel) else PyroKernel(given)
         return member.kernel
 
-    def _measure(
-        self, name: str, member: _Member, particles: Tensor, grads: Tensor, kernel: ParticleKernel
-    ) -> None:
-        found = diagnose(particles, grads, kernel, member.options.repulsion)
+    def _measure(self, name: str, member: _Member, found: ParticleDiagnostics, particles: Tensor) -> None:
         values = {
             "bandwidth": found.bandwidth,
             "repulsion_ratio": found.repulsion_ratio,

@@ -25,10 +25,11 @@ from probattn.sites.repulsive import repulsive_heads
 class SVGDDriver(SVIDriver):
     r"""Trains particles of one posterior: the attention heads of a network, or whole models.
 
-    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy of a deterministic network,
-    the negative ELBO where attention weights are latent too, factors included. One forward pass gives the gradients of
-    all heads at once. Gradients are clipped; those of the heads then become :math:`-\epsilon \phi`, the direction of
-    SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and the optimiser updates everything.
+    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy
+    of a deterministic network, the negative ELBO where attention weights are latent too, factors included. One forward
+    pass gives the gradients of all heads at once. Gradients are clipped; those of the heads then become
+    :math:`-\epsilon \phi`, the direction of SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and
+    the optimiser updates everything.
 
     **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` says how its
     particles move; by default they stand for the posterior itself. Losses in records, and of early stopping, are means

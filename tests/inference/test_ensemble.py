@@ -132,7 +132,7 @@ def test_what_is_shared_is_held_once_and_follows_the_mean():
 
 def test_patterns_and_functions_choose():
     (model,) = networks(1)
-    for choice in (["net.last.weight", "net.norm.*"], lambda name, p: "last.w" in name or "norm" in name):
+    for choice in (["net.last.weight", "net.norm.*"], lambda name, _: "last.w" in name or "norm" in name):
         found = ParticleEnsemble(model, 2, parameters=choice).named_particles()
         assert set(found) == {"net.last.weight", "net.norm.weight", "net.norm.bias"}
     model.net.last.requires_grad_(False)
@@ -361,13 +361,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         ({"chunk_size": 0}, ValueError, r"chunk_size: expected an integer >= 1, got 0"),
         ({"execution": "fast"}, ValueError, r"execution: expected one of 'auto', 'vectorized', 'loop'"),
         ({"model": torch.relu}, TypeError, r"model: expected a torch\.nn\.Module, got builtin"),
-        ({"initial": lambda i: 3}, TypeError, r"initial: expected a torch\.nn\.Module, got int"),
+        ({"initial": lambda _: 3}, TypeError, r"initial: expected a torch\.nn\.Module, got int"),
         (
             {"initial": lambda i: nn.Linear(2, 3 + i)},
             ValueError,
             r"particle 1: expected weight \[3, 2\], got \[4, 2\]",
         ),
-        ({"initial": lambda i: nn.Tanh()}, ValueError, r"particle 0: expected weight \[3, 2\], got nothing"),
+        ({"initial": lambda _: nn.Tanh()}, ValueError, r"particle 0: expected weight \[3, 2\], got nothing"),
     ],
 )
 def test_bad_input_has_one_clear_line(options, error, message):
@@ -379,3 +379,33 @@ def test_bad_input_has_one_clear_line(options, error, message):
 def test_heads_that_are_particles_are_refused(bert):
     with pytest.raises(ValueError, match=r"its heads are particles \(RepulsiveAttention\)"):
         ParticleEnsemble(bert_classifier(bert, RepulsiveAttention()), 2)
+
+
+class Doubled(torch.autograd.Function):
+    """Twice its argument, with a gradient that looks at values."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient if gradient.sum() < 1e9 else gradient
+
+
+class Doubling(nn.Linear):
+    def forward(self, x):
+        return Doubled.apply(super().forward(x))
+
+
+def test_a_backward_pass_that_vmap_cannot_run_takes_the_loop():
+    ensemble = ParticleEnsemble(Classifier(Doubling(4, 3)), 2)
+    objective(ensemble)({"x": batch()["x"], "labels": batch()["labels"]}).loss.backward()
+    assert ensemble.model.net.weight.grad.isfinite().all()
+    assert "data-dependent" in ensemble.executions["objective"]
