@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 import typer
-from scipy import stats
 from torch.utils.data import DataLoader
 
 from probattn.cli.aligning import token_samples
@@ -32,6 +31,7 @@ from probattn.data import PadCollate, TextDataset
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
 from probattn.inference.report import head_bandwidths, head_distances
 from probattn.inference.report.class_measures import class_measure
+from probattn.metrics.functional import mean_interval
 from probattn.recipes import load_recipe
 
 SOFT = "soft"
@@ -202,21 +202,6 @@ def scores(trained: TrainedModel, data: TextDataset, options: EvaluationOptions)
     }
 
 
-def interval(values: Iterable[float]) -> dict[str, float | int | None]:
-    """Mean and 95% interval of Student's t; no interval of a single value.
-
-    Example:
-        >>> interval([0.5, 0.5])["low"]
-        0.5
-    """
-    found = list(values)
-    mean = statistics.fmean(found)
-    if len(found) < 2:
-        return {"mean": mean, "low": None, "high": None, "seeds": len(found)}
-    half = float(stats.t.ppf(0.975, len(found) - 1)) * statistics.stdev(found) / len(found) ** 0.5
-    return {"mean": mean, "low": mean - half, "high": mean + half, "seeds": len(found)}
-
-
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     """Means over seeds, differences to the soft network of the same seed, the sweep, and alignment alone.
 
@@ -229,16 +214,17 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
             continue
         own = [run for run in runs if (run["kind"], run["method"], run["weight"]) == (kind, method, weight)]
         names = [name for name in (*DISTANCES, *MEANS, "accuracy", "f1") if name in own[0]]
-        row: dict[str, Any] = {name: interval(run[name] for run in own) for name in names}
+        row: dict[str, Any] = {name: mean_interval(run[name] for run in own)._asdict() for name in names}
         soft = [by_job.get(("tuned", SOFT, 0.0, run["seed"])) for run in own]
         pairs = [(run, base) for run, base in zip(own, soft, strict=True) if base is not None]
         if pairs and (kind, method) != ("tuned", SOFT):
             compared = [name for name in ("accuracy", "f1") if name in own[0]]
             row["difference"] = {
-                name: interval(run[name] - base[name] for run, base in pairs) for name in compared
+                name: mean_interval(run[name] - base[name] for run, base in pairs)._asdict()
+                for name in compared
             }
             row["ratio"] = {
-                name: interval(base[name] / run[name] for run, base in pairs if run[name] > 0)
+                name: mean_interval(base[name] / run[name] for run, base in pairs if run[name] > 0)._asdict()
                 for name in DISTANCES
                 if any(run[name] > 0 for run, _ in pairs)
             }

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from scipy import stats
 
 from probattn.cli.evaluating import evaluate_run, now, package_versions
 from probattn.cli.trained import RECIPE, EvaluationOptions, TrainedModel, load_model
@@ -34,6 +32,7 @@ from probattn.inference.report import (
     read_results,
     write_results,
 )
+from probattn.metrics.functional import mean_interval
 from probattn.recipes import Recipe, load_recipe
 
 VARIANTS: dict[str, list[str]] = {
@@ -61,31 +60,6 @@ MEASURES: tuple[Measure, ...] = (
     "auroc",
     "fpr95",
 )
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Mean over seeds with a 95% interval of Student's t; the interval is None for one seed."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    seeds: int
-
-
-def interval(values: Iterable[float]) -> Interval:
-    """Mean and 95% t-interval.
-
-    Example:
-        >>> interval([0.5, 0.5]).low
-        0.5
-    """
-    found = list(values)
-    mean = statistics.fmean(found)
-    if len(found) < 2:
-        return Interval(mean, None, None, len(found))
-    half = float(stats.t.ppf(0.975, len(found) - 1)) * statistics.stdev(found) / len(found) ** 0.5
-    return Interval(mean, mean - half, mean + half, len(found))
 
 
 def rest_accuracy(trained: TrainedModel, recipe: Recipe, number: int) -> dict[str, float]:
@@ -184,14 +158,14 @@ def summarise(
         rows: dict[str, Any] = {}
         for data in next(iter(seeds.values())):
             for measure in next(iter(seeds.values()))[data]:
-                own = interval(values[data][measure] for values in seeds.values())
-                row: dict[str, Any] = {"value": vars(own)}
+                own = mean_interval(values[data][measure] for values in seeds.values())._asdict()
+                row: dict[str, Any] = {"value": own}
                 if variant != BASELINE and paired:
                     gaps = [
                         seeds[seed][data][measure] - measured[BASELINE][seed][data][measure]
                         for seed in paired
                     ]
-                    row["difference"] = vars(interval(gaps))
+                    row["difference"] = mean_interval(gaps)._asdict()
                 rows[f"{data}.{measure}"] = row
         health = mean_health([found.health for found in runs[variant].values()])
         summary[variant] = {"measures": rows, "health": health}

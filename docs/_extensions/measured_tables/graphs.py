@@ -1,12 +1,11 @@
 """Tables of docs/data/graphs.json, which `tests/benchmarks/graph_study.py` writes."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from scipy import stats
-
 from measured_tables.markdown import interval, table
+from probattn.metrics.functional import mean_interval
 
 SOURCE = "tests/benchmarks/graph_study.py"
 BASELINE = "deterministic"
@@ -52,7 +51,7 @@ def _accuracies(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
             NAMES[variant],
             f"**{statistics.fmean(accuracy.values()):.2f}**",
             f"{statistics.stdev(accuracy.values()):.2f}" if len(accuracy) > 1 else "",
-            "" if variant == BASELINE else interval(student(gaps), "+.2f"),
+            "" if variant == BASELINE else interval(mean_interval(gaps)._asdict() if gaps else None, "+.2f"),
             f"{_mean(runs, f'{key}nll'):.3f}",
             f"{_mean(runs, 'steps'):.0f}",
             f"{len(runs)}",
@@ -77,17 +76,6 @@ def _looks(graph: str, found: Mapping[str, Mapping[int, Run]]) -> str:
         rows.append(cells)
     head = [f"{graph.capitalize()}: hidden, output", "from uniform", "query norm", "key norm", "value norm"]
     return table(head, rows)
-
-
-def student(gaps: Sequence[float]) -> dict[str, float | None] | None:
-    """Mean with its 95% interval of Student's t; the mean alone of a single gap."""
-    if not gaps:
-        return None
-    mean = statistics.fmean(gaps)
-    if len(gaps) < 2:
-        return {"mean": mean, "low": None, "high": None}
-    half = float(stats.t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
-    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def _mean(runs: Mapping[int, Run], name: str) -> float:

@@ -29,6 +29,7 @@ from probattn.metrics.functional.incomplete_beta import regularized_incomplete_b
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
 from probattn.metrics.functional.least_confidence import least_confidence
 from probattn.metrics.functional.matthews_correlation import matthews_correlation
+from probattn.metrics.functional.mean_interval import MeanInterval, mean_interval
 from probattn.metrics.functional.mutual_information import mutual_information
 from probattn.metrics.functional.negative_log_likelihood import negative_log_likelihood
 from probattn.metrics.functional.ood_auroc import ood_auroc
@@ -63,6 +64,7 @@ __all__ = [
     "EntropyCDFCurves",
     "HeadDistance",
     "InputKind",
+    "MeanInterval",
     "PositiveDomain",
     "ReliabilityBins",
     "RiskCoverage",
@@ -88,6 +90,7 @@ __all__ = [
     "head_similarity",
     "least_confidence",
     "matthews_correlation",
+    "mean_interval",
     "mean_probabilities",
     "mutual_information",
     "negative_log_likelihood",

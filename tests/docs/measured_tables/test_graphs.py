@@ -1,10 +1,5 @@
 """Tables of graphs."""
 
-import statistics
-
-import pytest
-from scipy import stats
-
 ACCURACY = {"deterministic": [0.83, 0.82, 0.84], "ct": [0.831, 0.83, 0.835], "babn": [0.81, 0.80, 0.82]}
 
 
@@ -36,12 +31,3 @@ def test_rows(load):
     assert "| deterministic | **83.00** | 1.00 |  | 0.700 | 601 | 3 |" in lines
     assert "| BABN | **81.00** | 1.00 | -2.00 [-2.00, -2.00] | 0.900 | 601 | 3 |" in lines
     assert "| aligned, CT | 1.2%, 20.0% | 0.50, 0.50 | 0.25, 0.25 | 1.50, 1.50 |" in lines
-
-
-def test_intervals_are_those_of_a_paired_t_test(load):
-    gaps = [0.1, 1.0, -0.5]
-    low, high = stats.ttest_rel(gaps, [0, 0, 0]).confidence_interval(0.95)
-    student = load("measured_tables.graphs").student
-    assert student(gaps) == pytest.approx({"mean": statistics.fmean(gaps), "low": low, "high": high})
-    assert student([0.25]) == {"mean": 0.25, "low": None, "high": None}
-    assert student([]) is None

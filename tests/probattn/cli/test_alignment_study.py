@@ -9,7 +9,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-from scipy import stats
 
 ROOT = Path(__file__).parents[3]
 STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "alignment_study.py"))
@@ -81,14 +80,6 @@ def test_alignment_alone_draws_queries_and_keys_together(study):
     )
     assert alone["mmd"] < 0.7 * before["mmd"]
     assert "accuracy" not in alone
-
-
-def test_interval_is_students():
-    values = [0.2, 0.5, 0.9]
-    found = STUDY["interval"](values)
-    low, high = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
-    assert (found["low"], found["high"]) == pytest.approx((low, high))
-    assert STUDY["interval"]([1.0])["low"] is None
 
 
 def test_the_documentation_shows_what_was_written(study, monkeypatch):
