@@ -10,8 +10,7 @@ interrupted is resumed, so the study can be stopped at any time. It writes docs/
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -20,13 +19,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from scipy import stats
 
 from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.data import TextDataset
-from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
+from probattn.metrics.functional import attention_overlap, head_distance, head_similarity, mean_interval
 from probattn.models import capture
 from probattn.recipes import load_recipe
 from probattn.sites.repulsive import HeadProjection
@@ -131,36 +129,22 @@ def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions
     }
 
 
-def interval(values: Iterable[float]) -> dict[str, float | int | None]:
-    """Mean and 95% interval of Student's t; no interval of a single value.
-
-    Example:
-        >>> interval([0.5])["low"] is None
-        True
-    """
-    found = list(values)
-    mean = statistics.fmean(found)
-    if len(found) < 2:
-        return {"mean": mean, "low": None, "high": None, "seeds": len(found)}
-    half = float(stats.t.ppf(0.975, len(found) - 1)) * statistics.stdev(found) / len(found) ** 0.5
-    return {"mean": mean, "low": mean - half, "high": mean + half, "seeds": len(found)}
-
-
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     """Means over seeds by data set and method, and differences and ratios to the plain network of the same seed."""
     plain = {(run["data"], run["seed"]): run for run in runs if run["method"] == PLAIN}
     summary: dict[str, Any] = {}
     for data, method in dict.fromkeys((run["data"], run["method"]) for run in runs):
         own = [run for run in runs if (run["data"], run["method"]) == (data, method)]
-        row: dict[str, Any] = {name: interval(run[name] for run in own) for name in MEASURES}
+        row: dict[str, Any] = {name: mean_interval(run[name] for run in own)._asdict() for name in MEASURES}
         pairs = [(run, plain[data, run["seed"]]) for run in own if (data, run["seed"]) in plain]
         if pairs and method != PLAIN:
             row["difference"] = {
-                name: interval(run[name] - base[name] for run, base in pairs) for name in MEASURES
+                name: mean_interval(run[name] - base[name] for run, base in pairs)._asdict()
+                for name in MEASURES
             }
-            row["relative_distance_ratio"] = interval(
+            row["relative_distance_ratio"] = mean_interval(
                 run["relative_distance"] / base["relative_distance"] for run, base in pairs
-            )
+            )._asdict()
         summary.setdefault(data, {})[method] = row
     return summary
 
