@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from measured_tables import alignment, benchmark, graphs, particles, sentiment_study
+from measured_tables import alignment, benchmark, graphs, particles, repulsion, sentiment_study
 from mkdocs.exceptions import PluginError
 
 TABLES = {
@@ -17,6 +17,7 @@ TABLES = {
     "benchmark": benchmark,
     "graphs": graphs,
     "particles": particles,
+    "repulsion": repulsion,
     "sentiment_study": sentiment_study,
 }
 MARK = re.compile(r"^<!-- (?P<name>\w+) -->$", re.MULTILINE)
