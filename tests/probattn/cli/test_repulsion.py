@@ -92,6 +92,55 @@ def test_the_report_compares_repulsive_with_deterministic(repulsive, report):
     assert "Bayesian" not in spoken and "ligned" not in spoken
 
 
+def test_heads_are_measured_before_and_after(repulsive, report):
+    found = report.heads
+    assert found.models == ("start", "deterministic", "repulsive") and found.texts == report.home.size
+    names = [f"bert.encoder.layer.{layer}.attention.self" for layer in range(2)]
+    assert [(site.model, site.site) for site in found.sites] == [
+        (model, name) for model in found.models for name in names
+    ]
+    for site in found.sites:
+        assert set(site.lengths) == {"query", "key", "value"} and 0 < site.overlap <= 1
+    network = load_model(repulsive)
+    lengths = [
+        slices.particles().norm(dim=-1).mean().item() for _, slices in repulsive_heads(network.net).values()
+    ]
+    assert [value for site in found.sites[-2:] for value in site.lengths.values()] == pytest.approx(lengths)
+    assert {item.model for item in found.drops} == set(found.whole) == {"deterministic", "repulsive"}
+    assert found.masked_texts == report.home.size and len(found.falls("repulsive")) == 4
+    assert found.whole["repulsive"] == report.score("repulsive", "test").accuracy  # all of the small test set
+    assert {(item.model, item.text) for item in found.rows} == {
+        (model, "the film was good") for model in ("deterministic", "repulsive")
+    }
+    for item in found.rows:
+        assert item.tokens[0] == "[CLS]" and len(item.weights) == 2
+        assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in item.weights)
+    page = (repulsive / "report.html").read_text(encoding="utf-8")
+    assert (
+        "Do its heads differ?" in page
+        and "Before training" in page
+        and "Accuracy lost without a head" in page
+    )
+
+
+def test_heads_without_baseline_start_or_masks(recipe, network, command, tmp_path):
+    own = tmp_path / "network"
+    shutil.copytree(network, own)
+    keys = (f"network.name={own}", "report.baseline=false", "report.masked_texts=0", "report.texts=[]")
+    overrides = [part for key in keys for part in ("--set", key)]
+    assert (
+        command("train", recipe, "--output", tmp_path / "run", "--quiet", *REPULSIVE, *overrides).exit_code
+        == 0
+    )
+    shutil.rmtree(own)
+    result = command("report", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    found = read_results(tmp_path / "run" / "metrics.json").heads
+    assert found.models == ("repulsive",) and not found.drops and len({item.text for item in found.rows}) == 2
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "The network before training could not be loaded again" in page
+
+
 def test_calibration_and_foreign_inputs_stand_side_by_side(report):
     """The form of An et al. 2020, C.4 and C.5: reliability of both, entropy of both on foreign data."""
     for model in ("deterministic", "repulsive"):
