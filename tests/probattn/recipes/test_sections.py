@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from transformers import SchedulerType
 
 from probattn import BayesianAttention, DisagreementAttention
-from probattn.data import BUILT_IN, ROLES, DataError, Source
+from probattn.data import BUILT_IN, ROLES, DataError, Source, WordSplit
 from probattn.data.tables import is_table
 from probattn.recipes import (
     AlignmentRecipe,
@@ -27,6 +28,7 @@ from probattn.recipes import (
     TrainingRecipe,
     read_recipe,
 )
+from probattn.recipes.network import VocabularyRecipe
 from probattn.recipes.section import Section
 from probattn.sites import alignment, bayesian
 from probattn.sites.alignment import AlignmentAttention
@@ -338,3 +340,23 @@ def test_a_recipe_that_is_written_out_reads_as_an_equal_one(content: dict[str, A
     again = read_recipe(recipe.dump())
     assert again == recipe
     assert again.dump() == recipe.dump()
+
+
+def test_words_are_for_a_network_built_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "self_attentive").mkdir()  # a folder of that name is not looked at
+    new = NetworkRecipe(name="self_attentive", embeddings="vectors.txt")
+    assert new.is_new and new.resolved() == new.model_copy(
+        update={"embeddings": str(tmp_path / "vectors.txt")}
+    )
+    glove = NetworkRecipe(name="self_attentive", embeddings="glove-6b-50d")
+    assert glove.resolved() == glove
+    assert not NetworkRecipe().is_new
+    with pytest.raises(
+        ValidationError, match="vocabulary: 'minilm' brings its own; this key is for 'self_att"
+    ):
+        NetworkRecipe(vocabulary=VocabularyRecipe())
+    for key, value in (("size", 2), ("min_frequency", 0), ("split", "letters")):
+        with pytest.raises(ValidationError):
+            VocabularyRecipe.model_validate({key: value})
+    assert set(choices(VocabularyRecipe, "split")) == set(get_args(WordSplit))
