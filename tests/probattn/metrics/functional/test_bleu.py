@@ -10,7 +10,7 @@ import torch
 from probattn.metrics.functional import bleu, bleu_counts, bleu_from_counts
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
-WORDS = [
+WORDS = ["the", "a", "dog", "runs", "sleeps", "under", "tree", ",", ".", "Two", "men's", "well-known", "3.5"]
     "the",
     "a",
     "dog",
