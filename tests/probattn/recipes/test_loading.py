@@ -21,6 +21,7 @@ GRAPHS = (
     "pubmed_ct",
     "pubmed_deterministic",
 )
+TRANSLATION = ("multi30k_reduced", "multi30k_small")
 
 
 def said(path: Path | str, *overrides: str) -> str:
@@ -43,12 +44,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *HEADS, *GRAPHS)))
+    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION)))
     assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {
         *NAMES,
         *LINGUISTIC,
         *HEADS,
         *GRAPHS,
+        *TRANSLATION,
     }
 
 

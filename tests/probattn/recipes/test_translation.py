@@ -1,0 +1,124 @@
+"""Recipes of translation: those that come with the library, what they refuse, and the page about them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from probattn import BayesianAttention, RepulsiveAttention
+from probattn.recipes import (
+    RecipeError,
+    TranslationRecipe,
+    load_any_recipe,
+    load_recipe,
+    recipe_names,
+    translation_recipe_reference,
+)
+
+NAMES = [name for name in recipe_names() if name.startswith("multi30k")]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "translation.md"
+PYTHON = 'import probattn.recipes as r; print(r.translation_recipe_reference(), end="")'
+
+
+def loaded(path: Path | str, *overrides: str) -> TranslationRecipe:
+    recipe = load_any_recipe(path, overrides)
+    assert isinstance(recipe, TranslationRecipe)
+    return recipe
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.yaml"
+    path.write_text("translation:\nattention: {method: babn}\nrepulsion: {layers: cross}\n")
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_of_them_loads_and_round_trips(name: str, tmp_path: Path) -> None:
+    recipe = loaded(name)
+    assert (recipe.name, recipe.output) == (name, f"runs/{name}")
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.dump())
+    assert load_any_recipe(again) == recipe
+    method = recipe.methods()[0]
+    assert isinstance(method, RepulsiveAttention)
+    assert (method.sampler, method.step_size, method.repulsion) == ("svgd", 0.1, 0.01)
+    assert recipe.training.label_smoothing == 0.1 and recipe.search.num_beams == 5
+
+
+def test_the_small_one_is_that_of_the_paper() -> None:
+    recipe = loaded("multi30k_small")
+    network, training = recipe.network, recipe.training
+    assert (network.width, network.layers, network.heads, network.feed_forward) == (512, 6, 4, 1024)
+    assert (training.learning_rate, training.warmup_steps, training.schedule) == (5e-4, 4000, "inverse_sqrt")
+    assert training.optimizer_arguments == {"betas": [0.9, 0.98]}
+
+
+def test_methods_stand_beside_each_other(file: Path) -> None:
+    first, second = loaded(file).methods()
+    assert isinstance(first, BayesianAttention)
+    assert isinstance(second, RepulsiveAttention) and second.layers == "cross"
+    assert loaded(file, "repulsion=null", "attention.method=deterministic").methods() == ()
+
+
+def test_files_of_ones_own(file: Path, tmp_path: Path) -> None:
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"{part}.fr").write_text("un chien\nun chat\n")
+        (tmp_path / f"{part}.en.gz").write_bytes(gzip.compress(b"a dog\na cat\n"))
+    own = "translation={train: train, validation: dev, test: test, source: fr, target: en, test_pairs: 1}"
+    recipe = loaded(file, own)
+    assert recipe.translation.train == str(tmp_path / "train") and recipe.translation.corpus is None
+    splits = recipe.translation.load()
+    assert splits.train.sources == ("un chien", "un chat") and splits.validation.targets == ("a dog", "a cat")
+    assert len(splits.test) == 1
+
+
+def test_one_of_steps_and_epochs(file: Path) -> None:
+    assert loaded(file).training.steps == 20_000
+    assert (
+        loaded(file, "training.epochs=3").training.steps,
+        loaded(file, "training.steps=3").training.epochs,
+    ) == (
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("translation.source=fr", "multi30k has 'en' and 'de', got 'fr' and 'de'"),
+        ("translation.source=de", "another language than source, got 'de' twice"),
+        ("translation.train=my/train", "validation: expected a path without ending, since corpus is null"),
+        ("translation={corpus: multi30k, test: my/test}", "test: expected null beside corpus 'multi30k'"),
+        (
+            "translation={train: a, validation: b, test: c, folder: d}",
+            "folder: expected null, since corpus is null",
+        ),
+        ("translation.max_length=15", "translation.max_length"),
+        ("translation.subword_model=words", "expected 'bpe' or 'unigram', got 'words'"),
+        ("network.heads=3", "width: expected an even multiple of heads (3), got 512"),
+        ("training.label_smoothing=1.0", "training.label_smoothing"),
+        ("training={epochs: 2, steps: 2}", "one of epochs and steps"),
+        ("search.beams=5", "unknown key 'beams' in search"),
+        ("prediction.num_samples=3", "unknown key 'prediction'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(file: Path, override: str, words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_any_recipe(file, [override])
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_they_are_no_recipes_of_texts(file: Path) -> None:
+    with pytest.raises(RecipeError, match="expected a recipe of texts, got one of translation"):
+        load_recipe(file)
+
+
+def test_the_page_is_what_the_recipes_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == translation_recipe_reference(), (
+        f"write it anew: python -c '{PYTHON}' > {PAGE}"
+    )
