@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -229,4 +230,4 @@ class ParticleEnsemble(nn.Module):
 def log_mean_probabilities(logits: Tensor) -> Tensor:
     """Logarithm of the mean of probabilities over the first dimension of logits ``[P, ..., C]``, at least float32."""
     wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return torch.logsumexp(torch.log_softmax(wide, dim=-1), dim=0) - torch.tensor(float(len(wide))).log()
+    return torch.logsumexp(torch.log_softmax(wide, dim=-1), dim=0) - math.log(len(wide))

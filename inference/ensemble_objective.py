@@ -86,9 +86,8 @@ class EnsembleObjective(nn.Module):
         execution.settle(WHAT, ensemble, one)
         versions = self._versions()
         parameters = ensemble.stacked_parameters()
-        shared = [
-            p for p in self.parameters() if p.requires_grad and all(p is not s for s in parameters.values())
-        ]
+        own = {id(stack) for stack in parameters.values()}
+        shared = [p for p in self.parameters() if p.requires_grad and id(p) not in own]
         values: list[Tensor] = []
         pieces: list[Sequence[Tensor | None]] = []
         graded = torch.is_grad_enabled()

@@ -10,11 +10,11 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
+from probattn.checks import check_choice, check_integer
 from probattn.inference.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor
-from probattn.checks import check_choice, check_integer
 from probattn.sites.particle_options import ParticleOptions
 
 Sets = Literal["model", "module", "parameter"]
