@@ -24,6 +24,12 @@ def _sizes(owner: str, head_dim: int, **widths: int | None) -> list[int]:
     return [head_dim if width is None else width for width in widths.values()]
 
 
+def _checked(owner: str, x: Tensor, size: int) -> Tensor:
+    if x.shape[-1] != size:
+        raise ValueError(f"{owner}: expected vectors of size {size}, got {x.shape[-1]}")
+    return x
+
+
 def _linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
     """A linear layer with torch's default distribution, drawn from ``generator`` alone."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
@@ -57,7 +63,7 @@ class Highway(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., D]``."""
-        gate, value = self.maps(x).chunk(2, dim=-1)
+        gate, value = self.maps(_checked("Highway", x, self.maps.in_features)).chunk(2, dim=-1)
         return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
 
 
@@ -102,7 +108,7 @@ class Discriminator(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[...]`` of ``[..., D]``."""
-        hidden = self.hidden(self.highway(x))
+        hidden = self.hidden(self.highway(_checked("Discriminator", x, self.hidden.in_features)))
         hidden = F.leaky_relu(hidden, LEAK) if self.kind == "highway" else torch.relu(hidden)
         logits: Tensor = self.output(hidden).squeeze(-1)
         return logits
@@ -143,7 +149,8 @@ class Critic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., output]``."""
-        mapped: Tensor = self.output(F.leaky_relu(self.hidden(self.highway(x)), LEAK))
+        mixed = self.highway(_checked("Critic", x, self.hidden.in_features))
+        mapped: Tensor = self.output(F.leaky_relu(self.hidden(mixed), LEAK))
         return mapped
 
 
@@ -181,5 +188,6 @@ class Navigator(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., output]``."""
-        mapped: Tensor = self.output(torch.relu(self.hidden(x)))
+        hidden = self.hidden(_checked("Navigator", x, self.hidden.in_features))
+        mapped: Tensor = self.output(torch.relu(hidden))
         return mapped

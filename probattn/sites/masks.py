@@ -53,6 +53,10 @@ class AttentionMask:
             raise ValueError(
                 f"AttentionMask.query_valid: expected [B, T], got shape {list(self.query_valid.shape)}"
             )
+        if len(self.query_valid) != len(self.valid):
+            raise ValueError(
+                f"AttentionMask.query_valid: expected {len(self.valid)} rows as in valid, got {len(self.query_valid)}"
+            )
 
     @cached_property
     def additive(self) -> Tensor:

@@ -78,6 +78,12 @@ def test_sizes_below_1_are_refused(kind):
         Highway(-1)
 
 
+@pytest.mark.parametrize("network", [Highway, Critic, Navigator, Discriminator])
+def test_vectors_of_another_size_are_refused(network):
+    with pytest.raises(ValueError, match=rf"^{network.__name__}: expected vectors of size 4, got 5"):
+        network(4)(torch.zeros(2, 5))
+
+
 def test_gradients_are_scaled_and_reversed():
     for layer, factor in (
         (lambda x: scale_gradient(x, 0.3), 0.3),
