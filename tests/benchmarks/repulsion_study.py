@@ -10,6 +10,7 @@ interrupted is resumed, so the study can be stopped at any time. It writes docs/
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -20,14 +21,16 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from probattn.cli.aligning import captured
 from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.data import TextDataset
-from probattn.metrics.functional import attention_overlap, head_distance, head_similarity, mean_interval
-from probattn.models import capture
+from probattn.inference.report import site_heads
+from probattn.metrics.functional import mean_interval
+from probattn.models import inspect
+from probattn.models.hosts.projections import head_lengths
 from probattn.recipes import load_recipe
-from probattn.sites.repulsive import HeadProjection
 
 PLAIN = "plain"
 DATA = MappingProxyType({"trec": "trec_self_attentive", "sst2": "sst2_self_attentive"})
@@ -101,32 +104,36 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
 
 
 def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, float]:
-    """Accuracy, and how different the heads are: means over the texts; the mean length of a column of V."""
+    """Accuracy, and how different the heads are over all texts, by means over attention calls; the length is of queries."""
     rows = data.rows(data.shortest_first())
-    right, overlap = 0.0, 0.0
-    outputs = []
-    for batch in trained.batches(rows, options):
-        inputs = {name: values.to(trained.device) for name, values in batch.items() if name != "labels"}
-        (call,) = capture(trained.net, inputs).values()
-        assert call.weights is not None
-        with torch.no_grad():
-            guesses = trained.model(inputs).argmax(dim=-1).cpu()
-        right += float((guesses == batch["labels"]).sum())
-        overlap += len(guesses) * float(attention_overlap(call.weights))
-        outputs.append(call.output)  # [B, r, 1, 2u]
-    output = torch.cat(outputs)
-    distance, relative = head_distance(output)
-    similarity = head_similarity(output)
-    heads = len(similarity)
-    query = HeadProjection("sentence.attention", "query", "sentence.attention", "query", heads)
-    return {
-        "accuracy": right / len(rows),
-        "distance": float(distance),
-        "relative_distance": float(relative),
-        "overlap": overlap / len(rows),
-        "cosine": float(similarity.sum() - similarity.trace()) / (heads * (heads - 1)),
-        "norm": float(torch.linalg.vector_norm(query.slices(trained.net).particles(), dim=-1).mean()),
+    calls = inspect(trained.net)
+    sites = site_heads(captured(trained, rows, options, calls), trained.key, head_lengths(trained.net, calls))
+    found = {
+        "distance": [site.distance for site in sites],
+        "relative_distance": [site.relative for site in sites],
+        "overlap": [site.overlap for site in sites if site.overlap is not None],
+        "cosine": [_between(torch.tensor(site.similarity)) for site in sites],
+        "norm": [site.lengths["query"] for site in sites],
     }
+    return {"accuracy": accuracy(trained, rows, options)} | {
+        name: statistics.fmean(values) for name, values in found.items()
+    }
+
+
+def accuracy(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> float:
+    """Share of the labelled texts that are classified right."""
+    right = 0
+    for batch in trained.batches(data, options):
+        inputs = {name: values.to(trained.device) for name, values in batch.items() if name != "labels"}
+        with torch.no_grad():
+            right += int((trained.model(inputs).argmax(dim=-1).cpu() == batch["labels"]).sum())
+    return right / len(data)
+
+
+def _between(similarity: torch.Tensor) -> float:
+    """The mean over pairs of different heads."""
+    heads = len(similarity)
+    return float(similarity.sum() - similarity.trace()) / (heads * (heads - 1))
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
@@ -142,9 +149,8 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
                 name: mean_interval(run[name] - base[name] for run, base in pairs)._asdict()
                 for name in MEASURES
             }
-            row["relative_distance_ratio"] = mean_interval(
-                run["relative_distance"] / base["relative_distance"] for run, base in pairs
-            )._asdict()
+            ratios = [run["relative_distance"] / base["relative_distance"] for run, base in pairs]
+            row["relative_distance_ratio"] = mean_interval(ratios)._asdict()
         summary.setdefault(data, {})[method] = row
     return summary
 
