@@ -104,7 +104,7 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
 
 
 def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, float]:
-    """Accuracy, and how different the heads are over all texts, by means over attention calls; the length is of queries."""
+    """Accuracy, and how different the heads are over all texts: means over attention calls; the length of queries."""
     rows = data.rows(data.shortest_first())
     calls = inspect(trained.net)
     sites = site_heads(captured(trained, rows, options, calls), trained.key, head_lengths(trained.net, calls))
