@@ -74,7 +74,7 @@ class ReportRecipe(Section):
         description="Test texts over which heads are compared, where the recipe has `repulsion` or `disagreement`.",
     )
     masked_texts: int = Field(
-        default=128,
+        default=64,
         ge=0,
         description="Test texts over which accuracy without each head is measured, one pass a head; 0 for none.",
     )
