@@ -11,7 +11,7 @@ from probattn.sites import AttentionMask
 
 
 def masks():
-    """Padding, causal with padding, one row per head, and a query that sees nothing."""
+    """Padding, causal with padding, a mask for each head, a query that sees nothing, a key that only padding sees."""
     real = torch.tensor([[True, True, False], [True, True, True]])
     causal = torch.ones(3, 3, dtype=torch.bool).tril()
     generator = torch.Generator().manual_seed(0)
@@ -23,10 +23,13 @@ def masks():
         "causal": AttentionMask(real[:, None, None, :] & causal, real),
         "by head": AttentionMask(by_head),
         "empty": AttentionMask(empty, real),
+        "last key": AttentionMask(
+            causal.expand(2, 1, 3, 3), real
+        ),  # in the first row a padded query alone sees it
     }
 
 
-@pytest.fixture(params=["padding", "causal", "by head", "empty"])
+@pytest.fixture(params=["padding", "causal", "by head", "empty", "last key"])
 def mask(request):
     return masks()[request.param]
 
@@ -52,7 +55,7 @@ def test_what_is_derived_is_what_a_loop_over_pairs_finds(mask):
 
 def test_the_cases_differ_in_what_they_are():
     found = masks()
-    assert [found[name].rows_alike for name in found] == [True, False, False, False]
+    assert [found[name].rows_alike for name in found] == [True, False, False, False, False]
     assert found["empty"].has_empty_rows and not found["causal"].has_empty_rows
 
 

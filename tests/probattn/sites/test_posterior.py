@@ -1,0 +1,68 @@
+"""The KL of one call in one sweep against the distributions' own, and how it is reduced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import kl_divergence
+
+from probattn import BayesianAttention
+from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.sites import AttentionMask
+from probattn.sites.noise import GlobalNoise
+from probattn.sites.posterior import PosteriorInputs, SitePosterior, reduction_factor
+from probattn.sites.shared import UpwardOutputs
+
+SHAPE = (2, 3, 4, 5)
+REAL = torch.tensor([[True, True, False, False], [True] * 4])
+VALID = torch.tensor([[True, True, True, False, False], [True] * 5])[:, None, None, :]
+MASKS = {
+    "open": None,
+    "padding": AttentionMask(VALID),
+    "queries": AttentionMask(VALID.expand(-1, 1, 4, -1), REAL),
+}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def call(method, log_alpha, mask):
+    upward = UpwardOutputs(concentration=normal(*SHAPE, seed=1))
+    inputs = PosteriorInputs(normal(*SHAPE), upward, lambda scores: torch.log_softmax(scores, dim=-1))
+    prior = Gamma(log_concentration=log_alpha, rate=method.rate).expand(torch.Size(SHAPE))
+    return SitePosterior(method, lambda *_: inputs, prior, mask)
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("mask", list(MASKS))
+def test_the_kl_of_a_draw_is_that_of_the_distributions(rate, rows, mask):
+    """With a rate that is not 1, and a prior by key or by pair."""
+    posterior = call(BayesianAttention(rate=rate), normal(2, 3, rows, 5, seed=2), MASKS[mask])
+    posterior.draw(GlobalNoise())
+    elementwise = kl_divergence(posterior.distribution, posterior.prior)
+    weight = torch.ones(SHAPE, dtype=torch.float64)
+    if MASKS[mask] is not None:
+        weight = MASKS[mask].pair_weight.expand(SHAPE).double()
+    torch.testing.assert_close(posterior.kl(), (elementwise * weight).sum(dim=(1, 2, 3)))
+
+
+@pytest.mark.parametrize(("posterior", "kind"), [("weibull", Weibull), ("lognormal", LogNormal)])
+def test_a_posterior_has_the_scores_for_its_mean(posterior, kind):
+    method = BayesianAttention(posterior=posterior, concentration="learned", scale=0.8)
+    law = PosteriorInputs(normal(*SHAPE), UpwardOutputs()).distribution(method)
+    assert isinstance(law, kind)
+    torch.testing.assert_close(law.mean, normal(*SHAPE).exp())
+
+
+@pytest.mark.parametrize("mask", list(MASKS))
+def test_reductions_count_pairs_and_queries(mask):
+    """However a mask is laid out: one row for all queries counts as often as there are queries."""
+    found = MASKS[mask]
+    weight = torch.ones(SHAPE) if found is None else found.pair_weight.expand(SHAPE)
+    pairs = weight.sum(dim=(1, 2, 3))
+    queries = weight.amax(dim=-1).sum(dim=(1, 2))
+    for reduction, count in (("mean", pairs), ("keys", queries), ("sum", torch.ones(2))):
+        factor = torch.as_tensor(reduction_factor(reduction, SHAPE, found)).float().expand(2)
+        torch.testing.assert_close(factor, 1 / count)
