@@ -34,8 +34,8 @@ class EnsembleOptions(ParticleOptions):
             have the posterior's variance under plain gradient descent with rate 1.
         step_size: epsilon > 0, in the scale of the mean loss. Under Adam and its like it does nothing.
         repulsion: a >= 0. At another value than 1 the particles stand for exp(-U / a).
-        kernel: as for :class:`probattn.RepulsiveAttention`. "sliced_rbf" keeps the posterior's variance in many
-            dimensions, "median_rbf" does not.
+        kernel: as for :class:`probattn.RepulsiveAttention`. "sliced_rbf" keeps more of the posterior's variance
+            in many dimensions than "median_rbf".
         bandwidth: of the kernel, > 0.
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
             Other priors are factors of the model. Weight decay of an optimiser is one more prior.
