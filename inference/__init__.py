@@ -8,8 +8,8 @@ if __name__ != "probattn.inference":
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
-from probattn.inference.ensemble import ParticleEnsemble
-from probattn.inference.ensemble_particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.meter import NonFiniteError

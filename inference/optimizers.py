@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from probattn.checks import check_integer, check_number, check_share
-from probattn.inference.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from probattn.distributions.carried import exp_carrying_log
 from probattn.inference.attention_draws import AttentionDraws
 from probattn.inference.configuration import attention_sites
-from probattn.inference.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.evaluation_mode import evaluating
 from probattn.inference.guide import AttentionGuide
 from probattn.sites.noise import SeededNoise

@@ -9,9 +9,9 @@ from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
-from probattn.inference.ensemble import ParticleEnsemble
-from probattn.inference.ensemble_objective import EnsembleObjective
-from probattn.inference.ensemble_particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.objective import EnsembleObjective
+from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.particle_update import ParticleUpdate

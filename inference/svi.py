@@ -15,8 +15,8 @@ from probattn.inference.batches import Collate, as_rows
 from probattn.inference.configuration import refuse_unsupported
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
-from probattn.inference.ensemble import ParticleEnsemble
-from probattn.inference.ensemble_objective import EnsembleObjective
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import Precision, ValidationMetrics, accelerator_session
 from probattn.inference.optimizers import (

@@ -11,7 +11,7 @@ from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
 from probattn.checks import check_choice, check_integer
-from probattn.inference.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor

@@ -19,7 +19,7 @@ from probattn.inference.random_states import preserved_random_state
 from probattn.sites.site import LatentSite
 
 if TYPE_CHECKING:
-    from probattn.inference.ensemble import ParticleEnsemble
+    from probattn.inference.ensembles.ensemble import ParticleEnsemble
 
 ExecutionName = Literal["auto", "vectorized", "loop"]
 OneParticle = Callable[[Mapping[str, Tensor]], Tensor]

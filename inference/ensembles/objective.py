@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from probattn.inference.elbo import AttentionELBOModule, ELBOTerms
-from probattn.inference.ensemble import ParticleEnsemble
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
 
 WHAT = "objective"
 

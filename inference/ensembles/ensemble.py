@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from probattn.checks import check_integer, check_number
-from probattn.inference.ensemble_storage import read_ensemble, write_ensemble
-from probattn.inference.execution import Execution, ExecutionName
-from probattn.inference.stacking import (
+from probattn.inference.ensembles.execution import Execution, ExecutionName
+from probattn.inference.ensembles.stacking import (
     OWNER,
     Choice,
     check_model,
@@ -25,6 +24,7 @@ from probattn.inference.stacking import (
     repeated,
     rows_of,
 )
+from probattn.inference.ensembles.storage import read_ensemble, write_ensemble
 
 Initial = Literal["perturb"] | Callable[[int], nn.Module]
 

@@ -1,0 +1,13 @@
+"""Copies of one model as particles of one posterior over its parameters."""
+
+from probattn.inference.ensembles.ensemble import ParticleEnsemble, log_mean_probabilities
+from probattn.inference.ensembles.objective import EnsembleObjective
+from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
+
+__all__ = [
+    "EnsembleObjective",
+    "EnsembleOptions",
+    "EnsembleParticles",
+    "ParticleEnsemble",
+    "log_mean_probabilities",
+]
