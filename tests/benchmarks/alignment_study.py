@@ -6,6 +6,12 @@ Trained for every seed: soft attention, and each alignment at the recommended we
 alignment at other weights, and alone (without the likelihood, at a high learning rate). Bandwidths are those of the
 soft network of the same seed. A run that is finished is not run again and one that was interrupted is resumed, so the
 study can be stopped at any time. The tables of docs/concepts/paraphrases.md are made of the file that it writes.
+
+Runs start from the pretrained network, or with `--start` from the soft networks of an earlier study, seed by seed:
+where a short run ends before accuracy has settled, that is what makes small differences visible.
+
+    python tests/benchmarks/alignment_study.py runs/first --seeds 5 --methods '' --output runs/first.json
+    python tests/benchmarks/alignment_study.py runs/alignment --seeds 5 --start runs/first/soft/weight-0
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from probattn.cli.aligning import token_samples
 from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import RECIPE, EvaluationOptions, TrainedModel, load_model
+from probattn.cli.trained import MODEL, RECIPE, EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import Prepared, build_model, prepare, train_run
 from probattn.data import PadCollate, TextDataset
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
@@ -47,7 +53,7 @@ MEANS = ("query_norm", "key_norm", "auc", "auc_centred")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "alignment.json"
 CLIP = 1.0
 
-Kind = Literal["before", "tuned", "alone"]
+Kind = Literal["before", "start", "tuned", "alone"]
 Run = dict[str, Any]
 
 
@@ -56,7 +62,8 @@ class Job:
     """One network to train and measure.
 
     Attributes:
-        kind: "before" is the pretrained network as it is, "tuned" is fine-tuned, "alone" is aligned and nothing else.
+        kind: "before" is the pretrained network as it is, "start" the network that fine-tuning starts from if that is
+            another, "tuned" is fine-tuned, "alone" is the pretrained network aligned and nothing else.
         method: "soft" or an alignment.
         weight: of the alignment; 0 without.
         seed: of the run.
@@ -96,11 +103,12 @@ class AloneOptions:
     learning_rate: float = 1e-3
 
 
-def jobs(seeds: int, methods: Sequence[str]) -> list[Job]:
+def jobs(seeds: int, methods: Sequence[str], *, start: bool = False) -> list[Job]:
     """What is to be done, the soft network of a seed before what is compared with it."""
     found = []
     for seed in range(seeds):
         found += [Job("tuned", SOFT, 0.0, seed), Job("before", SOFT, 0.0, seed)]
+        found += [Job("start", SOFT, 0.0, seed)] if start else []
         found += [Job("tuned", method, RECOMMENDED, seed) for method in methods]
         if seed == 0:
             found += [Job("tuned", method, weight, seed) for method in methods for weight in SWEEP]
@@ -108,18 +116,28 @@ def jobs(seeds: int, methods: Sequence[str]) -> list[Job]:
     return found
 
 
-def run_one(job: Job, recipe_name: str, overrides: list[str], folder: Path, alone: AloneOptions) -> Run:
+def run_one(
+    job: Job,
+    recipe_name: str,
+    overrides: list[str],
+    folder: Path,
+    alone: AloneOptions,
+    start: Path | None = None,
+) -> Run:
     """Trains and measures one network, or reads what is there."""
     place = folder / job.folder
     file = place / "measured.json"
     if file.exists():
         found: Run = json.loads(file.read_text(encoding="utf-8"))
         return found
-    recipe = load_recipe(recipe_name, [*overrides, *job.overrides])
+    network = []
+    if start is not None and job.kind in ("start", "tuned"):
+        network = [f"network.name={(start / f'seed-{job.seed}' / MODEL).absolute()}"]
+    recipe = load_recipe(recipe_name, [*overrides, *network, *job.overrides])
     prepared = prepare(recipe)
     started, seconds = time.monotonic(), 0.0
     if job.kind == "tuned":
-        if not (place / "model").is_dir():
+        if not (place / MODEL).is_dir():
             results = train_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)
             seconds = results["model"].seconds
         trained = load_model(place)
@@ -132,7 +150,7 @@ def run_one(job: Job, recipe_name: str, overrides: list[str], folder: Path, alon
     place.mkdir(parents=True, exist_ok=True)
     found = asdict(job) | {"seconds": round(seconds, 1)}
     found |= measure(trained, prepared, folder / Job("tuned", SOFT, 0.0, job.seed).folder)
-    if job.kind == "tuned":
+    if job.kind in ("start", "tuned"):
         found |= scores(trained, prepared.task.test, EvaluationOptions.of(recipe))
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
@@ -248,12 +266,16 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
     methods: Annotated[str, typer.Option(help="Alignments, separated by commas.")] = ",".join(METHODS),
     recipe: Annotated[str, typer.Option(help="Recipe that the runs change.")] = "mrpc_soft",
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the runs seed-0, seed-1, ... whose networks runs start from."),
+    ] = None,
     output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
     alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and writes the results after each run."""
-    names = [name.strip() for name in methods.split(",")]
+    names = [name.strip() for name in methods.split(",") if name.strip()]
     unknown = [name for name in names if name not in METHODS]
     if unknown:
         raise typer.BadParameter(f"expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
@@ -266,15 +288,25 @@ def main(
         "recommended": RECOMMENDED,
         "reduction": REDUCTION,
         "alone": asdict(alone),
+        "start": None if start is None else _training(start / "seed-0" / RECIPE),
         "versions": package_versions(),
     }
     runs: list[Run] = []
-    for job in jobs(seeds, names):
-        runs.append(run_one(job, recipe, overrides, folder, alone))
+    for job in jobs(seeds, names, start=start is not None):
+        runs.append(run_one(job, recipe, overrides, folder, alone, start))
         write(runs, setting, output)
         last = runs[-1]
         accuracy = f", accuracy {last['accuracy']:.4f}" if "accuracy" in last else ""
         typer.echo(f"{job.folder}: MMD {last['mmd']:.4f} raw, {last['mmd_centred']:.4f} centred{accuracy}")
+
+
+def _training(recipe: Path) -> dict[str, Any]:
+    """How the networks were trained that runs start from."""
+    training = load_recipe(str(recipe)).training
+    return {
+        name: getattr(training, name)
+        for name in ("optimizer", "steps", "epochs", "batch_size", "learning_rate")
+    }
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from measured_tables.markdown import interval, table
 SOURCE = "tests/benchmarks/alignment_study.py"
 NAMES = {
     "before": "pretrained, not tuned",
+    "start": "where the runs start",
     "soft": "soft",
     "gan": "aligned, GAN",
     "ot": "aligned, OT",
@@ -15,13 +16,18 @@ NAMES = {
     "mmd": "aligned, MMD",
 }
 
+ALIGNED = ("gan", "ot", "ct", "mmd")
+
 Run = Mapping[str, Any]
 
 
 def tables(content: Mapping[str, Any]) -> str:
     """Accuracies and distances over seeds, then one seed by weight and alignment alone."""
     summary, setting = content["summary"], content["setting"]
-    recommended = f"Weight {setting['recommended']:g}, queries and keys over {setting['texts']} test pairs."
+    recommended = (
+        f"{_start(setting['start'])}Weight {setting['recommended']:g}, averaged over heads and layers; queries "
+        f"and keys over {setting['texts']} test pairs."
+    )
     alone = setting["alone"]
     apart = (
         f"Alone: {alone['steps']} updates on the divergence and nothing else, learning rate "
@@ -30,6 +36,17 @@ def tables(content: Mapping[str, Any]) -> str:
     parts = [recommended, _accuracies(summary["main"]), _distances(summary["main"])]
     return "\n\n".join(
         [*parts, "One seed, by weight.", _sweep(summary["sweep"]), apart, _alone(summary["alone"])]
+    )
+
+
+def _start(training: Mapping[str, Any] | None) -> str:
+    """Which networks the runs start from."""
+    if training is None:
+        return ""
+    length = f"{training['steps']} updates" if training["steps"] else f"{training['epochs']} epochs"
+    return (
+        f"Each seed starts from a network of its own that was fine-tuned with soft attention for {length} of "
+        f"{training['batch_size']} pairs at learning rate {training['learning_rate']:g}. "
     )
 
 
@@ -69,7 +86,7 @@ def _sweep(runs: Sequence[Run]) -> str:
     weights = [0, *sorted({run["weight"] for run in runs if run["method"] != "soft"})]
     soft = {run["weight"]: run for run in runs if run["method"] == "soft"}
     rows = []
-    for name in list(NAMES)[2:]:
+    for name in ALIGNED:
         own = {run["weight"]: run for run in runs if run["method"] == name}
         if own:
             rows.append([NAMES[name], *(_scored((soft | own).get(weight)) for weight in weights)])

@@ -16,8 +16,9 @@ STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "alignment_study.py")
 
 @pytest.fixture(scope="module")
 def study(recipe, tmp_path_factory):
-    """A study of one alignment over two seeds, run twice."""
+    """A study of one alignment over two seeds, from the soft networks of another; run twice."""
     folder = tmp_path_factory.mktemp("study")
+    first = folder / "first"
     options = {
         "recipe": str(recipe),
         "methods": "mmd",
@@ -26,16 +27,18 @@ def study(recipe, tmp_path_factory):
         "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_texts=6"],
     }
 
+    STUDY["main"](first, seeds=2, **options | {"methods": "", "output": folder / "first.json"})
+
     def run():
-        STUDY["main"](folder, seeds=2, **options)
+        STUDY["main"](folder / "main", seeds=2, **options, start=first / "soft" / "weight-0")
         return json.loads(options["output"].read_text(encoding="utf-8"))
 
-    first = run()
+    found = run()
     stamps = {file: file.stat().st_mtime_ns for file in folder.rglob("measured.json")}
-    second = run()
+    again = run()
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("measured.json")} == stamps
-    assert first == second
-    return first
+    assert found == again
+    return found | {"first": json.loads((folder / "first.json").read_text(encoding="utf-8"))}
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -51,6 +54,20 @@ def test_everything_is_run_that_the_bars_ask_for():
         assert {("tuned", method, 0.1), ("tuned", method, 1.0), ("alone", method, 1.0)} <= kinds
     assert len(found) == len(set(found)) == len({job.folder for job in found}) == 5 * 6 + 4 * 3
     assert found[0] == STUDY["Job"]("tuned", "soft", 0.0, 0)
+    started = set(STUDY["jobs"](5, STUDY["METHODS"], start=True)) - set(found)
+    assert started == {STUDY["Job"]("start", "soft", 0.0, seed) for seed in range(5)}
+
+
+def test_runs_start_from_the_networks_of_another_study(study):
+    earlier = {run["seed"]: run for run in study["first"]["runs"] if run["kind"] == "tuned"}
+    found = {(run["kind"], run["seed"]): run for run in study["runs"] if run["method"] == "soft"}
+    for seed in (0, 1):
+        assert found["start", seed]["accuracy"] == earlier[seed]["accuracy"]
+        assert math.isclose(found["start", seed]["query_norm"], earlier[seed]["query_norm"], rel_tol=1e-5)
+        assert found["tuned", seed]["query_norm"] != earlier[seed]["query_norm"]
+        assert found["before", seed]["query_norm"] != earlier[seed]["query_norm"]
+    assert study["first"]["setting"]["start"] is None
+    assert study["setting"]["start"]["steps"] == 2
 
 
 def test_runs_are_paired_by_seed(study):
