@@ -11,23 +11,6 @@ from probattn.metrics.functional import bleu, bleu_counts, bleu_from_counts
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
 WORDS = ["the", "a", "dog", "runs", "sleeps", "under", "tree", ",", ".", "Two", "men's", "well-known", "3.5"]
-    "the",
-    "a",
-    "dog",
-    "cat",
-    "runs",
-    "sleeps",
-    "on",
-    "under",
-    "beach",
-    "tree",
-    ",",
-    ".",
-    "Two",
-    "men's",
-    "well-known",
-    "3.5",
-]
 
 
 def sentences(seed, number=40):
