@@ -4,7 +4,13 @@ import pyro
 import torch
 
 from probattn.distributions import Gamma, LogNormal, Weibull
-from probattn.distributions.carried import carried_log, carries_log, exp_carrying_log
+from probattn.distributions.carried import (
+    carried_log,
+    carried_weights,
+    carries_log,
+    carry_weights,
+    exp_carrying_log,
+)
 
 
 def test_the_logarithm_is_kept_exactly_and_lost_by_arithmetic():
@@ -26,6 +32,14 @@ def test_a_tiny_gamma_keeps_its_order_through_pyro_sample():
         # Most draws underflow float32 (log S is about -400 on average), their logarithms do not.
         assert (draw == draw.min()).float().mean() > 0.3
         assert carried_log(draw).unique().numel() == 1000
+
+
+def test_weights_are_those_of_the_mask_that_they_were_made_under():
+    mask, other, weights = object(), object(), torch.tensor([0.25, 0.75])
+    value = carry_weights(torch.tensor([1.0, 3.0]), weights, mask)
+    assert carried_weights(value, mask) is weights
+    assert carried_weights(value, other) is None and carried_weights(value, None) is None
+    assert carried_weights(value * 1, mask) is None
 
 
 def test_every_distribution_carries_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -78,6 +79,24 @@ def test_a_translation_costs_half_its_square():
     torch.testing.assert_close(sinkhorn(query, query + shift), torch.full((2, 2), 12.5), rtol=1e-3, atol=0)
     far = sinkhorn(query, query + 30 * shift)  # beyond the distance at which the annealing begins
     torch.testing.assert_close(far, torch.full((2, 2), 11_250.0), rtol=1e-3, atol=0)
+
+
+def test_sweeps_that_lower_the_dual_are_not_taken(monkeypatch):
+    """The first of two sets is led astray; it keeps what the annealing found, the other is refined."""
+    module = importlib.import_module("probattn.divergences.sinkhorn")
+    query, key = (torch.cat([tensor, tensor]) for tensor in clouds(6, 5, dtype=torch.float64))
+    annealed, refined = (sinkhorn(query, key, debias=False, sweeps=sweeps) for sweeps in (0, 5))
+    assert not torch.isclose(annealed, refined, rtol=1e-6).any()
+    sweep = module._sweep
+
+    def astray(*arguments):
+        f, g = sweep(*arguments)
+        noise = torch.randn(g.shape, generator=seeded(7), dtype=g.dtype)
+        return f, torch.cat([(g + noise)[: len(g) // 2], g[len(g) // 2 :]])
+
+    monkeypatch.setattr(module, "_sweep", astray)
+    found = sinkhorn(query, key, debias=False, sweeps=5)
+    torch.testing.assert_close(found, torch.cat([annealed[:2], refined[2:]]))
 
 
 def test_gaussians_have_the_distance_of_bures():
