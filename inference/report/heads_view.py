@@ -26,6 +26,9 @@ PARTS = ("query", "key", "value")
 LEAST_FALL = 0.02
 """An axis of falls spans at least this on both sides."""
 
+ROOM = 1.1
+"""It ends beyond the largest value by this factor."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -144,8 +147,9 @@ def _words(found: Heads) -> str:
     if not beside or own == "deterministic":
         return f"{said}."
     before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
-    said += f". In the deterministic network it is {before:.2f}"
-    return f"{said} and {shared:.0%}." if overlap is not None and shared is not None else f"{said}."
+    if overlap is None or shared is None:
+        return f"{said}. In the deterministic network it is {before:.2f}."
+    return f"{said}. In the deterministic network these are {before:.2f} and {shared:.0%}."
 
 
 def _rows(found: Heads) -> tuple[Row, ...]:
@@ -169,7 +173,8 @@ def _rows(found: Heads) -> tuple[Row, ...]:
 
 
 def _number(value: float | None) -> Markup:
-    return exact(value, "" if value is None else f"{value:.3g}".replace("-", MINUS))
+    words = "" if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+    return exact(value, words.replace("-", MINUS))
 
 
 def _site(found: Heads, model: HeadsKey, name: str) -> SiteHeads | None:
@@ -195,7 +200,7 @@ def _falls(found: Heads) -> tuple[Figure, ...]:
         lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
     count = max(len(line.points) for line in lines)
     values = [value for line in lines for _, value in line.points]
-    low, high = min(-LEAST_FALL, *values), max(LEAST_FALL, *values)
+    low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
     x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
     y = Axis(low, high, "accuracy lost (points)", _points(low, high))
     chart = Markup(line_chart(lines, x, y, "Accuracy lost without each head"))

@@ -120,7 +120,7 @@ def test_words_say_what_was_found(results: Results) -> None:
     view = heads_view(results.model_copy(update={"heads": measured()}))
     assert view.words == (
         "Relative to their length, the outputs of two heads of the repulsive network lie 1.35 apart, and two heads "
-        "spend 40% of their attention on the same tokens. In the deterministic network it is 1.20 and 40%."
+        "spend 40% of their attention on the same tokens. In the deterministic network these are 1.20 and 40%."
     )
     assert "Of the 4 heads of the deterministic network, 2 can be taken out without any change" in view.fallen
     assert "1 with a gain, and the most needed one costs 10.0 points" in view.fallen
