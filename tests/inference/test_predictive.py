@@ -58,6 +58,17 @@ def test_one_site_may_be_named_alone_and_a_plain_model_has_none():
         posterior_predict(lambda batch: batch["x"], X, 2, attention="all")
 
 
+@pytest.mark.parametrize("chunk_size", [1, 3, 7])
+def test_streamed_moments_are_those_of_all_draws(chunk_size):
+    """Over passes of one draw, of several with a smaller last one, and of all."""
+    model = Twice("a", "b")
+    draws = posterior_predict(model, X, 7, attention="all").attention
+    found = posterior_predict(model, X, 7, attention="all", streaming=True, chunk_size=chunk_size)
+    for name, weights in draws.items():
+        torch.testing.assert_close(found.attention_mean[name], weights.mean(dim=0))
+        torch.testing.assert_close(found.attention_std[name], weights.std(dim=0))
+
+
 def test_seeds_of_different_form_are_different_seeds():
     model = Twice("a")
 

@@ -151,13 +151,19 @@ def test_data_parallel_is_refused_by_name(families, bert):
         net(**bert.inputs())
 
 
-def test_finite_biases_in_a_mask_of_ones_own_are_kept(families, bert):
-    net, inputs = bert.network(), bert.inputs()
-    bias = torch.randn(2, 1, families.LENGTH, families.LENGTH)
+@pytest.mark.parametrize(
+    ("name", "rows"), [("bert", 6), ("t5", 1)]
+)  # T5 hands over biases of positions besides
+def test_finite_biases_in_a_mask_of_ones_own_are_kept(families, name, rows):
+    family = families.BY_NAME[name]
+    net, inputs = family.network(), family.inputs()
+    bias = torch.randn(2, 1, rows, families.LENGTH)
     bias[:, :, :, -1] = torch.finfo(torch.float32).min
     inputs["attention_mask"] = bias
     before = families.forward(net, inputs)
     assert (families.forward(convert(net, BayesianAttention()), inputs) - before).abs().max() < 1e-5
+    inputs["attention_mask"] = bias.clamp(max=0)
+    assert (families.forward(net, inputs) - before).abs().max() > 1e-5
 
 
 def test_a_part_of_the_network_can_be_called(families, bert):
