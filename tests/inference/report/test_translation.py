@@ -40,7 +40,9 @@ RECORDS = [
 
 def sentences(noise: float, seed: int) -> tuple[list[str], list[str]]:
     draw = random.Random(0)
-    references = [" ".join(draw.choices(["a", "b", "c", "d", "e", "f", "g"], k=draw.randint(4, 9))) for _ in range(60)]
+    references = [
+        " ".join(draw.choices(["a", "b", "c", "d", "e", "f", "g"], k=draw.randint(4, 9))) for _ in range(60)
+    ]
     other = random.Random(seed)
     return [" ".join(w for w in text.split() if other.random() > noise) for text in references], references
 
