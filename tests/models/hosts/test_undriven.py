@@ -151,10 +151,9 @@ def test_data_parallel_is_refused_by_name(families, bert):
         net(**bert.inputs())
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"), [("bert", 6), ("t5", 1)]
-)  # T5 hands over biases of positions besides
+@pytest.mark.parametrize(("name", "rows"), [("bert", 6), ("t5", 1)])
 def test_finite_biases_in_a_mask_of_ones_own_are_kept(families, name, rows):
+    """T5's calls have biases of positions beside those of the mask."""
     family = families.BY_NAME[name]
     net, inputs = family.network(), family.inputs()
     bias = torch.randn(2, 1, rows, families.LENGTH)
