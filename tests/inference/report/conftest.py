@@ -11,6 +11,7 @@ from probattn.inference.report.alignment_clouds import clouds
 from probattn.inference.report.alignment_records import Alignment
 from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
+from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, SiteHeads
 from probattn.inference.report.maps import attention_example
 from probattn.inference.report.measurements import Curve, SiteHealth
 from probattn.inference.report.results import DataSet, Results, RunDescription
@@ -129,6 +130,33 @@ def alignment() -> Alignment:
     )
 
 
+def heads() -> Heads:
+    """Two layers of two heads before training, deterministic and Bayesian; one text."""
+    names = [f"layer.{layer}.attention" for layer in range(2)]
+    numbers = {"overlap": 0.4, "similarity": ((1.0, 0.1), (0.1, 1.0)), "lengths": {"query": 3.0}}
+    sites = tuple(
+        SiteHeads(model=model, site=name, distance=2.0, relative=relative, **numbers)
+        for model, relative in (("start", 1.3), ("deterministic", 1.2), ("bayesian_mean", 1.4))
+        for name in names
+    )
+    models = ("deterministic", "bayesian_mean")
+    return Heads(
+        texts=3,
+        sites=sites,
+        masked_texts=20,
+        whole=dict.fromkeys(models, 0.8),
+        drops=tuple(
+            HeadDrops(model=model, site=name, accuracy=(0.75, 0.8)) for model in models for name in names
+        ),
+        rows=tuple(
+            HeadRows(
+                model=model, site=names[1], text="a b", tokens=("a", "b"), weights=((0.2, 0.8), (0.6, 0.4))
+            )
+            for model in models
+        ),
+    )
+
+
 def edges() -> tuple[EdgeAttention, ...]:
     """Two layers of two networks; the numbers say whose they are."""
     return tuple(
@@ -206,6 +234,7 @@ def make_results() -> Results:
         uncertain=tuple(uncertain),
         mistakes=tuple(mistakes),
         alignment=alignment(),
+        heads=heads(),
         edges=edges(),
     )
 

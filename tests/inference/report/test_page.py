@@ -175,7 +175,8 @@ def test_the_script_gets_the_maps_to_the_last_digit(page: Page, results: Results
 
 
 def test_the_first_map_stands_without_script(page: Page, results: Results) -> None:
-    assert len(page.all("image", "map-picture")) == 2 * len(results.attention)
+    of_heads = len(results.heads.rows) + len(results.heads.sites)  # the page's other maps
+    assert len(page.all("image", "map-picture")) == 2 * len(results.attention) + of_heads
     shades = [a["style"] for a in page.all("span", "tok")]
     assert len(shades) == sum(len(example.keys) for example in results.attention)
     assert shades.count("--w:1.000") == len(results.attention)
@@ -265,6 +266,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
         ({"alignment": None}, {"alignment"}),
+        ({"heads": None}, {"heads"}),
         ({"edges": ()}, {"edges"}),
         ({"uncertain": (), "mistakes": ()}, {"examples"}),
         ({"uncertain": ()}, set()),
@@ -375,7 +377,7 @@ def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tens
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
-    assert page.sections() == [name for name, _ in SECTIONS if name not in {"alignment", "edges"}]
+    assert page.sections() == [name for name, _ in SECTIONS if name not in {"alignment", "heads", "edges"}]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
     assert ">more" not in text
