@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
 from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.graph_training import GraphTrainingRecipe
+from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
-from probattn.recipes.yaml_nodes import RecipeDumper
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
 
@@ -81,7 +80,7 @@ class GraphReportRecipe(Section):
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
 
 
-class GraphRecipe(Section):
+class GraphRecipe(RunRecipe):
     """All that a run on a graph depends on. What makes a recipe one of a graph is its section `graph`.
 
     Example:
@@ -90,16 +89,6 @@ class GraphRecipe(Section):
         ((None, None), 0.005)
     """
 
-    name: str = Field(
-        default="run",
-        pattern=r"^[A-Za-z0-9][\w .-]*$",
-        description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
-    )
-    output: str = Field(
-        default="runs/run",
-        min_length=1,
-        description="Folder of the run; `runs/` and its name where it is left out.",
-    )
     graph: GraphDataRecipe = Field(description="The graph to train on and to measure on.")
     network: GraphNetworkRecipe = Field(default=GraphNetworkRecipe(), description="The network.")
     attention: AttentionRecipe = Field(
@@ -115,13 +104,6 @@ class GraphRecipe(Section):
     training: GraphTrainingRecipe = Field(default=GraphTrainingRecipe(), description="How to train.")
     prediction: GraphPredictionRecipe = Field(default=GraphPredictionRecipe(), description="How to predict.")
     report: GraphReportRecipe = Field(default=GraphReportRecipe(), description="What to report.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("output") is None:
-            return value | {"output": f"runs/{value.get('name', 'run')}"}
-        return value
 
     @model_validator(mode="after")
     def _suits_a_graph(self) -> GraphRecipe:
@@ -140,10 +122,3 @@ class GraphRecipe(Section):
     def resolved(self) -> GraphRecipe:
         """The same recipe with the graph's folder made absolute."""
         return self.model_copy(update={"graph": self.graph.resolved()})
-
-    def dump(self) -> str:
-        """The recipe as YAML, every key written out."""
-        text: str = yaml.dump(
-            self.model_dump(), Dumper=RecipeDumper, sort_keys=False, allow_unicode=True, width=110
-        )
-        return text

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import yaml
 from pydantic import Field, model_validator
 
 from probattn.recipes.alignment import AlignmentRecipe
@@ -15,12 +12,11 @@ from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
-from probattn.recipes.section import Section
+from probattn.recipes.run import RunRecipe
 from probattn.recipes.training import TrainingRecipe
-from probattn.recipes.yaml_nodes import RecipeDumper
 
 
-class Recipe(Section):
+class Recipe(RunRecipe):
     """All that a run depends on, as a user writes it in YAML.
 
     Two recipes are equal if they say the same, and what :meth:`dump` writes loads as an equal recipe.
@@ -33,16 +29,6 @@ class Recipe(Section):
         ()
     """
 
-    name: str = Field(
-        default="run",
-        pattern=r"^[A-Za-z0-9][\w .-]*$",
-        description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
-    )
-    output: str = Field(
-        default="runs/run",
-        min_length=1,
-        description="Folder of the run; `runs/` and its name where it is left out.",
-    )
     network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
@@ -59,13 +45,6 @@ class Recipe(Section):
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("output") is None:
-            return value | {"output": f"runs/{value.get('name', 'run')}"}
-        return value
 
     @model_validator(mode="after")
     def _texts_like_the_data(self) -> Recipe:
@@ -89,10 +68,3 @@ class Recipe(Section):
     def resolved(self) -> Recipe:
         """The same recipe with the paths of files and folders it reads made absolute."""
         return self.model_copy(update={"data": self.data.resolved(), "network": self.network.resolved()})
-
-    def dump(self) -> str:
-        """The recipe as YAML, every key written out."""
-        text: str = yaml.dump(
-            self.model_dump(), Dumper=RecipeDumper, sort_keys=False, allow_unicode=True, width=110
-        )
-        return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
@@ -14,9 +13,9 @@ from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.repulsion import RepulsionRecipe
+from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
 from probattn.recipes.translation_training import TranslationTrainingRecipe
-from probattn.recipes.yaml_nodes import RecipeDumper
 
 PARTS = ("train", "validation", "test")
 
@@ -198,7 +197,7 @@ class TranslationReportRecipe(Section):
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 
-class TranslationRecipe(Section):
+class TranslationRecipe(RunRecipe):
     """All that a run of translation depends on. What makes a recipe one of translation is its section `translation`.
 
     Example:
@@ -207,16 +206,6 @@ class TranslationRecipe(Section):
         ((), 4, 0.1)
     """
 
-    name: str = Field(
-        default="run",
-        pattern=r"^[A-Za-z0-9][\w .-]*$",
-        description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
-    )
-    output: str = Field(
-        default="runs/run",
-        min_length=1,
-        description="Folder of the run; `runs/` and its name where it is left out.",
-    )
     translation: TranslationDataRecipe = Field(
         default=TranslationDataRecipe(), description="What to train on and to measure on."
     )
@@ -242,13 +231,6 @@ class TranslationRecipe(Section):
     search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
     report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("output") is None:
-            return value | {"output": f"runs/{value.get('name', 'run')}"}
-        return value
-
     def methods(self) -> tuple[Method, ...]:
         """What the network is converted with; empty where its attention stays as it is."""
         beside = (self.alignment, self.repulsion, self.disagreement)
@@ -257,10 +239,3 @@ class TranslationRecipe(Section):
     def resolved(self) -> TranslationRecipe:
         """The same recipe with the paths of files and folders it reads made absolute."""
         return self.model_copy(update={"translation": self.translation.resolved()})
-
-    def dump(self) -> str:
-        """The recipe as YAML, every key written out."""
-        text: str = yaml.dump(
-            self.model_dump(), Dumper=RecipeDumper, sort_keys=False, allow_unicode=True, width=110
-        )
-        return text
