@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 
 def _families() -> ModuleType:
@@ -38,6 +39,12 @@ def by_name(families: ModuleType) -> dict[str, Any]:
 def bert(by_name: dict[str, Any]) -> Any:
     """The family on which what holds for every family is tested once."""
     return by_name["bert"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test with the marker ``cuda`` is skipped where there is no GPU: it compares one with the CPU."""
+    if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -74,7 +74,6 @@ def test_a_cpu_state_is_refused_on_another_device() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_devices_generator_is_restored_too() -> None:
     device = torch.device("cuda")
     state = capture_random_state(device)

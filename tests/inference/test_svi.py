@@ -290,7 +290,6 @@ def test_float16_needs_a_gpu(tiny: ModuleType) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_gpu_is_used_where_there_is_one(tiny: ModuleType, tmp_path: Path, precision: str) -> None:
     model = tiny.tiny_model(dropout=0.2)

@@ -258,7 +258,6 @@ def test_new_parameters_are_float32_beside_half_precision_and_float64_in_float64
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_sites_lie_on_the_networks_device(families, family):
     net = family.network().cuda()
     inputs = {name: value.cuda() for name, value in family.inputs().items()}

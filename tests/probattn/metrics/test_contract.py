@@ -149,7 +149,6 @@ def test_device_without_float64(case: Any, data: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda(case: Any, data: Any) -> None:
     metric = case.make().to("cuda")
     for batch in data.batches():

@@ -308,7 +308,6 @@ def test_bad_input_is_one_clear_line(call, message):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_it_is_the_same(kernel):
     particles, grads = case()
     found = svgd_direction(particles.cuda(), grads.cuda(), kernel[0]())

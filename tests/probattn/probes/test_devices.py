@@ -65,7 +65,6 @@ MEASURES = {
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", MEASURES)
 def test_it_is_the_same_on_a_gpu(name):
     expected = MEASURES[name](Inputs.on("cpu"))
