@@ -14,6 +14,7 @@ from probattn.inference.report.markup import exact
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import ModelKey
 from probattn.inference.report.results import Results
+from probattn.inference.report.side_by_side import Layer, Panel
 from probattn.inference.report.tables import site_labels
 
 Total = Literal["mmd", "mmd_centred"]
@@ -46,23 +47,6 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A row of the table of calls: discrepancies by model, raw and centred."""
-
-    name: str
-    label: str
-    values: tuple[tuple[Markup, Markup], ...]
-
-
-@dataclass(frozen=True)
-class HeadPanel:
-    """The clouds of one head, a drawing a model."""
-
-    heading: str
-    drawings: tuple[tuple[str, Markup], ...]
-
-
-@dataclass(frozen=True)
 class AlignmentView:
     """The section.
 
@@ -81,7 +65,7 @@ class AlignmentView:
     models: tuple[tuple[str, str], ...]
     quantities: tuple[Quantity, ...]
     layers: tuple[Layer, ...]
-    panels: tuple[HeadPanel, ...]
+    panels: tuple[Panel, ...]
     projection: str
     bandwidth: str
     texts: int
@@ -183,7 +167,7 @@ def _layer(found: Alignment, name: str, label: str) -> Layer:
     return Layer(name, label, tuple(values))
 
 
-def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[HeadPanel, ...]:
+def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[Panel, ...]:
     groups: dict[tuple[str, int], list[HeadCloud]] = {}
     for cloud in found:
         groups.setdefault((cloud.site, cloud.head), []).append(cloud)
@@ -206,5 +190,5 @@ def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[HeadPane
             )
             for cloud in members
         ]
-        panels.append(HeadPanel(heading, tuple(drawings)))
+        panels.append(Panel(heading, tuple(drawings)))
     return tuple(panels)

@@ -14,6 +14,7 @@ from probattn.inference.report.heads_records import HeadRows, Heads, HeadsKey, Q
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.results import Results
+from probattn.inference.report.side_by_side import Layer, Panel
 from probattn.inference.report.tables import site_labels
 
 QUANTITIES: tuple[tuple[Quantity, str, str], ...] = (
@@ -45,23 +46,6 @@ class Row:
     title: str
     meaning: str
     values: tuple[Markup, ...]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """An attention call: relative distance and overlap by network."""
-
-    name: str
-    label: str
-    values: tuple[tuple[Markup, Markup], ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Drawings that stand side by side, with the network of each."""
-
-    heading: str
-    drawings: tuple[tuple[str, Markup], ...]
 
 
 @dataclass(frozen=True)
