@@ -10,8 +10,11 @@ import pyro
 import pytest
 import torch
 
+from probattn.recipes import load_any_recipe
+
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(?P<kind>python|text)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+RECIPE = re.compile(r"^```yaml\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -49,6 +52,24 @@ def packages() -> list[str]:
         if "__all__" in path.read_text()
     ]
     return sorted(found)
+
+
+def recipes() -> list[tuple[str, str]]:
+    """Page and text of every recipe that a page shows."""
+    found = [
+        (path.name, match["body"])
+        for path in (ROOT / "docs").rglob("*.md")
+        for match in RECIPE.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("page", "text"), recipes(), ids=[page for page, _ in recipes()])
+def test_a_recipe_that_a_page_shows_is_one(page: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{Path(page).stem}.yaml"
+    file.write_text(text, encoding="utf-8")
+    assert load_any_recipe(str(file)).name == file.stem
 
 
 @pytest.mark.parametrize("name", packages())
