@@ -67,6 +67,23 @@ def test_every_family_masks_and_comes_back(families, family):
     assert [list(vars(module)) for module in net.modules()] == attributes
 
 
+def test_a_module_that_is_called_twice_is_masked_in_one_call_alone(families, by_name):
+    net, inputs = by_name["albert"].network(), by_name["albert"].inputs()
+    calls = inspect(net)
+    assert len({call.module for call in calls}) < len(calls)
+
+    def states():
+        with torch.no_grad():
+            return net(**inputs, output_hidden_states=True).hidden_states
+
+    whole = states()
+    for number, call in enumerate(calls):
+        with masked_heads(net, {call.name: [0]}):
+            masked = states()
+        same = [torch.equal(left, right) for left, right in zip(whole, masked, strict=True)]
+        assert same == [layer <= number for layer in range(len(whole))]
+
+
 def test_all_heads_of_a_call_leave_its_bias(families, bert):
     net, inputs = bert.network(), bert.inputs()
     name = "bert.encoder.layer.1.attention.self"
