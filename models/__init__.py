@@ -27,6 +27,9 @@ from probattn.models.sentence import (
     SelfAttentiveModel,
 )
 from probattn.models.translation import (
+    RecurrentForTranslation,
+    RecurrentModel,
+    RecurrentTranslationConfig,
     SearchOptions,
     TransformerSize,
     Translator,
@@ -40,6 +43,9 @@ __all__ = [
     "CapturedCall",
     "Classifier",
     "HeadRedundancy",
+    "RecurrentForTranslation",
+    "RecurrentModel",
+    "RecurrentTranslationConfig",
     "SearchOptions",
     "SelfAttentiveConfig",
     "SelfAttentiveForSequenceClassification",

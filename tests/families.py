@@ -19,7 +19,12 @@ from torch.distributions import kl_divergence
 
 from probattn import BayesianAttention
 from probattn.distributions.carried import exp_carrying_log
-from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification
+from probattn.models import (
+    RecurrentForTranslation,
+    RecurrentTranslationConfig,
+    SelfAttentiveConfig,
+    SelfAttentiveForSequenceClassification,
+)
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 
@@ -296,6 +301,13 @@ def self_attentive() -> hf.PreTrainedModel:
     )
 
 
+def recurrent() -> hf.PreTrainedModel:
+    sizes = {"embedding_size": 8, "hidden_size": 6, "decoder_hidden_size": 10, "output_size": 16}
+    return RecurrentForTranslation(
+        RecurrentTranslationConfig(vocab_size=WORDS, num_attention_heads=4, **sizes, **SPECIAL)
+    )
+
+
 FAMILIES = [
     Family(
         "bert",
@@ -400,6 +412,15 @@ FAMILIES = [
         places=False,
         layers=1,
         pools=True,
+        projections=("query",),
+    ),
+    Family(
+        "recurrent",
+        recurrent,
+        pair=True,
+        generates=True,
+        places=False,
+        layers=1,
         projections=("query",),
     ),
 ]

@@ -87,7 +87,7 @@ class HostedSite(nn.Module):
         # A windowed family makes a mask for every layer: keeping them for the pass would only hold memory.
         read = read_mask(module, mask) if call.windowed else self.state.read(module, mask)
         # Read also where attention stays deterministic: a cross attention learns from it which queries are real.
-        validity = self._validity(call, read, query, key)
+        validity = self._validity(call, read, query, key, options.get("query_mask"))
         if self.factor is not None and index in self.aligned:
             self._align(self.factor, call, query, key, validity)
         latent = self.site is not None and index in self.selected
@@ -104,10 +104,10 @@ class HostedSite(nn.Module):
         return output, weights
 
     def _validity(
-        self, call: AttentionCall, read: HostMask, query: Tensor, key: Tensor
+        self, call: AttentionCall, read: HostMask, query: Tensor, key: Tensor, real: Tensor | None
     ) -> AttentionMask | None:
         if not call.windowed:
-            return self.state.mask(read.valid, query, key.shape[2], cross=call.kind == "cross")
+            return self.state.mask(read.valid, query, key.shape[2], cross=call.kind == "cross", real=real)
         if read.valid is None:
             return None
         return AttentionMask(beside_heads(read.valid, self._windows(call, query)))
@@ -175,7 +175,8 @@ def host_attention(
         key: ``[B, G, S, D]``, G dividing H.
         value: ``[B, G, S, E]``.
         attention_mask: additive, ``[B | 1, 1 | H, T, S]``, or None.
-        **options: ``scaling``, ``dropout`` and what families add: ``position_bias``, ``softcap``.
+        **options: ``scaling``, ``dropout`` and what families add: ``position_bias``, ``softcap``, ``query_mask``
+            (bool ``[B, T]``, the real queries, from a network without self attention that would tell them).
 
     Returns:
         Output ``[B, T, H, E]``, contiguous, and weights ``[B, H, T, S]``.

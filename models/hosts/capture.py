@@ -113,7 +113,8 @@ class _Recorder:
         call = self._calls[name, self._seen[name]]
         self._seen[name] += 1
         valid = read_mask(module, mask).valid
-        real = self._real_queries(call, query, valid)
+        named: Tensor | None = options.get("query_mask")
+        real = self._real_queries(call, query, valid) if named is None else named
         self.found[call.name] = CapturedCall(
             query=query,
             key=repeat_heads(key, query.shape[1]),

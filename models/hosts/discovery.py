@@ -153,7 +153,7 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     repeated = Counter(id(record.module) for record in records)
     stacks = [_stack(names[id(record.module)]) for record in records]
     kinds = [_kind(record) for record in records]
-    decoders = {stack for stack, record in zip(stacks, records, strict=True) if _is_causal(record)}
+    decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
     seen: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
     calls: list[AttentionCall] = []
@@ -194,6 +194,11 @@ def _is_causal(record: _Recorded) -> bool:
         return False
     above = torch.ones(queries, keys, dtype=torch.bool, device=record.valid.device).triu(1)
     return not bool((record.valid & above).any())
+
+
+def _decodes(record: _Recorded) -> bool:
+    """Whether a call's stack works from left to right; one without self attention can only say so itself."""
+    return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
 
 
 def _rows_alike(valid: Tensor | None) -> bool:

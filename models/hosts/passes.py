@@ -77,31 +77,36 @@ class StackPass:
             known = self._read[id(mask)] = (mask, read_mask(module, mask))  # holding it keeps its id its own
         return known[1]
 
-    def mask(self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool) -> AttentionMask | None:
+    def mask(
+        self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool, real: Tensor | None = None
+    ) -> AttentionMask | None:
         """Validity and real queries of a call.
 
         A self attention's own mask says which queries are real. A cross attention's does not: its queries are those of
-        the self attention before it.
+        the self attention before it, or the network names them.
 
         Args:
             valid: bool ``[B | 1, 1 | H, T, S]``, as :meth:`read` gave it.
             query: ``[B, H, T, D]``.
             keys: S.
             cross: whether the keys are another sequence's.
+            real: bool ``[B, T]``, the real queries where the network names them.
 
         Returns:
             None where all pairs are valid and all queries real.
         """
         rows, _, queries, _ = query.shape
-        real = self._real_queries(valid, rows, queries, cross=cross)
+        named = real is not None
+        if real is None:
+            real = self._real_queries(valid, rows, queries, cross=cross)
         if valid is None and real is None:
             return None
         key = (id(valid), cross, rows, keys)
-        known = self.masks.get(key)
+        known = None if named else self.masks.get(key)
         if known is None:
             pairs = query.new_ones((1, 1, 1, keys), dtype=torch.bool) if valid is None else valid
             known = AttentionMask(pairs.expand(rows, -1, -1, -1), real)
-            if self._open:
+            if self._open and not named:
                 self.masks[key] = known
         return known
 

@@ -7,45 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from probattn.models.own_words import read_own_words
 from probattn.models.sentence.configuration import SelfAttentiveConfig
+from probattn.models.shared_keys import eager_attention_forward
 
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float = 1.0,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """Attention of single queries, one per head, over keys and values that all heads share.
-
-    Args:
-        module: the attention module, for its mode.
-        query: ``[B, r, 1, D]``.
-        key: ``[B, 1, S, D]``.
-        value: ``[B, 1, S, E]``.
-        attention_mask: additive, broadcastable to ``[B, r, 1, S]``, or None.
-        scaling: factor of the scores.
-        dropout: share of the weights that is dropped in training.
-
-    Returns:
-        Output ``[B, 1, r, E]`` and weights ``[B, r, 1, S]``.
-    """
-    scores = (query.transpose(1, 2) @ key.transpose(2, 3) * scaling).transpose(1, 2)  # [B, r, 1, S]
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = F.dropout(weights, dropout, training=module.training)
-    return weights.transpose(1, 2) @ value, weights  # heads side by side are queries of the one key head
+__all__ = ["SelfAttentiveForSequenceClassification", "SelfAttentiveModel", "eager_attention_forward"]
 
 
 class SelfAttentiveAttention(nn.Module):
@@ -176,7 +147,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
                 f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
                 f"{list(attention_mask.shape)}"
             )
-        hidden = self._read(self.dropout(embedded), attention_mask)  # [B, S, 2u]
+        hidden = read_own_words(self.lstm, self.dropout(embedded), attention_mask)[0]  # [B, S, 2u]
         mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
         matrix, weights = self.attention(hidden, mask)  # [B, r, 2u]
         if output_attentions is None:
@@ -186,21 +157,6 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
             pooler_output=matrix.flatten(1),
             attentions=(weights,) if output_attentions else None,
         )
-
-    def _read(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """The LSTM over each sentence's own words, wherever padding stands; 0 at padding."""
-        if attention_mask is None:
-            hidden: Tensor = self.lstm(embedded)[0]
-            return hidden
-        real = attention_mask.bool()
-        front = torch.argsort(
-            real.logical_not().byte(), dim=1, stable=True
-        )  # own words first, in their order
-        lengths = real.sum(dim=1).clamp_min(1).cpu()
-        words = embedded.gather(1, front[..., None].expand_as(embedded))
-        packed, _ = self.lstm(pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False))
-        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=real.shape[1])
-        return states.gather(1, front.argsort(dim=1)[..., None].expand_as(states)) * real[..., None]
 
 
 class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):

@@ -1,10 +1,18 @@
-"""Translation as a probabilistic program: a Transformer encoder-decoder, its likelihood, and beam search."""
+"""Translation as a probabilistic program: a Transformer or LSTM encoder-decoder, its likelihood, and beam search."""
 
 from probattn.models.translation.network import TransformerSize, build_transformer
+from probattn.models.translation.recurrent import (
+    RecurrentForTranslation,
+    RecurrentModel,
+    RecurrentTranslationConfig,
+)
 from probattn.models.translation.search import SearchOptions, translate
 from probattn.models.translation.translator import Translator, token_measures
 
 __all__ = [
+    "RecurrentForTranslation",
+    "RecurrentModel",
+    "RecurrentTranslationConfig",
     "SearchOptions",
     "TransformerSize",
     "Translator",

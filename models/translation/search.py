@@ -36,7 +36,7 @@ class SearchOptions:
             :math:`\text{length}^\alpha`, so that larger values favour longer ones (Vaswani et al. 2017 take
             :math:`((5 + \text{length}) / 6)^{0.6}`).
         extra_length: most tokens a translation may have beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
-            network's positions bound it too.
+            network's positions bound it too, where it has a number of them.
         batch_size: sentences that are searched for at once, >= 1.
 
     Raises:
@@ -95,13 +95,16 @@ def translate(
     return found
 
 
-def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int:
+def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int | None:
+    """Most tokens the network has positions for; None where there is no most."""
     config: Any = getattr(net, "config", None)
     if not hasattr(net, "generate"):
         raise ValueError(
             f"translate: {type(net).__name__} has no generate; use an encoder-decoder of transformers"
         )
-    limit: int = config.max_position_embeddings
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        return None
     longest = max((len(tokens) for tokens in encoded), default=0) + 1
     if longest > limit:
         raise ValueError(
@@ -112,10 +115,11 @@ def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int:
 
 
 def _search(
-    net: PreTrainedModel, sources: Sequence[Sequence[int]], options: SearchOptions, limit: int
+    net: PreTrainedModel, sources: Sequence[Sequence[int]], options: SearchOptions, limit: int | None
 ) -> list[list[int]]:
     """Tokens of the best hypothesis of each source."""
     longest = max(map(len, sources)) + 1
+    most = longest + options.extra_length
     rows = [[*tokens, END] + [PAD] * (longest - 1 - len(tokens)) for tokens in sources]
     input_ids = torch.tensor(rows, device=net.device)  # [B, S]
     generate: Any = net.generate
@@ -125,7 +129,7 @@ def _search(
         num_beams=options.num_beams,
         length_penalty=options.length_penalty,
         do_sample=False,
-        max_new_tokens=min(longest + options.extra_length, limit - 1),
+        max_new_tokens=most if limit is None else min(most, limit - 1),
         suppress_tokens=[PAD, BEGIN],
     )  # [B, T]
     return [[token for token in row if token > END] for row in output.tolist()]

@@ -1,0 +1,51 @@
+"""Attention whose heads all read the same keys and values, without a copy of them for each head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float = 1.0,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Dot-product attention over keys and values that all heads share, with the signature of transformers' functions.
+
+    Args:
+        module: the attention module, for its mode.
+        query: ``[B, H, T, D]``.
+        key: ``[B, 1, S, D]``.
+        value: ``[B, 1, S, E]``.
+        attention_mask: additive, broadcastable to ``[B, H, T, S]``, or None.
+        scaling: factor of the scores.
+        dropout: share of the weights that is dropped in training.
+
+    Returns:
+        Output ``[B, T, H, E]`` and weights ``[B, H, T, S]``.
+
+    Example:
+        >>> query, key, value = torch.randn(2, 3, 4, 5), torch.randn(2, 1, 6, 5), torch.randn(2, 1, 6, 7)
+        >>> output, weights = eager_attention_forward(nn.Identity(), query, key, value, None)
+        >>> output.shape, weights.shape
+        (torch.Size([2, 4, 3, 7]), torch.Size([2, 3, 4, 6]))
+    """
+    heads = query.shape[1:3]
+    # Heads one after the other are so many queries of the one key head.
+    scores = (query.flatten(1, 2) @ key[:, 0].mT * scaling).unflatten(1, heads)  # [B, H, T, S]
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    precise = torch.promote_types(query.dtype, torch.float32)
+    weights = F.softmax(scores, dim=-1, dtype=precise).to(query.dtype)
+    weights = F.dropout(weights, dropout, training=module.training)
+    output = (weights.flatten(1, 2) @ value[:, 0]).unflatten(1, heads)  # [B, H, T, E]
+    return output.transpose(1, 2).contiguous(), weights

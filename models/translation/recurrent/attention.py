@@ -1,0 +1,79 @@
+"""Dot attention of several heads over states that they share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from probattn.models.shared_keys import eager_attention_forward
+from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+
+__all__ = ["DotAttention", "eager_attention_forward"]
+
+
+class DotAttention(nn.Module):
+    r"""Luong's "general" attention, heads summed (Luong et al. 2015; Snell et al. 2021, Eq. 20, 21).
+
+    .. math:: a_{t,l}^k = s_t^\top W^k h_l, \qquad c_t = \sum_k \sum_l \mathrm{softmax}_l(a_t^k)_l\, h_l
+
+    Head k's query is :math:`W^{k\top} s_t`; keys and values are the encoder's states, the same for all heads; the
+    scores are not scaled.
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        query: all W, its weight ``[K * D, E]``: rows kD .. (k + 1)D - 1 are the transpose of :math:`W^k`.
+        is_decoder: True, so that whoever converts the network knows that the queries are those of a decoder.
+
+    Example:
+        >>> config = RecurrentTranslationConfig(hidden_size=4, decoder_hidden_size=6, num_attention_heads=3)
+        >>> attention = DotAttention(config)
+        >>> context, _ = attention(torch.randn(2, 5, 6), torch.randn(2, 7, 8))
+        >>> context.shape, attention.head_weights().shape
+        (torch.Size([2, 5, 8]), torch.Size([3, 6, 8]))
+    """
+
+    is_decoder = True
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.num_heads = config.num_attention_heads
+        self.query = nn.Linear(config.decoder_state_size, self.num_heads * config.state_size, bias=False)
+
+    def head_weights(self) -> Tensor:
+        """A view ``[K, E, D]`` of all W: writing into row k without gradients sets the weights of head k."""
+        return self.query.weight.unflatten(0, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(
+        self,
+        states: Tensor,
+        hidden: Tensor,
+        attention_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends.
+
+        Args:
+            states: s, ``[B, T, E]``.
+            hidden: h, ``[B, S, D]``.
+            attention_mask: of the keys, as the attention implementation wants it; None where all are real.
+            query_mask: bool ``[B, T]``, True for real queries; None where all are. Attention is the same: it is for
+                methods that sum over queries.
+
+        Returns:
+            c ``[B, T, D]`` and the weights ``[B, K, T, S]``, None where the implementation gives none.
+        """
+        queries = self.query(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, K, T, D]
+        if self.config.uniform_attention:
+            queries = torch.zeros_like(queries)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        shared = hidden[:, None]  # [B, 1, S, D]
+        output, weights = attend(
+            self, queries, shared, shared, attention_mask, scaling=1.0, dropout=0.0, query_mask=query_mask
+        )
+        return output.sum(dim=2), weights

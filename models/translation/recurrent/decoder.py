@@ -1,0 +1,146 @@
+"""The LSTM that writes the target, and the network that turns its states into tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probattn.models.own_words import State, read_own_words
+from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+from probattn.models.translation.recurrent.encoder import RecurrentEncoderOutput
+
+
+@dataclass(eq=False)
+class DecoderState:
+    """Where the decoder stands after the tokens that it has read: what ``generate`` keeps as its cache.
+
+    Attributes:
+        hidden: ``[layers, B, E]``.
+        cell: ``[layers, B, E]``.
+        length: tokens read.
+    """
+
+    hidden: Tensor
+    cell: Tensor
+    length: int
+
+    def get_seq_length(self) -> int:
+        """Tokens read, as transformers' caches tell it."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keeps the rows of these beams, in place."""
+        self.hidden = self.hidden.index_select(1, beam_idx)
+        self.cell = self.cell.index_select(1, beam_idx)
+
+
+class RecurrentDecoder(nn.Module):
+    """A one-directional LSTM over the tokens before, which starts where the encoder ended; no context is fed to it.
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        lstm: torch's own.
+        start: maps of the encoder's last hidden and cell state to the decoder's first, for all layers alike; None
+            where both have the same size.
+    """
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__()
+        size = config.decoder_state_size
+        self.dropout = nn.Dropout(config.dropout)
+        self.lstm = nn.LSTM(
+            config.embedding_size,
+            size,
+            config.num_hidden_layers,
+            batch_first=True,
+            dropout=config.layer_dropout,
+        )
+        bridged = config.state_size != size
+        self.start = (
+            nn.ModuleDict({name: nn.Linear(config.state_size, size) for name in ("hidden", "cell")})
+            if bridged
+            else None
+        )
+
+    def forward(
+        self,
+        embedded: Tensor,
+        attention_mask: Tensor | None,
+        encoded: RecurrentEncoderOutput,
+        past: DecoderState | None,
+    ) -> tuple[Tensor, DecoderState]:
+        """Reads target tokens.
+
+        Args:
+            embedded: ``[B, T, embedding]``.
+            attention_mask: ``[B, T]``, 0 at padding; None where there is none.
+            encoded: what the encoder found.
+            past: where to go on; None to start.
+
+        Returns:
+            s ``[B, T, E]``, 0 at padding, and where the decoder stands now.
+        """
+        start = self.first_state(encoded) if past is None else (past.hidden, past.cell)
+        states, (hidden, cell) = read_own_words(self.lstm, self.dropout(embedded), attention_mask, start)
+        read = embedded.shape[1] + (0 if past is None else past.length)
+        return states, DecoderState(hidden, cell, read)
+
+    def first_state(self, encoded: RecurrentEncoderOutput) -> State:
+        """The state it starts from, hidden and cell ``[layers, B, E]``."""
+        hidden, cell = encoded.final_hidden, encoded.final_cell
+        assert hidden is not None
+        assert cell is not None
+        if self.start is not None:
+            hidden, cell = self.start["hidden"](hidden), self.start["cell"](cell)
+        return hidden.transpose(0, 1).contiguous(), cell.transpose(0, 1).contiguous()
+
+
+class OutputNetwork(nn.Module):
+    r"""N: a context and a state to logits, with a ReLU layer between or none (Snell et al. 2021, Eq. 2, A.8).
+
+    .. math:: N([c, s]) = U\, \mathrm{ReLU}(V [c, s] + a) + b
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        dense: V and a; None where N is a single linear map.
+        logits: U and b.
+
+    Example:
+        >>> config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6)
+        >>> OutputNetwork(config)(torch.randn(2, 1, 5, 8), torch.randn(2, 3, 1, 6)).shape
+        torch.Size([2, 3, 5, 9])
+    """
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__()
+        self.split = config.state_size
+        features = config.state_size + config.decoder_state_size
+        self.dropout = nn.Dropout(config.dropout)
+        self.dense = nn.Linear(features, config.output_size) if config.output_size else None
+        self.logits = nn.Linear(config.output_size or features, config.vocab_size)
+
+    def forward(self, context: Tensor, state: Tensor) -> Tensor:
+        """Logits.
+
+        Args:
+            context: c, ``[..., D]``.
+            state: s, ``[..., E]``, leading dimensions broadcast with those of ``context``.
+
+        Returns:
+            ``[..., V]``.
+        """
+        first = self.logits if self.dense is None else self.dense
+        # The map of [c, s] in two parts: for pairs of positions each is computed once and not for every pair.
+        of_context = F.linear(self.dropout(context), first.weight[:, : self.split], first.bias)
+        combined = of_context + F.linear(self.dropout(state), first.weight[:, self.split :])
+        if self.dense is None:
+            return combined
+        logits: Tensor = self.logits(self.dropout(torch.relu(combined)))
+        return logits

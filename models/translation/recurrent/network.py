@@ -1,0 +1,261 @@
+"""The LSTM encoder-decoder in the shape of transformers' networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils.generic import ModelOutput
+
+from probattn.models.translation.recurrent.attention import DotAttention
+from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+from probattn.models.translation.recurrent.decoder import DecoderState, OutputNetwork, RecurrentDecoder
+from probattn.models.translation.recurrent.encoder import (
+    RecurrentEncoder,
+    RecurrentEncoderOutput,
+    check_mask,
+)
+
+
+@dataclass
+class RecurrentModelOutput(ModelOutput):
+    """What the encoder-decoder found.
+
+    Attributes:
+        last_hidden_state: s, the decoder's states ``[B, T, E]``, 0 at padding.
+        contexts: c, ``[B, T, D]``.
+        encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
+        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if asked for.
+        past_key_values: where the decoder stands, if asked for.
+    """
+
+    last_hidden_state: Tensor | None = None
+    contexts: Tensor | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    past_key_values: DecoderState | None = None
+
+
+@dataclass
+class RecurrentTranslationOutput(ModelOutput):
+    """What the translation network found.
+
+    Attributes:
+        loss: mean cross-entropy of the labels that are no padding; with labels.
+        logits: ``[B, T, V]``.
+        past_key_values: where the decoder stands, if asked for.
+        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if asked for.
+        encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
+        decoder_last_hidden_state: s, ``[B, T, E]``, 0 at padding.
+        contexts: c, ``[B, T, D]``.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: DecoderState | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    decoder_last_hidden_state: Tensor | None = None
+    contexts: Tensor | None = None
+
+
+class RecurrentPreTrainedModel(PreTrainedModel):
+    """What the networks have in common."""
+
+    config_class = RecurrentTranslationConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    # A weight map is what this network is read for, and fused kernels give none.
+    _supports_sdpa = False
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draws weights as torch's modules do by themselves."""
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)):
+            module.reset_parameters()
+
+
+class RecurrentModel(RecurrentPreTrainedModel):
+    """LSTM encoder, LSTM decoder, and the attention between them.
+
+    Args:
+        config: sizes.
+
+    Example:
+        >>> config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6)
+        >>> output = RecurrentModel(config)(torch.ones(2, 5).long(), decoder_input_ids=torch.ones(2, 3).long())
+        >>> output.contexts.shape, output.last_hidden_state.shape
+        (torch.Size([2, 3, 8]), torch.Size([2, 3, 6]))
+    """
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__(config)
+        self.encoder = RecurrentEncoder(config)
+        self.decoder = RecurrentDecoder(config)
+        self.attention = DotAttention(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Vectors of tokens, of source and target."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the vectors of tokens."""
+        assert isinstance(value, nn.Embedding)
+        self.encoder.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        encoder_outputs: RecurrentEncoderOutput | None = None,
+        past_key_values: DecoderState | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> RecurrentModelOutput:
+        """Reads sources and targets.
+
+        Args:
+            input_ids: int64 ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
+            decoder_input_ids: int64 ``[B, T]``, the target shifted by one.
+            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
+            inputs_embeds: source tokens as vectors ``[B, S, E]`` in place of their numbers.
+            encoder_outputs: what the encoder gave, in place of a source.
+            past_key_values: where the decoder stands; ``decoder_input_ids`` then go on from there.
+            use_cache: whether to say where the decoder stands afterwards.
+            output_attentions: whether to give the weights; None for what the configuration says.
+
+        Returns:
+            States, contexts and weights.
+
+        Raises:
+            ValueError: no target, no source or two, or a mask of another shape.
+        """
+        if decoder_input_ids is None:
+            raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the target shifted by one")
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
+        hidden = encoder_outputs.last_hidden_state
+        assert hidden is not None
+        check_mask(type(self).__name__, "attention_mask", attention_mask, hidden.shape[:2])
+        check_mask(
+            type(self).__name__, "decoder_attention_mask", decoder_attention_mask, decoder_input_ids.shape
+        )
+        embedded = self.encoder.embed_tokens(decoder_input_ids)
+        states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, past_key_values)
+        mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
+        real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
+        contexts, weights = self.attention(states, hidden, mask, real)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        return RecurrentModelOutput(
+            last_hidden_state=states,
+            contexts=contexts,
+            encoder_last_hidden_state=hidden,
+            cross_attentions=(weights,) if output_attentions and weights is not None else None,
+            past_key_values=past if use_cache else None,
+        )
+
+
+class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
+    r"""An LSTM encoder-decoder with dot attention (Luong et al. 2015; Snell et al. 2021, section 2.1 and Eq. 20, 21).
+
+    .. math::
+
+        \alpha_{t,l}^k = \mathrm{softmax}_l(s_t^\top W^k h_l), \quad c_t = \sum_k \sum_l \alpha_{t,l}^k h_l, \quad
+        p_t = \mathrm{softmax}(N([c_t, s_t]))
+
+    The decoder's LSTM sees the tokens before alone and no context (no input feeding), so that a whole target is one
+    call of the LSTM and one of attention. A search keeps the LSTM's state and the encoder's states, and computes one
+    token at a time.
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        model: encoder, decoder and attention.
+        output: N, from contexts ``[..., D]`` and states ``[..., E]`` to logits ``[..., V]``; what
+            :func:`probattn.probes.lexical_probe` takes.
+
+    Example:
+        >>> from probattn.probes import lexical_probe
+        >>> config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6)
+        >>> net = RecurrentForTranslation(config).eval()
+        >>> source, target = torch.tensor([[4, 5, 6, 3]]), torch.tensor([[7, 3]])
+        >>> found = net(source, labels=target, output_attentions=True)
+        >>> found.logits.shape, found.cross_attentions[0].shape
+        (torch.Size([1, 2, 9]), torch.Size([1, 1, 2, 4]))
+        >>> states, queries = found.encoder_last_hidden_state, found.decoder_last_hidden_state
+        >>> lexical_probe(net.output, states, queries, target).shape
+        torch.Size([1, 2, 4])
+    """
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__(config)
+        self.model = RecurrentModel(config)
+        self.output = OutputNetwork(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> RecurrentTranslationOutput:
+        """Predicts each token of the target from the source and the tokens before it.
+
+        Args:
+            input_ids: int64 ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
+            decoder_input_ids: int64 ``[B, T]``; None for the labels shifted by one.
+            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
+            labels: int64 ``[B, T]``, -100 at padding; with them the mean cross-entropy is computed.
+            **options: further arguments of :class:`RecurrentModel`.
+
+        Returns:
+            Logits and everything they were made of.
+
+        Raises:
+            ValueError: neither decoder inputs nor labels, or what :class:`RecurrentModel` refuses.
+        """
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self._shifted(labels)
+        read = self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, **options)
+        logits = self.output(read.contexts, read.last_hidden_state)
+        return RecurrentTranslationOutput(
+            loss=None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+            logits=logits,
+            past_key_values=read.past_key_values,
+            cross_attentions=read.cross_attentions,
+            encoder_last_hidden_state=read.encoder_last_hidden_state,
+            decoder_last_hidden_state=read.last_hidden_state,
+            contexts=read.contexts,
+        )
+
+    def _shifted(self, labels: Tensor) -> Tensor:
+        """The start token, and every label but the last."""
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
+        return torch.cat([start, before], dim=1)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """False: the cache is the LSTM's state, which the first forward pass of a search makes."""
+        return False
