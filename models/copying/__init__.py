@@ -1,0 +1,29 @@
+"""Small LSTM models on synthetic tasks, many runs as one batched program (Snell et al. 2021)."""
+
+from probattn.models.copying.keyword import KeywordOutput, KeywordRuns
+from probattn.models.copying.measures import (
+    KeywordMeasures,
+    copying_probe,
+    keyword_measures,
+    share_at,
+    token_accuracy,
+)
+from probattn.models.copying.network import CopyingOptions, CopyingOutput, CopyingRuns
+from probattn.models.copying.tasks import CopyBatch, CopyTask, KeywordBatch, KeywordTask
+
+__all__ = [
+    "CopyBatch",
+    "CopyTask",
+    "CopyingOptions",
+    "CopyingOutput",
+    "CopyingRuns",
+    "KeywordBatch",
+    "KeywordMeasures",
+    "KeywordOutput",
+    "KeywordRuns",
+    "KeywordTask",
+    "copying_probe",
+    "keyword_measures",
+    "share_at",
+    "token_accuracy",
+]

@@ -1,0 +1,124 @@
+"""Layers of R runs at once: every parameter has a leading axis of runs, every row of it its own seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
+    """A generator for each run; equal seeds with other streams are independent of each other."""
+    words = [int(np.random.SeedSequence((seed, stream)).generate_state(1)[0]) for seed in seeds]
+    return [torch.Generator().manual_seed(word) for word in words]
+
+
+def uniform_rows(generators: Sequence[torch.Generator], shape: Sequence[int], fan_in: int) -> nn.Parameter:
+    r"""Values :math:`\mathcal U(-1/\sqrt{n}, 1/\sqrt{n})` with n = ``fan_in``, ``[R, *shape]``, as torch's layers."""
+    bound = 1 / math.sqrt(fan_in)
+    rows = [torch.empty(*shape).uniform_(-bound, bound, generator=each) for each in generators]
+    return nn.Parameter(torch.stack(rows))
+
+
+def normal_rows(generators: Sequence[torch.Generator], shape: Sequence[int]) -> nn.Parameter:
+    """Standard normal values ``[R, *shape]``, as those of ``nn.Embedding``."""
+    return nn.Parameter(torch.stack([torch.randn(*shape, generator=each) for each in generators]))
+
+
+class StackedLinear(nn.Module):
+    """R linear layers, each with its own weight.
+
+    Args:
+        in_features: D.
+        out_features: E.
+        generators: of the initial values, one a run.
+
+    Attributes:
+        weight: ``[R, E, D]``.
+        bias: ``[R, E]``.
+    """
+
+    def __init__(self, in_features: int, out_features: int, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self.weight = uniform_rows(generators, (out_features, in_features), in_features)
+        self.bias = uniform_rows(generators, (out_features,), in_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs ``[R, N, D]`` to outputs ``[R, N, E]``."""
+        return torch.baddbmm(self.bias[:, None], inputs, self.weight.mT)
+
+
+class StackedLSTM(nn.Module):
+    r"""R LSTM layers over sentences of words, each with its own embedding and its own weights.
+
+    The equations are those of ``nn.LSTM`` after an ``nn.Embedding``; rows of the parameters are theirs, by the same
+    order of gates (input, forget, cell, output):
+
+    .. math:: z_l = W_i e_{x_l} + b_i + b_h + W_h h_{l-1}, \quad
+        c_l = \sigma(z^f) c_{l-1} + \sigma(z^i) \tanh(z^g), \quad h_l = \sigma(z^o) \tanh(c_l)
+
+    :math:`W_i e_i + b_i + b_h` is made once for each word of the vocabulary and looked up, not once for each position:
+    vocabularies here are smaller than batches.
+
+    Args:
+        embedding: of the words, ``[R, V, D]``; layers may share one.
+        generators: of the other initial values, one a run; as torch's layers draw them.
+
+    Attributes:
+        embedding: ``[R, V, D]``.
+        weight_input: ``[R, 4D, D]``.
+        weight_hidden: ``[R, 4D, D]``.
+        bias_input: ``[R, 4D]``.
+        bias_hidden: ``[R, 4D]``.
+
+    Example:
+        >>> lstm = StackedLSTM(nn.Parameter(torch.randn(3, 10, 4)), run_generators([0, 1, 2], 0))
+        >>> states, last = lstm(torch.zeros(3, 2, 5).long())
+        >>> states.shape, torch.equal(last[0], states[:, :, -1])
+        (torch.Size([3, 2, 5, 4]), True)
+    """
+
+    def __init__(self, embedding: nn.Parameter, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        width = embedding.shape[-1]
+        self.embedding = embedding
+        self.weight_input = uniform_rows(generators, (4 * width, width), width)
+        self.weight_hidden = uniform_rows(generators, (4 * width, width), width)
+        self.bias_input = uniform_rows(generators, (4 * width,), width)
+        self.bias_hidden = uniform_rows(generators, (4 * width,), width)
+
+    def forward(
+        self, words: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Reads sentences.
+
+        Args:
+            words: integers ``[R, B, L]``, L >= 1.
+            state: hidden and cell state ``[R, B, D]`` to start from; zeros by default.
+
+        Returns:
+            Hidden states ``[R, B, L, D]``, and the last hidden and cell state.
+        """
+        runs, size, _ = words.shape
+        width = self.embedding.shape[-1]
+        hidden, cell = state or (self.embedding.new_zeros(runs, size, width),) * 2
+        recurrent = self.weight_hidden.mT
+        states = []
+        for gates in self._inputs(words).unbind(0):  # [R, B, 4D] each
+            z = torch.baddbmm(gates, hidden, recurrent)
+            keep, new, out = z[..., : 2 * width].sigmoid(), z[..., 2 * width : 3 * width], z[..., 3 * width :]
+            add, forget = keep.chunk(2, dim=-1)
+            cell = torch.addcmul(forget * cell, add, new.tanh())
+            hidden = out.sigmoid() * cell.tanh()
+            states.append(hidden)
+        return torch.stack(states, dim=2), (hidden, cell)
+
+    def _inputs(self, words: Tensor) -> Tensor:
+        """What the words give to the gates, ``[L, R, B, 4D]``."""
+        bias = (self.bias_input + self.bias_hidden)[:, None]
+        table = torch.baddbmm(bias, self.embedding, self.weight_input.mT)  # [R, V, 4D]
+        first = torch.arange(len(words), device=words.device)[:, None, None] * self.embedding.shape[1]
+        return nn.functional.embedding((words + first).permute(2, 0, 1), table.flatten(0, 1))

@@ -1,0 +1,173 @@
+"""Synthetic tasks whose sentences are drawn on the fly, each run's from its own seed (Snell et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probattn.checks import check_choice, check_integer
+
+Split = Literal["train", "test"]
+Order = Literal["copy", "permuted"]
+
+_ORDER_STREAM = 2
+"""Number of the random stream of a task's order; those before it are the splits'."""
+
+
+class CopyBatch(NamedTuple):
+    """Sentences and what they are to be turned into, of R runs.
+
+    Attributes:
+        source: x, integers ``[R, B, L]`` in 0 .. V - 1.
+        target: y, integers ``[R, B, L]``.
+        positions: integers ``[R, L]``: y_t is the word at this place of x.
+    """
+
+    source: Tensor
+    target: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    r"""Copying sentences of distinct words, or putting them in a fixed other order.
+
+    A sentence is ``length`` of ``types`` words, drawn without replacement and in random order, out of one of ``sets``
+    disjoint vocabularies. With ``length == types`` every sentence is a permutation of the same words, and co-occurrence
+    tells nothing about which output word goes with which input word (Snell et al. 2021, section 3.3); with two sets of
+    permutations it tells the set alone (section A.3).
+
+    With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one :math:`\pi` for each run,
+    drawn from its seed. What can be known about single words is the same as for copying (section 6.2).
+
+    A draw depends on the run's seed, the step and the split alone, so that an interrupted run sees the same sentences
+    again.
+
+    Args:
+        types: words of a vocabulary, >= ``length``.
+        length: L, words of a sentence.
+        sets: number of vocabularies.
+        order: which order the output is in.
+
+    Raises:
+        ValueError: a size out of its range.
+
+    Example:
+        >>> task = CopyTask(types=6, length=4)
+        >>> batch = task.draw([0, 1], step=1, batch_size=3)
+        >>> batch.source.shape, torch.equal(batch.source, batch.target)
+        (torch.Size([2, 3, 4]), True)
+        >>> torch.equal(task.draw([1], step=1, batch_size=3).source[0], batch.source[1])
+        True
+    """
+
+    types: int = 40
+    length: int = 40
+    sets: int = 1
+    order: Order = "copy"
+
+    def __post_init__(self) -> None:
+        check_integer("CopyTask", "length", self.length, least=1)
+        check_integer("CopyTask", "sets", self.sets, least=1)
+        check_choice("CopyTask", "order", self.order, Order)
+        check_integer("CopyTask", "types", self.types, least=1)
+        if self.types < self.length:
+            raise ValueError(
+                f"CopyTask.types: expected at least length ({self.length}) words, got {self.types}; words are drawn "
+                "without replacement"
+            )
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the number of words of all sets."""
+        return self.types * self.sets
+
+    def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> CopyBatch:
+        """Sentences of one step, of every run.
+
+        Args:
+            seeds: of the runs' data, >= 0 each.
+            step: >= 0.
+            batch_size: B.
+            split: training and test sentences come from streams of their own.
+
+        Returns:
+            Source and target ``[R, B, L]`` on the CPU, with the places that the targets come from.
+        """
+        source = np.stack([self._sentences(_generator(seed, step, split), batch_size) for seed in seeds])
+        positions = np.stack([self._positions(seed) for seed in seeds])
+        target = np.take_along_axis(source, positions[:, None], axis=-1)
+        return CopyBatch(torch.from_numpy(source), torch.from_numpy(target), torch.from_numpy(positions))
+
+    def _sentences(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        words = generator.permuted(np.tile(np.arange(self.types), (count, 1)), axis=1)[:, : self.length]
+        return words + self.types * generator.integers(self.sets, size=(count, 1))
+
+    def _positions(self, seed: int) -> np.ndarray:
+        if self.order == "copy":
+            return np.arange(self.length)
+        return np.random.default_rng((seed, _ORDER_STREAM)).permutation(self.length)
+
+
+class KeywordBatch(NamedTuple):
+    """Sentences with and without the keyword, of R runs.
+
+    Attributes:
+        words: integers ``[R, B, L]`` in 0 .. V - 1; word 0 is the keyword.
+        labels: bool ``[R, B]``, True where the keyword occurs.
+        positions: integers ``[R, B]``: where it stands; 0 in sentences without it.
+    """
+
+    words: Tensor
+    labels: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class KeywordTask:
+    """Whether a keyword occurs in a sentence of random words (Snell et al. 2021, section 6.1).
+
+    Words are drawn with replacement. Half of the sentences, in the mean, have the keyword, at one place each; drawn
+    directly, they have the distribution that rejecting all others would give.
+
+    Args:
+        types: V >= 2, words of the vocabulary, the keyword among them.
+        length: L, words of a sentence.
+
+    Raises:
+        ValueError: a size out of its range.
+
+    Example:
+        >>> batch = KeywordTask(types=40, length=40).draw([0], step=1, batch_size=8)
+        >>> torch.equal((batch.words == 0).sum(-1), batch.labels.long())
+        True
+    """
+
+    types: int = 40
+    length: int = 40
+
+    def __post_init__(self) -> None:
+        check_integer("KeywordTask", "types", self.types, least=2)
+        check_integer("KeywordTask", "length", self.length, least=1)
+
+    def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
+        """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
+        drawn = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
+        words, labels, positions = (torch.from_numpy(np.stack(part)) for part in zip(*drawn, strict=True))
+        return KeywordBatch(words, labels, positions)
+
+    def _sentences(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
+        words = generator.integers(1, self.types, size=(count, self.length))
+        labels = generator.integers(2, size=count).astype(bool)
+        positions = np.where(labels, generator.integers(self.length, size=count), 0)
+        words[labels, positions[labels]] = 0
+        return words, labels, positions
+
+
+def _generator(seed: int, step: int, split: Split) -> np.random.Generator:
+    return np.random.default_rng((seed, get_args(Split).index(split), step))
