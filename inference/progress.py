@@ -47,7 +47,11 @@ class TrainingProgress:
             f"loss {terms.loss:.4f}  log-likelihood {terms.log_likelihood:.4f}  "
             f"KL {terms.kl:.4f} ({self._reduction}, weight {kl_weight:.2f}; {terms.kl_nats:.4g} nats)"
         )
-        self._bar.update(self._task, completed=step, terms=text)
+        self.show(step, text)
+
+    def show(self, step: int, words: str) -> None:
+        """Shows a completed step with words of one's own."""
+        self._bar.update(self._task, completed=step, terms=words)
 
     def __enter__(self) -> TrainingProgress:
         self._bar.start()
