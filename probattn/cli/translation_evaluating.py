@@ -17,6 +17,7 @@ from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.networks import quiet_loading
 from probattn.cli.trained import BASELINE, MODEL, RECIPE, model_key
+from probattn.cli.translation_networks import network_words
 from probattn.cli.translation_training import SUBWORDS
 from probattn.data import PairCollate, SentencePairs, Subwords, TokenizedPairs
 from probattn.inference.records import Record, read_records
@@ -231,12 +232,10 @@ def _describe(
     run: Path, recipe: TranslationRecipe, trained: TrainedTranslator, train: SentencePairs
 ) -> RunDescription:
     last: Record = trained.records[-1] if trained.records else {}
-    network, options = recipe.network, recipe.translation
     return RunDescription(
         name=recipe.name,
         method=method_words(recipe),
-        network=f"Transformer, {network.layers} + {network.layers} layers x {network.width}, {network.heads} heads, "
-        f"feed-forward {network.feed_forward}, {options.subwords:,} subwords ({options.subword_model})",
+        network=network_words(recipe),
         data=train.source,
         train_size=len(train),
         steps=int(last.get("step", 0)),

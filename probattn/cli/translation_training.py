@@ -12,9 +12,10 @@ import torch
 from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
 from probattn.cli.trained import BASELINE
 from probattn.cli.training import check_folder
+from probattn.cli.translation_networks import TITLES, build_network
 from probattn.data import PairCollate, ParallelSplits, Subwords, TokenizedPairs
 from probattn.inference.result import FitResult
-from probattn.models import TransformerSize, Translator, build_transformer
+from probattn.models import Translator
 from probattn.models.translation import token_measures
 from probattn.recipes import TranslationRecipe
 
@@ -69,10 +70,9 @@ def build_translator(prepared: PreparedTranslation, *, baseline: bool) -> Transl
     """
     recipe = prepared.recipe
     training = recipe.training
-    size = TransformerSize(**recipe.network.model_dump(), max_positions=recipe.translation.max_length)
-    net = build_transformer(size, len(prepared.subwords), seed=training.seed)
+    net = build_network(recipe, len(prepared.subwords))
     methods = () if baseline else recipe.methods()
-    put_methods(net, methods, recipe.attention, seed=training.seed, name="Transformer")
+    put_methods(net, methods, recipe.attention, seed=training.seed, name=TITLES[recipe.network.name])
     return Translator(
         net,
         num_data=len(prepared.train),

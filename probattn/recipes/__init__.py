@@ -5,6 +5,14 @@ from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.errors import RecipeError
+from probattn.recipes.experiment import (
+    ConditionRecipe,
+    ExperimentNetworkRecipe,
+    ExperimentRecipe,
+    ExperimentSection,
+    ExperimentTrainingRecipe,
+    HeadSearchRecipe,
+)
 from probattn.recipes.graph import (
     GraphDataRecipe,
     GraphNetworkRecipe,
@@ -18,6 +26,7 @@ from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.reference import (
+    experiment_recipe_reference,
     graph_recipe_reference,
     recipe_reference,
     translation_recipe_reference,
@@ -27,25 +36,31 @@ from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
 from probattn.recipes.translation import (
     SearchRecipe,
     TranslationDataRecipe,
-    TranslationNetworkRecipe,
     TranslationRecipe,
     TranslationReportRecipe,
 )
+from probattn.recipes.translation_network import TranslationNetworkRecipe
 from probattn.recipes.translation_training import TranslationTrainingRecipe
 
 __all__ = [
     "AlignmentRecipe",
     "AnyRecipe",
     "AttentionRecipe",
+    "ConditionRecipe",
     "DataRecipe",
     "DisagreementRecipe",
     "EarlyStoppingRecipe",
+    "ExperimentNetworkRecipe",
+    "ExperimentRecipe",
+    "ExperimentSection",
+    "ExperimentTrainingRecipe",
     "GraphDataRecipe",
     "GraphNetworkRecipe",
     "GraphPredictionRecipe",
     "GraphRecipe",
     "GraphReportRecipe",
     "GraphTrainingRecipe",
+    "HeadSearchRecipe",
     "LimitsRecipe",
     "NetworkRecipe",
     "PredictionRecipe",
@@ -61,6 +76,7 @@ __all__ = [
     "TranslationRecipe",
     "TranslationReportRecipe",
     "TranslationTrainingRecipe",
+    "experiment_recipe_reference",
     "graph_recipe_reference",
     "load_any_recipe",
     "load_recipe",

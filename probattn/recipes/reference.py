@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from probattn.recipes.describe import allowed, section
+from probattn.recipes.describe import allowed, entries, section
+from probattn.recipes.experiment import ExperimentRecipe
 from probattn.recipes.graph import GraphRecipe
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.translation import TranslationRecipe
@@ -64,7 +65,7 @@ def graph_recipe_reference() -> str:
 
 TRANSLATION_HEAD = """# Recipes of translation
 
-A recipe with a section `translation` trains a Transformer encoder-decoder on parallel text; see
+A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
 [Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. What is said of
 [recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
 """
@@ -81,6 +82,28 @@ def translation_recipe_reference() -> str:
         '# Recipes of translation'
     """
     return "\n".join([TRANSLATION_HEAD, *_section("Keys at the top", TranslationRecipe, "")])
+
+
+EXPERIMENT_HEAD = """# Recipes of experiments
+
+A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
+[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys
+(`--set experiment.conditions.NAME.types=50`).
+"""
+
+
+def experiment_recipe_reference() -> str:
+    """The page of the documentation that describes every key of a recipe of an experiment.
+
+    Returns:
+        Markdown, as :func:`recipe_reference` gives it.
+
+    Example:
+        >>> experiment_recipe_reference().splitlines()[0]
+        '# Recipes of experiments'
+    """
+    return "\n".join([EXPERIMENT_HEAD, *_section("Keys at the top", ExperimentRecipe, "")])
 
 
 def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> list[str]:
@@ -105,6 +128,10 @@ def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) ->
         if len(names) > 1 or inner[names[0]].default is None:
             block[1:1] = ["", *described]
         lines += block
+    for name, field in plain.items():
+        held = entries(field.annotation)
+        if held is not None:
+            lines += _section(f"`{prefix}{name}.NAME`", held, f"{prefix}{name}.NAME.", min(level + 1, 4))
     return lines
 
 

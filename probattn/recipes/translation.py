@@ -15,6 +15,7 @@ from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
+from probattn.recipes.translation_network import TranslationNetworkRecipe
 from probattn.recipes.translation_training import TranslationTrainingRecipe
 
 PARTS = ("train", "validation", "test")
@@ -69,7 +70,7 @@ class TranslationDataRecipe(Section):
     max_length: int = Field(
         default=256,
         ge=16,
-        description="Most tokens of a sentence with its end; also the positions of the network.",
+        description="Most tokens of a sentence with its end; also the positions of a `transformer`.",
     )
     on_long: Literal["truncate", "refuse"] = Field(
         default="truncate", description="What becomes of longer sentences."
@@ -141,31 +142,6 @@ class TranslationDataRecipe(Section):
             name: str(Path(path).expanduser().absolute()) for name, path in given.items() if path is not None
         }
         return self.model_copy(update=paths)
-
-
-class TranslationNetworkRecipe(Section):
-    """A Transformer encoder-decoder with one embedding for both languages (Vaswani et al. 2017).
-
-    The defaults are the size that An et al. 2020 call small: that of IWSLT experiments, with 4 heads.
-    """
-
-    width: int = Field(default=512, ge=2, description="Of embeddings and hidden states.")
-    layers: int = Field(default=6, ge=1, description="Of the encoder, and of the decoder.")
-    heads: int = Field(default=4, ge=1, description="Of every attention call; they divide the width.")
-    feed_forward: int = Field(default=1024, ge=1, description="Hidden width of the feed-forward layers.")
-    dropout: float = Field(
-        default=0.3, ge=0, lt=1, description="Of embeddings and of every sublayer's output."
-    )
-    attention_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Of attention weights; latent ones have none."
-    )
-    activation_dropout: float = Field(default=0.0, ge=0, lt=1, description="Inside the feed-forward layers.")
-
-    @model_validator(mode="after")
-    def _whole_heads(self) -> TranslationNetworkRecipe:
-        if self.width % self.heads or self.width % 2:
-            raise ValueError(f"width: expected an even multiple of heads ({self.heads}), got {self.width}")
-        return self
 
 
 class SearchRecipe(Section):

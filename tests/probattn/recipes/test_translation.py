@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from probattn import BayesianAttention, RepulsiveAttention
+from probattn.cli.translation_networks import recurrent_config
 from probattn.recipes import (
     RecipeError,
     TranslationRecipe,
@@ -43,10 +44,14 @@ def test_each_of_them_loads_and_round_trips(name: str, tmp_path: Path) -> None:
     again = tmp_path / "again.yaml"
     again.write_text(recipe.dump())
     assert load_any_recipe(again) == recipe
+    assert recipe.search.num_beams == 5
+    if recipe.network.name == "lstm":
+        assert recipe.methods() == ()
+        return
     method = recipe.methods()[0]
     assert isinstance(method, RepulsiveAttention)
     assert (method.sampler, method.step_size, method.repulsion) == ("svgd", 0.1, 0.01)
-    assert recipe.training.label_smoothing == 0.1 and recipe.search.num_beams == 5
+    assert recipe.training.label_smoothing == 0.1
 
 
 def test_the_small_one_is_that_of_the_paper() -> None:
@@ -55,6 +60,23 @@ def test_the_small_one_is_that_of_the_paper() -> None:
     assert (network.width, network.layers, network.heads, network.feed_forward) == (512, 6, 4, 1024)
     assert (training.learning_rate, training.warmup_steps, training.schedule) == (5e-4, 4000, "inverse_sqrt")
     assert training.optimizer_arguments == {"betas": [0.9, 0.98]}
+
+
+def test_the_lstm_is_that_of_snell_et_al() -> None:
+    """Appendix A.8: two bidirectional layers of 256, dropout 0.5, one hidden layer of 256, 8,000 subwords, batch 16."""
+    recipe = loaded("multi30k_lstm")
+    config = recurrent_config(recipe.network, recipe.translation.subwords)
+    sizes = (config.hidden_size, config.num_hidden_layers, config.decoder_hidden_size, config.output_size)
+    assert sizes == (256, 2, 256, 256) and config.bidirectional and config.num_attention_heads == 1
+    assert (config.hidden_dropout, config.dropout, config.vocab_size) == (0.5, 0.0, 8000)
+    assert recipe.training.batch_size == 16 and recipe.training.label_smoothing == 0
+
+
+def test_an_lstm_has_defaults_of_its_own_and_gets_any_method(file: Path) -> None:
+    network = loaded(file, "network={name: lstm}").network
+    assert (network.width, network.layers, network.heads, network.dropout) == (256, 2, 1, 0.0)
+    assert loaded(file, "network={name: lstm, heads: 8, width: 9}").network.heads == 8
+    assert len(loaded(file, "network={name: lstm}").methods()) == 2
 
 
 def test_methods_stand_beside_each_other(file: Path) -> None:
@@ -101,6 +123,15 @@ def test_one_of_steps_and_epochs(file: Path) -> None:
         ("translation.max_length=15", "translation.max_length"),
         ("translation.subword_model=words", "expected 'bpe' or 'unigram', got 'words'"),
         ("network.heads=3", "width: expected an even multiple of heads (3), got 512"),
+        (
+            "network={name: lstm, feed_forward: 64}",
+            "feed_forward: this key is for 'transformer', and the network",
+        ),
+        (
+            "network.bidirectional=false",
+            "bidirectional: this key is for 'lstm', and the network is 'transformer'",
+        ),
+        ("network.name=gru", "expected 'transformer' or 'lstm', got 'gru'"),
         ("training.label_smoothing=1.0", "training.label_smoothing"),
         ("training={epochs: 2, steps: 2}", "one of epochs and steps"),
         ("search.beams=5", "unknown key 'beams' in search"),

@@ -1,0 +1,92 @@
+"""The networks of recipes of translation."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from probattn.models import (
+    RecurrentForTranslation,
+    RecurrentTranslationConfig,
+    TransformerSize,
+    build_transformer,
+)
+from probattn.recipes import TranslationNetworkRecipe, TranslationRecipe
+
+TITLES = {"transformer": "Transformer", "lstm": "LSTM"}
+"""What the networks are called in messages and reports."""
+
+
+def build_network(recipe: TranslationRecipe, vocabulary: int) -> PreTrainedModel:
+    """The recipe's network with random weights, a function of the seed, its attention deterministic.
+
+    Args:
+        recipe: of translation.
+        vocabulary: V.
+
+    Returns:
+        The network, in training mode.
+    """
+    network, seed = recipe.network, recipe.training.seed
+    if network.name == "lstm":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return RecurrentForTranslation(recurrent_config(network, vocabulary)).train()
+    size = TransformerSize(
+        width=network.width,
+        layers=network.layers,
+        heads=network.heads,
+        feed_forward=network.feed_forward,
+        dropout=network.dropout,
+        attention_dropout=network.attention_dropout,
+        activation_dropout=network.activation_dropout,
+        max_positions=recipe.translation.max_length,
+    )
+    return build_transformer(size, vocabulary, seed=seed)
+
+
+def recurrent_config(network: TranslationNetworkRecipe, vocabulary: int) -> RecurrentTranslationConfig:
+    """The configuration of a recipe's LSTM.
+
+    Args:
+        network: of the recipe.
+        vocabulary: V.
+
+    Example:
+        >>> recurrent_config(TranslationNetworkRecipe(name="lstm", width=64), 100).output_size
+        64
+    """
+    return RecurrentTranslationConfig(
+        vocab_size=vocabulary,
+        embedding_size=network.width,
+        hidden_size=network.width,
+        num_hidden_layers=network.layers,
+        bidirectional=network.bidirectional,
+        decoder_hidden_size=network.width,
+        num_attention_heads=network.heads,
+        output_size=network.width if network.output_width is None else network.output_width,
+        dropout=network.dropout,
+        hidden_dropout=network.recurrent_dropout,
+        uniform_attention=network.uniform_attention,
+    )
+
+
+def network_words(recipe: TranslationRecipe) -> str:
+    """The network in words, for its report.
+
+    Args:
+        recipe: of translation.
+
+    Example:
+        >>> network_words(TranslationRecipe(network={"name": "lstm"}))
+        'LSTM, 2 + 2 layers x 256, bidirectional, 1 head, 8,000 subwords (bpe)'
+    """
+    network, options = recipe.network, recipe.translation
+    heads = f"{network.heads} head{'s' if network.heads > 1 else ''}"
+    said = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {network.width}"]
+    if network.name == "lstm":
+        said += ["bidirectional"] if network.bidirectional else ["one-directional"]
+        said += [heads] + (["uniform attention"] if network.uniform_attention else [])
+    else:
+        said += [heads, f"feed-forward {network.feed_forward}"]
+    return ", ".join([*said, f"{options.subwords:,} subwords ({options.subword_model})"])
