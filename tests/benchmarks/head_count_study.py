@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from repulsion_study import DATA, METHODS, PLAIN, REDUCED, Job, Run, run_one
+from repulsion_study import METHODS, PLAIN, SUBJECTS, Job, Run, reductions, run_one
 
 from probattn.metrics.functional import mean_interval
 
@@ -36,24 +36,24 @@ def main(
     folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
     heads: Annotated[str, typer.Option(help="Numbers of heads, separated by commas.")] = "2,5,10,20,30",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
-    data: Annotated[str, typer.Option(help="The data set.")] = "trec",
+    subject: Annotated[str, typer.Option(help="The network and its data.")] = "trec",
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = f"{PLAIN},svgd",
     full: Annotated[bool, typer.Option("--full", help="Sizes of the recipe.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and writes the results after each run."""
     chosen = methods.split(",")
-    for name, known in ((data, DATA), *((method, METHODS) for method in chosen)):
+    for name, known in ((subject, SUBJECTS), *((method, METHODS) for method in chosen)):
         if name not in known:
             raise typer.BadParameter(f"expected one of {', '.join(known)}, got {name!r}")
-    overrides = [*(() if full else REDUCED), *(set_ or [])]
+    overrides = [*reductions(subject, full), *(set_ or [])]
     counts = [int(count) for count in heads.split(",")]
     if min(counts) < 2:
         raise typer.BadParameter(f"--heads: expected numbers >= 2, got {min(counts)}")
     runs: list[dict[str, Any]] = []
     for seed, count, method in product(range(seeds), counts, chosen):
         own = [*overrides, f"network.config.num_attention_heads={count}"]
-        found = run_one(Job(data, method, seed), DATA[data], own, folder / f"heads-{count}")
+        found = run_one(Job(subject, method, seed), SUBJECTS[subject].recipe, own, folder / f"heads-{count}")
         runs.append(found | {"heads": count})
         content = {"overrides": overrides, "runs": runs, "summary": summarise(runs)}
         (folder / "accuracy.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,10 +1,11 @@
-"""What repulsion does to the heads of the self-attentive sentence classifier, and to its accuracy, over seeds.
+"""What repulsion does to heads and to accuracy, over seeds: the self-attentive sentence classifier, and a Transformer.
 
     PROBATTN_DATA=/data python tests/benchmarks/repulsion_study.py runs/repulsion --seeds 5
 
-Trained for every seed and data set: the classifier as it is, and with each method. Networks are smaller than the
-recipes' (`REDUCED`); `--full` takes the recipes as they are. A run that is finished is not run again and one that was
-interrupted is resumed, so the study can be stopped at any time. It writes docs/data/repulsion.json.
+Trained for every seed and subject (a network and its data): the network as it is, and with each method. Networks or
+their training are smaller than the recipes' (`SUBJECTS`); `--full` takes the recipes as they are. A run that is
+finished is not run again and one that was interrupted is resumed, so the study can be stopped at any time. It writes
+docs/data/repulsion.json.
 """
 
 from __future__ import annotations
@@ -33,8 +34,40 @@ from probattn.models.hosts.projections import head_lengths
 from probattn.recipes import load_recipe
 
 PLAIN = "plain"
-DATA = MappingProxyType({"trec": "trec_self_attentive", "sst2": "sst2_self_attentive"})
-"""Recipes by the name of their data."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained.
+
+    Attributes:
+        recipe: its name.
+        reduced: keys that make it small enough for two CPU cores.
+    """
+
+    recipe: str
+    reduced: tuple[str, ...]
+
+
+SMALL_CLASSIFIER = (
+    "network.config={hidden_size: 64, attention_size: 64, num_attention_heads: 30, classifier_size: 200}",
+)
+SUBJECTS: Mapping[str, Subject] = MappingProxyType(
+    {
+        "trec": Subject("trec_self_attentive", SMALL_CLASSIFIER),
+        "sst2": Subject("sst2_self_attentive", (*SMALL_CLASSIFIER, "training.epochs=2")),
+        "sst2_transformer": Subject(
+            "sentiment_repulsive",
+            (
+                "data.limits={train: 3200, shifted: 2, out_of_domain: 2}",
+                "training.epochs=null",
+                "training.steps=200",
+                "training.batch_size=16",
+            ),
+        ),
+    }
+)
+"""By the name that results go by: the first two are the self-attentive classifier, the last is MiniLM."""
 
 METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -48,9 +81,6 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 """Keys of the recipe that each method changes; the first is what all are compared with."""
 
-REDUCED = (
-    "network.config={hidden_size: 64, attention_size: 64, num_attention_heads: 30, classifier_size: 200}",
-)
 MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "repulsion.json"
 
@@ -62,19 +92,19 @@ class Job:
     """One network to train and measure.
 
     Attributes:
-        data: of the recipe.
+        subject: one of :data:`SUBJECTS`.
         method: one of :data:`METHODS`.
         seed: of the run.
     """
 
-    data: str
+    subject: str
     method: str
     seed: int
 
     @property
     def folder(self) -> str:
         """Where it lies in the study's folder."""
-        return f"{self.data}/{self.method}/seed-{self.seed}"
+        return f"{self.subject}/{self.method}/seed-{self.seed}"
 
     @property
     def overrides(self) -> list[str]:
@@ -82,9 +112,9 @@ class Job:
         return [*METHODS[self.method], f"training.seed={self.seed}", "report.baseline=false"]
 
 
-def jobs(seeds: int, data: Sequence[str], methods: Sequence[str]) -> list[Job]:
+def jobs(seeds: int, subjects: Sequence[str], methods: Sequence[str]) -> list[Job]:
     """What is to be done, seed by seed, so that every method has as many as the others when the study is stopped."""
-    return [Job(name, method, seed) for seed, name, method in product(range(seeds), data, methods)]
+    return [Job(name, method, seed) for seed, name, method in product(range(seeds), subjects, methods)]
 
 
 def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
@@ -137,13 +167,13 @@ def _between(similarity: torch.Tensor) -> float:
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """Means over seeds by data set and method, and differences and ratios to the plain network of the same seed."""
-    plain = {(run["data"], run["seed"]): run for run in runs if run["method"] == PLAIN}
+    """Means over seeds by subject and method, and differences and ratios to the plain network of the same seed."""
+    plain = {(run["subject"], run["seed"]): run for run in runs if run["method"] == PLAIN}
     summary: dict[str, Any] = {}
-    for data, method in dict.fromkeys((run["data"], run["method"]) for run in runs):
-        own = [run for run in runs if (run["data"], run["method"]) == (data, method)]
+    for subject, method in dict.fromkeys((run["subject"], run["method"]) for run in runs):
+        own = [run for run in runs if (run["subject"], run["method"]) == (subject, method)]
         row: dict[str, Any] = {name: mean_interval(run[name] for run in own)._asdict() for name in MEASURES}
-        pairs = [(run, plain[data, run["seed"]]) for run in own if (data, run["seed"]) in plain]
+        pairs = [(run, plain[subject, run["seed"]]) for run in own if (subject, run["seed"]) in plain]
         if pairs and method != PLAIN:
             row["difference"] = {
                 name: mean_interval(run[name] - base[name] for run, base in pairs)._asdict()
@@ -151,7 +181,7 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
             }
             ratios = [run["relative_distance"] / base["relative_distance"] for run, base in pairs]
             row["relative_distance_ratio"] = mean_interval(ratios)._asdict()
-        summary.setdefault(data, {})[method] = row
+        summary.setdefault(subject, {})[method] = row
     return summary
 
 
@@ -162,31 +192,36 @@ def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None
     output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
+def reductions(subject: str, full: bool) -> list[str]:
+    """Keys that make a subject small, none of them at full size."""
+    return [] if full else list(SUBJECTS[subject].reduced)
+
+
 def main(
     folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
-    data: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = ",".join(DATA),
+    subjects: Annotated[str, typer.Option(help="Subjects, separated by commas.")] = ",".join(SUBJECTS),
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
     output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
     full: Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and writes the results after each run."""
-    chosen = {"data": data.split(","), "methods": methods.split(",")}
-    for option, known in (("data", DATA), ("methods", METHODS)):
+    chosen = {"subjects": subjects.split(","), "methods": methods.split(",")}
+    for option, known in (("subjects", SUBJECTS), ("methods", METHODS)):
         unknown = [name for name in chosen[option] if name not in known]
         if unknown:
             raise typer.BadParameter(f"{option}: expected some of {', '.join(known)}, got {unknown[0]!r}")
-    overrides = [*(() if full else REDUCED), *(set_ or [])]
+    overrides = {name: [*reductions(name, full), *(set_ or [])] for name in chosen["subjects"]}
     setting = {
-        "recipes": {name: DATA[name] for name in chosen["data"]},
+        "recipes": {name: SUBJECTS[name].recipe for name in chosen["subjects"]},
         "methods": {name: list(METHODS[name]) for name in chosen["methods"]},
         "overrides": overrides,
         "versions": package_versions(),
     }
     runs: list[Run] = []
-    for job in jobs(seeds, chosen["data"], chosen["methods"]):
-        runs.append(run_one(job, DATA[job.data], overrides, folder))
+    for job in jobs(seeds, chosen["subjects"], chosen["methods"]):
+        runs.append(run_one(job, SUBJECTS[job.subject].recipe, overrides[job.subject], folder))
         write(runs, setting, output)
         said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES)
         typer.echo(f"{job.folder}: {said}")

@@ -6,7 +6,11 @@ from typing import Any
 from measured_tables.markdown import interval, table
 
 SOURCE = "tests/benchmarks/repulsion_study.py"
-DATA = {"trec": "TREC", "sst2": "SST-2"}
+SUBJECTS = {
+    "trec": "Self-attentive classifier, TREC",
+    "sst2": "Self-attentive classifier, SST-2",
+    "sst2_transformer": "MiniLM, SST-2",
+}
 METHODS = {
     "plain": "as it is",
     "svgd": "SVGD",
@@ -18,10 +22,10 @@ METHODS = {
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Accuracies, then how different heads are, a pair of tables for each data set."""
+    """Accuracies, then how different heads are, a pair of tables for each network and its data."""
     parts = []
-    for data, rows in content["summary"].items():
-        parts += [f"{DATA[data]}.", _accuracies(rows), _heads(rows)]
+    for subject, rows in content["summary"].items():
+        parts += [f"{SUBJECTS[subject]}.", _accuracies(rows), _heads(rows)]
     return "\n\n".join(parts)
 
 

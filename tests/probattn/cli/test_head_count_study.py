@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_every_number_of_heads_is_trained_with_every_method_and_seed(reviews, tmp_path):
     keys = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
     keys += ["network.embeddings=null"]
-    head_count_study.main(tmp_path, heads="2,3", seeds=2, data="trec", methods="plain,svgd", set_=keys)
+    head_count_study.main(tmp_path, heads="2,3", seeds=2, subject="trec", methods="plain,svgd", set_=keys)
     content = json.loads((tmp_path / "accuracy.json").read_text(encoding="utf-8"))
     assert len(content["runs"]) == 2 * 2 * 2
     for method in ("plain", "svgd"):
@@ -32,12 +32,12 @@ def test_every_number_of_heads_is_trained_with_every_method_and_seed(reviews, tm
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"heads": "1,2"}, "expected numbers >= 2, got 1"), ({"data": "imdb"}, "expected one of trec, sst2")],
+    [({"heads": "1,2"}, "expected numbers >= 2, got 1"), ({"subject": "imdb"}, "expected one of trec, sst2")],
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, options, message):
     with pytest.raises(typer.BadParameter, match=message):
         head_count_study.main(
             tmp_path,
-            **{"heads": "2", "seeds": 1, "data": "trec", "methods": "plain", "full": False, "set_": None}
+            **{"heads": "2", "seeds": 1, "subject": "trec", "methods": "plain", "full": False, "set_": None}
             | options,
         )

@@ -29,7 +29,7 @@ def study(reviews, tmp_path_factory):
     keys += ["network.embeddings=null", "training.learning_rate=0.5"]
 
     def run():
-        STUDY["main"](folder, seeds=2, data="trec", methods="plain,svgd", output=output, set_=keys)
+        STUDY["main"](folder, seeds=2, subjects="trec", methods="plain,svgd", output=output, set_=keys)
         return json.loads(output.read_text(encoding="utf-8"))
 
     first = run()
@@ -42,16 +42,17 @@ def study(reviews, tmp_path_factory):
 
 
 def test_every_method_has_every_seed_and_a_folder_of_its_own():
-    found = STUDY["jobs"](5, tuple(STUDY["DATA"]), tuple(STUDY["METHODS"]))
-    assert len({job.folder for job in found}) == len(found) == 5 * 2 * len(STUDY["METHODS"])
-    assert {job.seed for job in found[: 2 * len(STUDY["METHODS"])]} == {0}
+    subjects, methods = tuple(STUDY["SUBJECTS"]), tuple(STUDY["METHODS"])
+    found = STUDY["jobs"](5, subjects, methods)
+    assert len({job.folder for job in found}) == len(found) == 5 * len(subjects) * len(methods)
+    assert {job.seed for job in found[: len(subjects) * len(methods)]} == {0}
     assert {"plain", "svgd", "spos", "sgld", "svgd_normal", "frobenius"} == set(STUDY["METHODS"])
 
 
 def test_every_override_is_a_key_of_the_recipes():
-    for name, recipe in STUDY["DATA"].items():
+    for name, subject in STUDY["SUBJECTS"].items():
         for job in STUDY["jobs"](1, (name,), tuple(STUDY["METHODS"])):
-            loaded = STUDY["load_recipe"](recipe, [*job.overrides, *STUDY["REDUCED"]])
+            loaded = STUDY["load_recipe"](subject.recipe, [*job.overrides, *subject.reduced])
             names = [type(method).__name__ for method in loaded.methods()]
             expected = {"plain": [], "frobenius": ["DisagreementAttention"]}.get(
                 job.method, ["RepulsiveAttention"]
