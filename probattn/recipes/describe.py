@@ -34,6 +34,18 @@ def section(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def entries(annotation: Any) -> type[BaseModel] | None:
+    """The section that every entry of a mapping of names holds; None for other keys.
+
+    Example:
+        >>> class Example(BaseModel):
+        ...     rate: float
+        >>> entries(dict[str, Example]) is Example, entries(dict[str, float])
+        (True, None)
+    """
+    return section(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
 def _words(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

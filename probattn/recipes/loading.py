@@ -15,6 +15,7 @@ from probattn.data.errors import shown, suggestion
 from probattn.data.text_files import read_text
 from probattn.recipes.describe import section
 from probattn.recipes.errors import RecipeError
+from probattn.recipes.experiment import ExperimentRecipe
 from probattn.recipes.graph import GraphRecipe
 from probattn.recipes.problems import problems
 from probattn.recipes.recipe import Recipe
@@ -24,12 +25,13 @@ from probattn.recipes.yaml_nodes import Places, parse, parse_value
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AnyRecipe = Recipe | GraphRecipe | TranslationRecipe
-"""A recipe of texts, of a graph or of translation."""
+AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | ExperimentRecipe
+"""A recipe of texts, of a graph, of translation or of a synthetic experiment."""
 
-KINDS: dict[str, type[GraphRecipe | TranslationRecipe]] = {
+KINDS: dict[str, type[GraphRecipe | TranslationRecipe | ExperimentRecipe]] = {
     "graph": GraphRecipe,
     "translation": TranslationRecipe,
+    "experiment": ExperimentRecipe,
 }
 """Kinds of recipes by the section that makes them one; without it a recipe is one of texts."""
 
@@ -82,7 +84,8 @@ def load_any_recipe(
 ) -> AnyRecipe:
     """Reads a recipe of any kind and checks all of it.
 
-    A section ``graph`` makes it one of a graph, a section ``translation`` one of translation; others are of texts.
+    A section ``graph`` makes it one of a graph, a section ``translation`` one of translation, a section ``experiment``
+    one of a synthetic experiment; others are of texts.
 
     Args:
         path_or_name: a file that ends in .yaml or .yml, or the name of a recipe that comes with the library.
@@ -148,8 +151,8 @@ def read_recipe(
 
 def _of_texts(recipe: AnyRecipe, where: str) -> Recipe:
     if not isinstance(recipe, Recipe):
-        kind = "of a graph" if isinstance(recipe, GraphRecipe) else "of translation"
-        raise RecipeError(where, [f"expected a recipe of texts, got one {kind}"])
+        name = next(name for name, kind in KINDS.items() if isinstance(recipe, kind))
+        raise RecipeError(where, [f"expected a recipe of texts, got one with a section {name!r}"])
     return recipe
 
 

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from probattn.data.errors import nearest, shown
-from probattn.recipes.describe import allowed, section
+from probattn.recipes.describe import allowed, entries, section
 from probattn.recipes.yaml_nodes import KeyPath, Places
 
 ONLY_MISPLACED = 3
@@ -98,22 +98,31 @@ def _field(model: type[BaseModel], loc: tuple[str | int, ...]) -> tuple[KeyPath,
     path: KeyPath = ()
     here: type[BaseModel] | None = model
     field: FieldInfo | None = None
+    named: type[BaseModel] | None = None  # what the entries of a mapping are
     for name in loc:
+        if named is not None:
+            path, here, named = (*path, name), named, None
+            continue
         if here is None:
             break
         path = (*path, name)
         field = here.model_fields.get(str(name))
         if field is None:
             break
-        here = section(field.annotation)
+        here, named = section(field.annotation), entries(field.annotation)
     return path, field
 
 
 def _at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     here: type[BaseModel] | None = model
+    named: type[BaseModel] | None = None
     for name in path:
+        if named is not None:
+            here, named = named, None
+            continue
         field = None if here is None else here.model_fields.get(str(name))
         here = None if field is None else section(field.annotation)
+        named = None if field is None else entries(field.annotation)
     return here
 
 
