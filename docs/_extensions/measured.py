@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from measured_tables import alignment, benchmark, graphs, particles, repulsion, sentiment_study
+from measured_tables import alignment, benchmark, graphs, particles, repulsion, sentiment_study, translation
 from mkdocs.exceptions import PluginError
 
 TABLES = {
@@ -19,6 +19,7 @@ TABLES = {
     "particles": particles,
     "repulsion": repulsion,
     "sentiment_study": sentiment_study,
+    "translation": translation,
 }
 MARK = re.compile(r"^<!-- (?P<name>\w+) -->$", re.MULTILINE)
 UNMEASURED = "*No figures are in this version; `{}` makes them.*"

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from paired_runs import differences, means, ratio
 
 from probattn.cli.aligning import captured
 from probattn.cli.evaluating import package_versions
@@ -28,7 +29,6 @@ from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.data import TextDataset
 from probattn.inference.report import site_heads
-from probattn.metrics.functional import mean_interval
 from probattn.models import inspect
 from probattn.models.hosts.projections import head_lengths
 from probattn.recipes import load_recipe
@@ -168,19 +168,17 @@ def _between(similarity: torch.Tensor) -> float:
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     """Means over seeds by subject and method, and differences and ratios to the plain network of the same seed."""
-    plain = {(run["subject"], run["seed"]): run for run in runs if run["method"] == PLAIN}
     summary: dict[str, Any] = {}
     for subject, method in dict.fromkeys((run["subject"], run["method"]) for run in runs):
-        own = [run for run in runs if (run["subject"], run["method"]) == (subject, method)]
-        row: dict[str, Any] = {name: mean_interval(run[name] for run in own)._asdict() for name in MEASURES}
-        pairs = [(run, plain[subject, run["seed"]]) for run in own if (subject, run["seed"]) in plain]
-        if pairs and method != PLAIN:
-            row["difference"] = {
-                name: mean_interval(run[name] - base[name] for run, base in pairs)._asdict()
-                for name in MEASURES
+        of_subject = [run for run in runs if run["subject"] == subject]
+        plain = {run["seed"]: run for run in of_subject if run["method"] == PLAIN}
+        own = [run for run in of_subject if run["method"] == method]
+        row = means(own, MEASURES)
+        if method != PLAIN and plain:
+            row |= {
+                "difference": differences(own, plain, MEASURES),
+                "relative_distance_ratio": ratio(own, plain, "relative_distance"),
             }
-            ratios = [run["relative_distance"] / base["relative_distance"] for run, base in pairs]
-            row["relative_distance_ratio"] = mean_interval(ratios)._asdict()
         summary.setdefault(subject, {})[method] = row
     return summary
 

@@ -14,6 +14,15 @@ from probattn.cli import app
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "the", "a", "was"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+GERMAN = {
+    "a": "ein",
+    "dog": "Hund",
+    "cat": "Kater",
+    "man": "Mann",
+    "runs": "rennt",
+    "sees": "sieht",
+    "red": "roter",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +109,51 @@ def run(recipe, tmp_path_factory):
     assert result.exit_code == 0, result.output
     assert "warning: " in result.output and "are in the training data too" in result.output
     return folder
+
+
+@pytest.fixture(scope="session")
+def pairs_folder(tmp_path_factory):
+    """40 + 10 + 12 pairs, word for word."""
+    draw = random.Random(0)
+    place = tmp_path_factory.mktemp("pairs")
+    for part, number in (("train", 40), ("dev", 10), ("test", 12)):
+        pairs = []
+        for _ in range(number):
+            words = draw.choices(list(GERMAN), k=draw.randint(2, 7))
+            pairs.append((" ".join(words) + " .", " ".join(GERMAN[word] for word in words) + " ."))
+        for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            (place / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="session")
+def translation_recipe(pairs_folder, tmp_path_factory):
+    """A recipe of 6 updates of repulsive heads."""
+    file = tmp_path_factory.mktemp("recipe") / "words.yaml"
+    file.write_text(
+        f"""
+translation:
+  train: {pairs_folder}/train
+  validation: {pairs_folder}/dev
+  test: {pairs_folder}/test
+  subwords: 60
+  max_length: 40
+network: {{width: 16, layers: 1, heads: 2, feed_forward: 16}}
+attention: {{method: deterministic}}
+repulsion: {{weight: 0.1}}
+training: {{steps: 6, batch_size: 10, log_every: 2, checkpoint_every: 3, eval_every: 3, warmup_steps: 2, device: cpu}}
+search: {{num_beams: 2, extra_length: 3}}
+report: {{samples: 3, resamples: 100}}
+""",
+        encoding="utf-8",
+    )
+    return file
+
+
+@pytest.fixture(scope="session")
+def translation_run(translation_recipe, command, tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "words"
+    result = command("train", translation_recipe, "--output", place, "--quiet")
+    assert result.exit_code == 0, result.output
+    assert "model: 6 steps" in result.output and "baseline: 6 steps" in result.output
+    return place

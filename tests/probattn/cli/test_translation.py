@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 
 import pytest
@@ -14,59 +13,6 @@ from probattn.metrics.functional import bleu, bleu_counts
 
 pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
-
-WORDS = {
-    "a": "ein",
-    "dog": "Hund",
-    "cat": "Kater",
-    "man": "Mann",
-    "runs": "rennt",
-    "sees": "sieht",
-    "red": "roter",
-}
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    """40 + 10 + 12 pairs, word for word."""
-    draw = random.Random(0)
-    place = tmp_path_factory.mktemp("pairs")
-    for part, number in (("train", 40), ("dev", 10), ("test", 12)):
-        pairs = []
-        for _ in range(number):
-            words = draw.choices(list(WORDS), k=draw.randint(2, 7))
-            pairs.append((" ".join(words) + " .", " ".join(WORDS[word] for word in words) + " ."))
-        for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            (place / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
-    return place
-
-
-@pytest.fixture(scope="session")
-def translation_recipe(folder, tmp_path_factory):
-    """A recipe of 6 updates of repulsive heads."""
-    file = tmp_path_factory.mktemp("recipe") / "words.yaml"
-    file.write_text(
-        f"""
-translation: {{train: {folder}/train, validation: {folder}/dev, test: {folder}/test, subwords: 60, max_length: 40}}
-network: {{width: 16, layers: 1, heads: 2, feed_forward: 16}}
-attention: {{method: deterministic}}
-repulsion: {{weight: 0.1}}
-training: {{steps: 6, batch_size: 10, log_every: 2, checkpoint_every: 3, eval_every: 3, warmup_steps: 2, device: cpu}}
-search: {{num_beams: 2, extra_length: 3}}
-report: {{samples: 3, resamples: 100}}
-""",
-        encoding="utf-8",
-    )
-    return file
-
-
-@pytest.fixture(scope="session")
-def translation_run(translation_recipe, command, tmp_path_factory):
-    place = tmp_path_factory.mktemp("runs") / "words"
-    result = command("train", translation_recipe, "--output", place, "--quiet")
-    assert result.exit_code == 0, result.output
-    assert "model: 6 steps" in result.output and "baseline: 6 steps" in result.output
-    return place
 
 
 def kinds(records, kind):
@@ -205,10 +151,10 @@ def test_what_does_not_fit_is_said_in_one_line(translation_recipe, command, tmp_
     ],
 )
 def test_files_that_do_not_fit_each_other_are_refused(
-    translation_recipe, folder, command, tmp_path, change, words
+    translation_recipe, pairs_folder, command, tmp_path, change, words
 ):
     copy = tmp_path / "pairs"
-    shutil.copytree(folder, copy)
+    shutil.copytree(pairs_folder, copy)
     file = copy / "train.de"
     file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
     refused(
@@ -224,9 +170,9 @@ def test_files_that_do_not_fit_each_other_are_refused(
     )
 
 
-def test_a_sentence_beyond_the_limit_is_refused_or_cut(translation_recipe, folder, command, tmp_path):
+def test_a_sentence_beyond_the_limit_is_refused_or_cut(translation_recipe, pairs_folder, command, tmp_path):
     copy, out = tmp_path / "pairs", tmp_path / "out"
-    shutil.copytree(folder, copy)
+    shutil.copytree(pairs_folder, copy)
     for language, word in (("en", "dog"), ("de", "Hund")):
         file = copy / f"train.{language}"
         file.write_text(file.read_text(encoding="utf-8") + f"{word} " * 50 + "\n", encoding="utf-8")

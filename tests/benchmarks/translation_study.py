@@ -1,0 +1,187 @@
+"""BLEU of translation networks by what is done to their heads, over seeds.
+
+    PROBATTN_DATA=/data python tests/benchmarks/translation_study.py runs/translation --seeds 3
+
+Trained for every seed: the Transformer of a recipe as it is, with heads that repel each other in all layers and in the
+first of each stack, and with disagreement regularisation (Table 2's and 8's form of An et al. 2020). A run that is
+finished is not run again and one that was interrupted is resumed, so the study can be stopped at any time. The time of
+an update is the median over the run's records; `make bench` measures ratios of times on an idle machine. It writes
+docs/data/translation.json.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import torch
+import typer
+from paired_runs import differences, means, ratio
+
+from probattn.cli.evaluating import package_versions
+from probattn.cli.trained import RECIPE
+from probattn.cli.translation_evaluating import TrainedTranslator, evaluate_translation_run, load_translator
+from probattn.cli.translation_training import prepare_translation, train_translation_run
+from probattn.data import PairCollate, SentencePairs, TokenizedPairs
+from probattn.metrics.functional import attention_overlap, head_distance
+from probattn.models import capture
+from probattn.recipes import TranslationRecipe, load_any_recipe
+
+PLAIN = "plain"
+METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        PLAIN: ("repulsion=null",),
+        "disagreement": ("repulsion=null", "disagreement={method: outputs, weight: 1.0}"),
+        "svgd": (),
+        "svgd_first": ("repulsion.layers=first",),
+    }
+)
+"""Keys of the recipe that each method changes; the first is what all are compared with."""
+
+MEASURES = (
+    "bleu",
+    "perplexity",
+    "token_accuracy",
+    "distance",
+    "relative_distance",
+    "overlap",
+    "step_seconds",
+)
+SEEN = 200
+"""Test pairs over which heads are compared."""
+
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "translation.json"
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network to train and measure.
+
+    Attributes:
+        method: one of :data:`METHODS`.
+        seed: of the run.
+    """
+
+    method: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in the study's folder."""
+        return f"{self.method}/seed-{self.seed}"
+
+    @property
+    def overrides(self) -> list[str]:
+        """Keys of the recipe that it changes."""
+        return [*METHODS[self.method], f"training.seed={self.seed}", "report.baseline=false"]
+
+
+def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
+    """Trains and measures one network, or reads what is there."""
+    place = folder / job.folder
+    file = place / "measured.json"
+    if file.exists():
+        found: Run = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    recipe = load_any_recipe(recipe_name, [*job.overrides, *overrides])
+    if not isinstance(recipe, TranslationRecipe):
+        raise typer.BadParameter(f"recipe: expected one of translation, {recipe_name} is not")
+    prepared = prepare_translation(recipe)
+    result = train_translation_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+    results = evaluate_translation_run(place, recipe)
+    (scores,) = results.scores
+    trained = load_translator(place)
+    found = asdict(job) | {
+        "steps": result.step,
+        "seconds": round(result.seconds, 1),
+        "parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+        "signature": results.signature,
+        "bleu": scores.bleu,
+        "perplexity": scores.perplexity,
+        "token_accuracy": scores.token_accuracy,
+        "step_seconds": scores.step_seconds,
+    }
+    found |= heads(trained, prepared.splits.test)
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def heads(trained: TrainedTranslator, test: SentencePairs) -> dict[str, float]:
+    """How different the heads are: means over attention calls, on the first test pairs."""
+    rows = TokenizedPairs(test.rows(range(min(SEEN, len(test)))), trained.subwords)
+    batch = PairCollate()([rows[row] for row in range(len(rows))])
+    inputs = {name: tensor.to(trained.device) for name, tensor in batch.items() if name != "labels"}
+    with torch.no_grad():
+        calls = capture(trained.model.net, inputs).values()
+    distances = [head_distance(call.output, call.query_valid) for call in calls]
+    overlaps = [attention_overlap(call.weights, call.query_valid) for call in calls]
+    return {
+        "distance": statistics.fmean(found.distance.item() for found in distances),
+        "relative_distance": statistics.fmean(found.relative.item() for found in distances),
+        "overlap": statistics.fmean(found.item() for found in overlaps),
+    }
+
+
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+    """Means over seeds by method, differences to the plain network of the same seed, and the ratio of times."""
+    plain = {run["seed"]: run for run in runs if run["method"] == PLAIN}
+    summary: dict[str, Any] = {}
+    for method in dict.fromkeys(run["method"] for run in runs):
+        own = [run for run in runs if run["method"] == method]
+        summary[method] = means(own, MEASURES) | {"parameters": own[0]["parameters"]}
+        if method != PLAIN and plain:
+            summary[method] |= {
+                "difference": differences(own, plain, MEASURES),
+                "step_ratio": ratio(own, plain, "step_seconds"),
+            }
+    return summary
+
+
+def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None:
+    """Writes settings, runs and their summary."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
+    recipe: Annotated[
+        str, typer.Option(help="The recipe; multi30k_small has the full size.")
+    ] = "multi30k_reduced",
+    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
+) -> None:
+    """Runs what is missing, seed by seed, and writes the results after each run."""
+    chosen = methods.split(",")
+    unknown = [name for name in chosen if name not in METHODS]
+    if unknown:
+        raise typer.BadParameter(f"methods: expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
+    overrides = list(set_ or [])
+    setting = {
+        "recipe": recipe,
+        "methods": {name: list(METHODS[name]) for name in chosen},
+        "overrides": overrides,
+        "versions": package_versions(),
+    }
+    runs: list[Run] = []
+    for seed, method in product(range(seeds), chosen):
+        job = Job(method, seed)
+        runs.append(run_one(job, recipe, overrides, folder))
+        write(runs, setting, output)
+        said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES)
+        typer.echo(f"{job.folder}: {said}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,94 @@
+"""The study of translation over seeds, on a tiny network and a made-up language."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import typer
+
+pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
+pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
+
+import translation_study
+
+from probattn.cli.translation_evaluating import load_translator
+from probattn.data import PairCollate, TokenizedPairs
+from probattn.recipes import load_any_recipe
+
+
+def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_path):
+    def run():
+        translation_study.main(
+            tmp_path,
+            seeds=2,
+            methods="plain,svgd_first",
+            recipe=str(translation_recipe),
+            output=tmp_path / "translation.json",
+            set_=["training.steps=2"],
+        )
+        return json.loads((tmp_path / "translation.json").read_text(encoding="utf-8"))
+
+    first = run()
+    stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("measured.json")}
+    assert len(stamps) == len(first["runs"]) == 4
+    assert run() == first and {file: file.stat().st_mtime_ns for file in stamps} == stamps
+    runs = {(run["method"], run["seed"]): run for run in first["runs"]}
+    for seed in (0, 1):
+        gap = runs["svgd_first", seed]["perplexity"] - runs["plain", seed]["perplexity"]
+        assert gap != 0
+    row = first["summary"]["svgd_first"]
+    gaps = [runs["svgd_first", seed]["bleu"] - runs["plain", seed]["bleu"] for seed in (0, 1)]
+    assert row["difference"]["bleu"]["mean"] == pytest.approx(sum(gaps) / 2)
+
+
+def test_the_methods_are_what_they_are_called():
+    found = {}
+    for method in translation_study.METHODS:
+        job = translation_study.Job(method, 3)
+        recipe = load_any_recipe("multi30k_reduced", job.overrides)
+        assert recipe.training.seed == 3
+        found[method] = [(type(part).__name__, part.layers) for part in recipe.methods()]
+    assert found == {
+        "plain": [],
+        "disagreement": [("DisagreementAttention", "all")],
+        "svgd": [("RepulsiveAttention", "all")],
+        "svgd_first": [("RepulsiveAttention", "first")],
+    }
+
+
+def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, translation_recipe):
+    """Against the inputs of the output projections, of which each network has three with two heads."""
+    trained = load_translator(translation_run)
+    test = load_any_recipe(str(translation_recipe)).translation.load().test
+    network = trained.model.net.model
+    modules = [network.encoder.layers[0].self_attn]
+    modules += [network.decoder.layers[0].self_attn, network.decoder.layers[0].encoder_attn]
+    given = []
+    keep = {"hook": lambda _, args, __: given.append(args[0])}
+    handles = [module.out_proj.register_forward_hook(**keep) for module in modules]
+    found = translation_study.heads(trained, test)
+    for handle in handles:
+        handle.remove()
+    rows = TokenizedPairs(test, trained.subwords)
+    batch = PairCollate()([rows[row] for row in range(len(rows))])
+    gaps, lengths = [], []
+    for outputs in given[-3:]:  # one pass may precede, which finds the calls
+        mask = batch[
+            "attention_mask" if outputs.shape[1] == batch["input_ids"].shape[1] else "decoder_attention_mask"
+        ]
+        one, other = outputs.unflatten(-1, (2, -1))[mask.bool()].unbind(dim=1)
+        gaps.append((one - other).norm(dim=-1).mean().item())
+        lengths.append(torch.cat([one, other]).norm(dim=-1).mean().item())
+    assert found["distance"] == pytest.approx(sum(gaps) / 3, rel=1e-4)
+    ratios = [gap / length for gap, length in zip(gaps, lengths, strict=True)]
+    assert found["relative_distance"] == pytest.approx(sum(ratios) / 3, rel=1e-4)
+    assert 0 < found["overlap"] <= 1
+
+
+def test_what_it_does_not_know_is_refused(tmp_path):
+    with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, .*, got 'magic'"):
+        translation_study.main(tmp_path, methods="magic")
+    with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):
+        translation_study.main(tmp_path, methods="svgd", recipe="demo", output=tmp_path / "x.json")
