@@ -29,7 +29,7 @@ from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.data import TextDataset
 from probattn.inference.report import site_heads
-from probattn.models import inspect
+from probattn.models import head_redundancy, inspect
 from probattn.models.hosts.projections import head_lengths
 from probattn.recipes import load_recipe
 
@@ -81,6 +81,12 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 """Keys of the recipe that each method changes; the first is what all are compared with."""
 
+MASKED = (PLAIN, "svgd")
+"""Methods whose first seed is measured without each of its heads, too."""
+
+MASKED_TEXTS = 300
+"""Test texts for that."""
+
 MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "repulsion.json"
 
@@ -128,7 +134,10 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
     prepared = prepare(recipe)
     result = train_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
     found = asdict(job) | {"steps": result.step, "seconds": round(result.seconds, 1)}
-    found |= measure(load_model(place), prepared.task.test, EvaluationOptions.of(recipe))
+    trained, options = load_model(place), EvaluationOptions.of(recipe)
+    found |= measure(trained, prepared.task.test, options)
+    if job.seed == 0 and job.method in MASKED:
+        found["redundancy"] = redundancy(trained, prepared.task.test.take(MASKED_TEXTS), options)
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
@@ -148,6 +157,13 @@ def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions
     return {"accuracy": accuracy(trained, rows, options)} | {
         name: statistics.fmean(values) for name, values in found.items()
     }
+
+
+def redundancy(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, Any]:
+    """Accuracy on the texts with all heads, and how far it falls without each, call after call."""
+    calls = inspect(trained.net)
+    found = head_redundancy(trained.net, lambda: accuracy(trained, data, options), calls)
+    return {"texts": len(data), "accuracy": found.whole, "drops": [found.drops[call.name] for call in calls]}
 
 
 def accuracy(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> float:

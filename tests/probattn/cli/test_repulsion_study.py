@@ -76,6 +76,18 @@ def test_runs_are_paired_by_seed(study):
     assert runs["svgd", 0]["norm"] != runs["plain", 0]["norm"]
 
 
+def test_the_first_seed_is_measured_without_each_head(study):
+    for run in study["runs"]:
+        assert ("redundancy" in run) == (run["seed"] == 0)
+        if run["seed"] == 0:
+            (drops,) = run["redundancy"]["drops"]
+            assert len(drops) == 3 and all(drop <= run["redundancy"]["accuracy"] for drop in drops)
+            texts = run["redundancy"]["texts"]
+            assert run["redundancy"]["accuracy"] == pytest.approx(
+                round(run["redundancy"]["accuracy"] * texts) / texts
+            )
+
+
 def test_measures_are_those_of_the_network():
     """Against loops over texts and pairs of heads, on a network whose heads are known."""
     from probattn.data import TextDataset, word_tokenizer
