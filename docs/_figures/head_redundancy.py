@@ -2,8 +2,8 @@
 
     python docs/_figures/head_redundancy.py
 
-From docs/data/repulsion.json, which ``tests/benchmarks/repulsion_study.py`` writes: the first seed. The form of An et al.
-2020, Fig. 2. Grey and the colours are legible on light and on dark pages.
+From the first seed of docs/data/repulsion.json, which ``tests/benchmarks/repulsion_study.py`` writes. The form of An et
+al. 2020, Fig. 2. Grey and the colours are legible on light and on dark pages.
 """
 
 import json

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -44,6 +45,8 @@ SOFT = "soft"
 METHODS = ("gan", "ot", "ct", "mmd")
 REDUCTION = "mean"
 """Weights count as in the release of Zhang et al. 2021: over heads and layers the divergence is averaged."""
+OPTIONS: Mapping[str, Sequence[str]] = MappingProxyType({"ot": ("alignment.sweeps=0",)})
+"""Keys of the recipe that a method changes: transport is solved at its fastest."""
 RECOMMENDED = 0.01
 SWEEP = (0.1, 1.0)
 """Weights beside the recommended one, for the first seed."""
@@ -87,7 +90,8 @@ class Job:
         if self.method == SOFT:
             return [*keys, "alignment=null"]
         options = {"method": self.method, "weight": self.weight, "reduction": REDUCTION}
-        return [*keys, *(f"alignment.{name}={value}" for name, value in options.items())]
+        keys += [f"alignment.{name}={value}" for name, value in options.items()]
+        return [*keys, *OPTIONS.get(self.method, ())]
 
 
 @dataclass(frozen=True)
@@ -287,6 +291,7 @@ def main(
         "texts": plain.report.alignment_texts,
         "recommended": RECOMMENDED,
         "reduction": REDUCTION,
+        "options": {name: list(OPTIONS.get(name, ())) for name in names},
         "alone": asdict(alone),
         "start": None if start is None else _training(start / "seed-0" / RECIPE),
         "versions": package_versions(),
