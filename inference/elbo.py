@@ -9,7 +9,7 @@ import pyro
 import torch
 from pyro.distributions import Unit
 from pyro.distributions.util import scale_and_mask
-from pyro.infer import TraceMeanField_ELBO
+from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.infer.elbo import ELBOModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
@@ -82,7 +82,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         guide(*args, **kwargs)
         model_trace, guide_trace = guide.get_traces()
         model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
-        _require_data(model_trace)
+        require_data(model_trace)
         return model_trace, guide_trace
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
@@ -99,7 +99,7 @@ class AttentionELBOModule(ELBOModule):
         elbo: the estimator; its ``num_particles`` draws are averaged.
     """
 
-    def __init__(self, model: Callable[..., Any], guide: AttentionGuide, elbo: AttentionELBO) -> None:
+    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO) -> None:
         nn.Module.__init__(self)
         self.model = model
         self.guide = guide
@@ -126,7 +126,7 @@ class AttentionELBOModule(ELBOModule):
         draws: list[ELBOTerms] = []
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             terms, self._sites = trace_terms(model_trace, guide_trace)
-            size = _data_size(model_trace)
+            size = data_size(model_trace)
             draws.append(ELBOTerms(*(term / size for term in terms)))
             self._sites = {
                 name: SiteTerms(site.kl_nats / size, site.kl_reduced / size, site.posterior)
@@ -186,7 +186,7 @@ def _plate_scale(site: dict[str, Any]) -> float:
     return scale
 
 
-def _data_size(trace: Trace) -> int:
+def data_size(trace: Trace) -> int:
     """Full size of the outermost data plate; 1 without plates."""
     for site in trace.nodes.values():
         if site["type"] == "sample" and site["is_observed"] and site["cond_indep_stack"]:
@@ -195,7 +195,12 @@ def _data_size(trace: Trace) -> int:
     return 1
 
 
-def _require_data(trace: Trace) -> None:
+def require_data(trace: Trace) -> None:
+    """Refuses a program that observes nothing, or not what it should.
+
+    Raises:
+        ValueError: a value to predict in place of data, or no observed site and no factor.
+    """
     samples = [site for site in trace.nodes.values() if site["type"] == "sample"]
     for site in samples:
         if not site["is_observed"] and site["infer"].get(PREDICTION_KEY):

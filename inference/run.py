@@ -132,7 +132,7 @@ class Run:
     def _update(self, shares: list[Share], batches: Iterator[Any]) -> StepTerms:
         before = None if self._storage is None else capture_random_state(self._accelerator.device)
         self._kl_weight = self._driver.kl_schedule.weight(self._step, self._total)
-        self._state.guide.kl_weight = self._kl_weight
+        self._state.weigh_kl(self._kl_weight)
         terms, self._gradient_norm = self._state.gradients([share.weight for share in shares], batches)
         self._require_finite(terms, before)
         self._rates = self._state.apply(self._direct)
@@ -197,7 +197,7 @@ class Run:
         assert self._validation is not None
         driver = self._driver
         weight = driver.kl_schedule.final  # so that values of different steps can be compared
-        self._state.guide.kl_weight = weight
+        self._state.weigh_kl(weight)
         means = self._validation.means()
         self._reporter.validation(self._step, weight, means)
         self._state.validated(means["loss"])
@@ -249,7 +249,7 @@ class Run:
             weights = self._best_weights if self._storage is None else self._storage.store.load(best).parts
             assert weights is not None
             self._state.load_weights(weights)
-        self._state.guide.kl_weight = self._driver.kl_schedule.final
+        self._state.weigh_kl(self._driver.kl_schedule.final)
         self._state.module.eval()
 
     def _configuration(self) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Any
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
-from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
+from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.particle_update import ParticleUpdate
+from probattn.inference.program_elbo import bind
 from probattn.inference.stein_step import SteinStep
 from probattn.inference.svi import SVIDriver
 from probattn.particles import ParticleKernel
@@ -131,14 +132,16 @@ class SVGDDriver(SVIDriver):
             )
         return self._stein(batch)
 
-    def objective(self) -> tuple[AttentionGuide, AttentionELBOModule | EnsembleObjective]:
+    def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
         """See :meth:`SVIDriver.objective`; that of an ensemble gives each particle the gradient of its own loss."""
         if not isinstance(self.model, ParticleEnsemble):
             return super().objective()
         guide = AttentionGuide(self.model.model) if self.guide is None else self.guide
-        if guide.model is not self.model.model:
-            raise ValueError("SVGDDriver.guide: expected a guide of the ensemble's own model, ensemble.model")
-        inner = (self.elbo or AttentionELBO())(self.model.model, guide)
+        if not isinstance(guide, AttentionGuide) or guide.model is not self.model.model:
+            raise ValueError(
+                "SVGDDriver.guide: expected an AttentionGuide of the ensemble's own model, ensemble.model"
+            )
+        inner = bind(self.model.model, guide, self.elbo)
         return guide, EnsembleObjective(self.model, inner)
 
     def particles(self, num_data: int) -> ParticleUpdate:

@@ -9,12 +9,14 @@ from typing import Any, Literal, get_args
 
 import torch
 from accelerate.tracking import GeneralTracker
+from pyro.infer import ELBO
+from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
 from probattn.inference.batches import Collate, as_rows
 from probattn.inference.configuration import refuse_unsupported
 from probattn.inference.early_stopping import EarlyStopping
-from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
+from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
@@ -26,6 +28,7 @@ from probattn.inference.optimizers import (
     SchedulerOptions,
 )
 from probattn.inference.particle_update import ParticleUpdate
+from probattn.inference.program_elbo import bind
 from probattn.inference.random_states import preserved_random_state, seed_generators
 from probattn.inference.records import Record
 from probattn.inference.result import FitResult
@@ -54,8 +57,11 @@ class SVIDriver:
 
     Args:
         model: a Pyro model that is an ``nn.Module``; ``model(batch)`` announces the sites, with the labels observed.
-        guide: by default ``AttentionGuide(model)``.
-        elbo: by default ``AttentionELBO()``.
+        guide: by default ``AttentionGuide(model)``. For a model with other latent sites any guide of Pyro's that is an
+            ``nn.Module``: it is trained and kept in checkpoints. Unless it has an attribute ``kl_weight``, the
+            ``kl_schedule`` must be 1 throughout: ``KLSchedule("constant")``.
+        elbo: by default ``AttentionELBO()``; with a guide of one's own one of Pyro's ``Trace_ELBO``,
+            ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
         optimizer: options, or a function from parameter groups to any torch optimiser.
         scheduler: options, a function of optimiser and number of steps to any torch scheduler, or None. A
             ``ReduceLROnPlateau`` steps on each validation loss, others on each update.
@@ -87,8 +93,8 @@ class SVIDriver:
         find_unused_parameters: set it if several processes complain about parameters without gradient.
 
     Raises:
-        TypeError: the model is no ``nn.Module``.
-        ValueError: an option out of its range.
+        TypeError: model or guide is no ``nn.Module``, or the estimator is not known.
+        ValueError: an option out of its range, or a KL weight that the guide does not take.
 
     Example:
         >>> import probattn, pyro
@@ -109,8 +115,8 @@ class SVIDriver:
 
     model: nn.Module
     _: KW_ONLY
-    guide: AttentionGuide | None = None
-    elbo: AttentionELBO | None = None
+    guide: AttentionGuide | nn.Module | None = None
+    elbo: ELBO | None = None
     optimizer: OptimizerOptions | OptimizerFactory = field(default_factory=OptimizerOptions)
     scheduler: SchedulerOptions | SchedulerFactory | None = field(default_factory=SchedulerOptions)
     kl_schedule: KLSchedule = field(default_factory=KLSchedule)
@@ -159,6 +165,7 @@ class SVIDriver:
             raise ValueError(
                 f"SVIDriver.max_grad_norm: expected a number > 0 or None, got {self.max_grad_norm}"
             )
+        self._check_guide()
         self._resume: Resume = False
 
     def resume(self, folder: Path | str) -> SVIDriver:
@@ -222,10 +229,10 @@ class SVIDriver:
             run = Run(self, accelerator, train, validation, steps=steps, epochs=epochs)
             return run.train(resume)
 
-    def objective(self) -> tuple[AttentionGuide, AttentionELBOModule | EnsembleObjective]:
+    def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
         """The guide, whose KL weight a run sets, and the module that gives a batch's :class:`ELBOTerms`."""
         guide = AttentionGuide(self.model) if self.guide is None else self.guide
-        return guide, (self.elbo or AttentionELBO())(self.model, guide)
+        return guide, bind(self.model, guide, self.elbo)
 
     def particles(self, num_data: int) -> ParticleUpdate | None:
         """What turns gradients into directions before each update; nothing here.
@@ -244,6 +251,27 @@ class SVIDriver:
                 "with probattn.inference.SVGDDriver"
             )
         return None
+
+    def _check_guide(self) -> None:
+        guide = self.guide
+        if guide is None or isinstance(guide, AttentionGuide):
+            return
+        if not isinstance(guide, nn.Module):
+            raise TypeError(
+                f"{type(self).__name__}.guide: expected an AttentionGuide or a torch.nn.Module, whose parameters are "
+                f"trained, got {type(guide).__name__}; wrap a function in a module (pyro.nn.PyroModule)"
+            )
+        if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+            raise ValueError(
+                f"{type(self).__name__}.guide: this {type(guide).__name__} has no parameters yet; call it once on a "
+                "batch before"
+            )
+        constant = self.kl_schedule.kind == "constant" and self.kl_schedule.final == 1
+        if not hasattr(guide, "kl_weight") and not constant:
+            raise ValueError(
+                f"{type(self).__name__}.kl_schedule: the guide has no attribute kl_weight, so that its KL has weight 1 "
+                'throughout; set kl_schedule=KLSchedule("constant")'
+            )
 
     def _check_call(
         self, validation_data: Any, steps: int | None, epochs: int | None, resume: Resume

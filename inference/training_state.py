@@ -18,6 +18,7 @@ from probattn.inference.configuration import (
     optimizer_configuration,
     options_configuration,
 )
+from probattn.inference.elbo import AttentionELBO
 from probattn.inference.loop import NonFiniteThrough, StepTerms, accumulate_gradients
 from probattn.inference.optimizers import (
     SchedulerOptions,
@@ -51,11 +52,21 @@ class TrainingState:
 
     def configuration(self) -> dict[str, Any]:
         """Model, optimiser and scheduler as a resumed run must find them."""
-        return {
+        described = {
             "model": model_configuration(self._driver.model),
             "optimizer": self._optimizer_configuration,
             "scheduler": options_configuration(self._driver.scheduler),
         }
+        if isinstance(self.guide, torch.nn.Module):
+            described["guide"] = model_configuration(self.guide)
+        if type(self._driver.elbo) not in (type(None), AttentionELBO):
+            described["elbo"] = options_configuration(self._driver.elbo)
+        return described
+
+    def weigh_kl(self, weight: float) -> None:
+        """Sets the weight of the KL; a guide that takes none has weight 1, which the driver has made sure of."""
+        if hasattr(self.guide, "kl_weight"):
+            self.guide.kl_weight = weight
 
     def gradients(self, weights: Sequence[float], batches: Iterator[Any]) -> tuple[StepTerms, float]:
         """One step's gradients.

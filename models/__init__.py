@@ -27,17 +27,20 @@ from probattn.models.sentence import (
     SelfAttentiveModel,
 )
 from probattn.models.translation import (
+    AlignmentGuide,
     RecurrentForTranslation,
     RecurrentModel,
     RecurrentTranslationConfig,
     SearchOptions,
     TransformerSize,
     Translator,
+    VariationalTranslator,
     build_transformer,
     translate,
 )
 
 __all__ = [
+    "AlignmentGuide",
     "AttentionCall",
     "AttentionCalls",
     "CapturedCall",
@@ -53,6 +56,7 @@ __all__ = [
     "StoredNetworkError",
     "TransformerSize",
     "Translator",
+    "VariationalTranslator",
     "build_transformer",
     "capture",
     "convert",

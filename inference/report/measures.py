@@ -185,6 +185,7 @@ MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
         "aligned": "Aligned",
         "repulsive": "Repulsive",
         "regularised": "Regularised",
+        "variational": "Variational alignment",
         "bayesian_mean": "Bayesian, mean of draws",
         "bayesian_expectation": "Bayesian, expected weights",
     }
@@ -197,6 +198,7 @@ MODEL_STYLES: Mapping[ModelKey, str] = MappingProxyType(
         "aligned": "bay",
         "repulsive": "bay",
         "regularised": "bay",
+        "variational": "bay",
         "bayesian_mean": "bay",
         "bayesian_expectation": "exp",
     }
@@ -209,6 +211,7 @@ MODEL_LABELS: Mapping[ModelKey, str] = MappingProxyType(
         "aligned": "aligned",
         "repulsive": "repulsive",
         "regularised": "regularised",
+        "variational": "variational",
         "bayesian_mean": "Bayesian",
         "bayesian_expectation": "expected",
     }

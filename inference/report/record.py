@@ -7,13 +7,19 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 ModelKey = Literal[
-    "deterministic", "aligned", "repulsive", "regularised", "bayesian_mean", "bayesian_expectation"
+    "deterministic",
+    "aligned",
+    "repulsive",
+    "regularised",
+    "variational",
+    "bayesian_mean",
+    "bayesian_expectation",
 ]
 """What predicts: the baseline; a network of deterministic attention whose queries and keys were aligned, whose heads
-repelled each other, or whose heads' likeness was a penalty; the mean over posterior draws; or the network at the
-posterior expectation."""
+repelled each other, or whose heads' likeness was a penalty; one whose target tokens have a latent source token each;
+the mean over posterior draws; or the network at the posterior expectation."""
 
-SINGLE: tuple[ModelKey, ...] = ("aligned", "repulsive", "regularised")
+SINGLE: tuple[ModelKey, ...] = ("aligned", "repulsive", "regularised", "variational")
 """Models of deterministic attention, one pass each, that a run can be about."""
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]

@@ -8,14 +8,17 @@ from probattn.models.translation.recurrent import (
 )
 from probattn.models.translation.search import SearchOptions, translate
 from probattn.models.translation.translator import Translator, token_measures
+from probattn.models.translation.variational import AlignmentGuide, VariationalTranslator
 
 __all__ = [
+    "AlignmentGuide",
     "RecurrentForTranslation",
     "RecurrentModel",
     "RecurrentTranslationConfig",
     "SearchOptions",
     "TransformerSize",
     "Translator",
+    "VariationalTranslator",
     "build_transformer",
     "token_measures",
     "translate",

@@ -93,14 +93,8 @@ class Translator(PyroModule):
             ValueError: no decoder input; an output without logits ``[B, T, V]``; labels of another shape or outside
                 0..V-1.
         """
-        inputs = {name: value for name, value in batch.items() if name != self.label_name}
+        inputs, decoder = self.inputs(batch)
         labels = batch.get(self.label_name)
-        decoder = inputs.get("decoder_input_ids")
-        if decoder is None:
-            raise ValueError(
-                "Translator: expected decoder_input_ids in the batch, the target tokens shifted by one; "
-                f"got {', '.join(sorted(batch)) or 'nothing'}"
-            )
         if not am_i_wrapped():
             return self._logits(inputs, decoder.shape)
         rows = len(decoder)
@@ -112,6 +106,21 @@ class Translator(PyroModule):
             logits = self._logits(inputs, decoder.shape)
             self._observe(logits, labels, batch.get("decoder_attention_mask"))
         return logits
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """What the host is given of a batch, and the decoder's inputs among it.
+
+        Raises:
+            ValueError: no decoder input.
+        """
+        inputs = {name: value for name, value in batch.items() if name != self.label_name}
+        decoder = inputs.get("decoder_input_ids")
+        if decoder is None:
+            raise ValueError(
+                "Translator: expected decoder_input_ids in the batch, the target tokens shifted by one; "
+                f"got {', '.join(sorted(batch)) or 'nothing'}"
+            )
+        return inputs, decoder
 
     def _logits(self, inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         # A cache would serve the next token of a search; here all of them are seen at once.
@@ -129,7 +138,7 @@ class Translator(PyroModule):
         """The site of the target tokens; without labels they are values to predict."""
         valid = torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
         if labels is not None:
-            check_labels(labels, logits)
+            check_labels(labels, logits.shape[:-1], logits.shape[-1])
             valid = labels != IGNORED
             labels = labels.where(valid, 0)
         elif mask is not None:
@@ -140,21 +149,25 @@ class Translator(PyroModule):
         )
 
 
-def check_labels(labels: Tensor, logits: Tensor) -> None:
+def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
     """Checks that there is one label a position, a token or padding.
+
+    Args:
+        labels: of any shape.
+        shape: ``[B, T]`` of the decoder's inputs.
+        classes: V.
 
     Raises:
         ValueError: another shape, or a label outside 0..V-1.
     """
-    if labels.shape != logits.shape[:-1]:
+    if labels.shape != shape:
         raise ValueError(
-            f"Translator: expected labels {list(logits.shape[:-1])}, one for each decoder input, got "
-            f"{list(labels.shape)}"
+            f"Translator: expected labels {list(shape)}, one for each decoder input, got {list(labels.shape)}"
         )
     kept = labels[labels != IGNORED]
-    if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= logits.shape[-1]):
+    if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
         raise ValueError(
-            f"Translator: expected labels in 0..{logits.shape[-1] - 1}, or {IGNORED} at padding, got "
+            f"Translator: expected labels in 0..{classes - 1}, or {IGNORED} at padding, got "
             f"{int(kept.min())}..{int(kept.max())}"
         )
 
@@ -179,7 +192,7 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         >>> token_measures(torch.tensor([[[2.0, 0.0], [0.0, 0.0]]]), torch.tensor([[0, -100]]))
         {'nll': tensor([0.1269]), 'tokens': tensor([1.]), 'correct': tensor([1.])}
     """
-    check_labels(labels, logits)
+    check_labels(labels, logits.shape[:-1], logits.shape[-1])
     valid = labels != IGNORED
     known = labels.where(valid, 0)
     nll = -SmoothedCategorical(logits.float(), validate_args=False).log_prob(known)

@@ -9,7 +9,7 @@ from probattn.cli.evaluating import now, package_versions
 from probattn.cli.trained import RECIPE, TrainedModel
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription
-from probattn.recipes import AnyRecipe, GraphRecipe, Recipe
+from probattn.recipes import GraphRecipe, Recipe, TranslationRecipe
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.disagreement import DisagreementAttention
@@ -49,7 +49,7 @@ def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: i
     )
 
 
-def method_words(recipe: AnyRecipe) -> str:
+def method_words(recipe: Recipe | GraphRecipe | TranslationRecipe) -> str:
     r"""The attention method with the options that differ from the defaults, and what stands beside it.
 
     Example:
@@ -62,6 +62,10 @@ def method_words(recipe: AnyRecipe) -> str:
     if method is not None:
         changed = _changed(method, BayesianAttention())
         words = f"{recipe.attention.method.upper()}, {', '.join(changed) or 'default options'}"
+    if isinstance(recipe, TranslationRecipe) and recipe.is_variational:
+        options = recipe.attention
+        sums = {"enumerate": "enumerated", "sample": "sampled"}[options.estimator]
+        words = f"variational alignment, {sums}, {options.prediction} prediction"
     said = [words]
     if recipe.alignment is not None:
         said.append(_alignment_words(recipe.alignment.build(recipe.training.seed)))

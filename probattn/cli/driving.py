@@ -21,7 +21,7 @@ from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
 from probattn.models import convert, save
-from probattn.recipes import AlignmentRecipe, AnyRecipe, AttentionRecipe, TrainingRecipe
+from probattn.recipes import AlignmentRecipe, AnyRecipe, AttentionKeys, TrainingRecipe
 from probattn.recipes.methods import Method
 from probattn.sites.repulsive import repulsive_heads
 
@@ -43,7 +43,6 @@ def make_driver(
     rule = training.early_stopping
     return kind(
         model,
-        guide=AttentionGuide(model),
         optimizer=OptimizerOptions(
             training.optimizer_class,
             training.learning_rate,
@@ -70,12 +69,12 @@ def make_driver(
         checkpoint_every=training.checkpoint_every,
         keep_last=training.keep,
         early_stopping=None if rule is None else EarlyStopping(**rule.model_dump()),
-        **options,
+        **({"guide": AttentionGuide(model)} | options),
     )
 
 
 def put_methods(
-    net: PreTrainedModel, methods: Sequence[Method], attention: AttentionRecipe, *, seed: int, name: str
+    net: PreTrainedModel, methods: Sequence[Method], attention: AttentionKeys, *, seed: int, name: str
 ) -> None:
     """Gives a network the methods of a recipe, if there are any.
 

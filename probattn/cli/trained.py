@@ -142,7 +142,7 @@ def model_key(net: PreTrainedModel) -> ModelKey:
     """What a network is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
     record = conversion(net)
     if record is None:
-        return "deterministic"
+        return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
     if record.method is not None:
         return "bayesian_mean"
     if record.alignment is not None:

@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
 
 from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
 from probattn.cli.trained import BASELINE
@@ -15,8 +17,9 @@ from probattn.cli.training import check_folder
 from probattn.cli.translation_networks import TITLES, build_network
 from probattn.data import PairCollate, ParallelSplits, Subwords, TokenizedPairs
 from probattn.inference.result import FitResult
-from probattn.models import Translator
+from probattn.models import AlignmentGuide, Translator, VariationalTranslator
 from probattn.models.translation import token_measures
+from probattn.models.translation.variational import MAX_PLATE_NESTING
 from probattn.recipes import TranslationRecipe
 
 SUBWORDS = "subwords.model"
@@ -73,12 +76,33 @@ def build_translator(prepared: PreparedTranslation, *, baseline: bool) -> Transl
     net = build_network(recipe, len(prepared.subwords))
     methods = () if baseline else recipe.methods()
     put_methods(net, methods, recipe.attention, seed=training.seed, name=TITLES[recipe.network.name])
-    return Translator(
-        net,
-        num_data=len(prepared.train),
-        label_smoothing=training.label_smoothing,
-        mean_length=prepared.train.mean_target_length if training.per == "token" else None,
-    )
+    options: dict[str, Any] = {
+        "num_data": len(prepared.train),
+        "label_smoothing": training.label_smoothing,
+        "mean_length": prepared.train.mean_target_length if training.per == "token" else None,
+    }
+    if recipe.is_variational and not baseline:
+        return VariationalTranslator(net, prediction=recipe.attention.prediction, **options)
+    return Translator(net, **options)
+
+
+def inference_options(model: Translator, recipe: TranslationRecipe) -> dict[str, Any]:
+    """Guide and estimator of a latent alignment, for the driver; nothing for other programs.
+
+    Args:
+        model: the program.
+        recipe: what was asked for.
+    """
+    if not isinstance(model, VariationalTranslator):
+        return {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        guide = AlignmentGuide(model, recipe.attention.estimator)
+    exact = recipe.attention.estimator == "enumerate"
+    return {
+        "guide": guide,
+        "elbo": TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraph_ELBO(),
+    }
 
 
 def train_translation_run(
@@ -101,7 +125,7 @@ def train_translation_run(
     recipe = prepared.recipe
     training = recipe.training
     check_folder(recipe, folder, resume)
-    names = part_names(bool(recipe.methods()), recipe.report.baseline)
+    names = part_names(recipe.is_variational or bool(recipe.methods()), recipe.report.baseline)
     models = {name: build_translator(prepared, baseline=name == BASELINE) for name in names}
 
     def fit(model: Translator, place: Path) -> FitResult:
@@ -115,6 +139,7 @@ def train_translation_run(
             folder=place,
             fingerprint={"data": pairs_digest(prepared.splits), "subwords": prepared.subwords.digest},
             progress=not quiet,
+            **inference_options(model, recipe),
         )
         return driver.fit(
             prepared.train,

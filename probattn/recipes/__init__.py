@@ -1,7 +1,7 @@
 """Recipes: all that a run depends on, written in YAML and checked strictly."""
 
 from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.attention import AttentionRecipe
+from probattn.recipes.attention import AttentionKeys, AttentionRecipe
 from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.errors import RecipeError
@@ -39,12 +39,14 @@ from probattn.recipes.translation import (
     TranslationRecipe,
     TranslationReportRecipe,
 )
+from probattn.recipes.translation_attention import TranslationAttentionRecipe
 from probattn.recipes.translation_network import TranslationNetworkRecipe
 from probattn.recipes.translation_training import TranslationTrainingRecipe
 
 __all__ = [
     "AlignmentRecipe",
     "AnyRecipe",
+    "AttentionKeys",
     "AttentionRecipe",
     "ConditionRecipe",
     "DataRecipe",
@@ -71,6 +73,7 @@ __all__ = [
     "SearchRecipe",
     "SourceRecipe",
     "TrainingRecipe",
+    "TranslationAttentionRecipe",
     "TranslationDataRecipe",
     "TranslationNetworkRecipe",
     "TranslationRecipe",

@@ -13,26 +13,10 @@ from probattn.sites.bayesian import BayesianAttention
 Method = Literal["deterministic", "babn", "bam"]
 
 
-class AttentionRecipe(Section):
-    r"""The attention method, which calls it replaces, and its options.
+class AttentionKeys(Section):
+    """What the attention of recipes of every kind has in common; the method is one of its own words."""
 
-    Keys that are left out have the value of ``preset`` and ``method``. With ``deterministic`` the other keys are kept
-    and have no effect, so that one word makes the baseline of a recipe.
-
-    Example:
-        >>> AttentionRecipe(method="bam").build().concentration
-        10.0
-        >>> AttentionRecipe(preset="paper").sigma
-        1e-06
-        >>> AttentionRecipe(method="deterministic").build() is None
-        True
-    """
-
-    method: Method = Field(
-        default="babn",
-        description="`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks) or "
-        "`bam` (Bayesian attention modules: one fixed concentration).",
-    )
+    method: str
     preset: Literal["default", "paper"] = Field(
         default="default",
         description="Where the values of keys that are left out come from: this library's defaults, or the settings of "
@@ -103,7 +87,7 @@ class AttentionRecipe(Section):
         return options | value
 
     @model_validator(mode="after")
-    def _agree(self) -> AttentionRecipe:
+    def _agree(self) -> AttentionKeys:
         if self.method == "babn" and self.concentration != "learned" and self.posterior == "weibull":
             raise ValueError(
                 f"concentration: expected 'learned' with method 'babn', got {self.concentration}; "
@@ -115,12 +99,34 @@ class AttentionRecipe(Section):
         return self
 
     def build(self) -> BayesianAttention | None:
-        """The options of the method; None for deterministic attention.
+        """The options of latent attention weights; None for another method.
 
         Raises:
             ValueError: options that exclude each other.
         """
-        if self.method == "deterministic":
+        if self.method not in ("babn", "bam"):
             return None
         names = [field.name for field in fields(BayesianAttention)]
         return BayesianAttention(**{name: getattr(self, name) for name in names})
+
+
+class AttentionRecipe(AttentionKeys):
+    r"""The attention method, which calls it replaces, and its options.
+
+    Keys that are left out have the value of ``preset`` and ``method``. With ``deterministic`` the other keys are kept
+    and have no effect, so that one word makes the baseline of a recipe.
+
+    Example:
+        >>> AttentionRecipe(method="bam").build().concentration
+        10.0
+        >>> AttentionRecipe(preset="paper").sigma
+        1e-06
+        >>> AttentionRecipe(method="deterministic").build() is None
+        True
+    """
+
+    method: Method = Field(
+        default="babn",
+        description="`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks) or "
+        "`bam` (Bayesian attention modules: one fixed concentration).",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.attention import AttentionRecipe
+from probattn.recipes.attention import AttentionKeys
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.sites.alignment import AlignmentAttention
@@ -18,7 +18,7 @@ Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | Disagreem
 
 
 def build_methods(
-    attention: AttentionRecipe,
+    attention: AttentionKeys,
     beside: Iterable[AlignmentRecipe | RepulsionRecipe | DisagreementRecipe | None],
     seed: int,
 ) -> tuple[Method, ...]:
@@ -30,6 +30,7 @@ def build_methods(
         seed: of the networks and of the noise that they bring along.
 
     Example:
+        >>> from probattn.recipes import AttentionRecipe
         >>> build_methods(AttentionRecipe(method="deterministic"), [None, RepulsionRecipe()], seed=0)[0].repulsion
         0.01
     """

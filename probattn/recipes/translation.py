@@ -9,12 +9,12 @@ from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
+from probattn.recipes.translation_attention import TranslationAttentionRecipe
 from probattn.recipes.translation_network import TranslationNetworkRecipe
 from probattn.recipes.translation_training import TranslationTrainingRecipe
 
@@ -186,10 +186,10 @@ class TranslationRecipe(RunRecipe):
         default=TranslationDataRecipe(), description="What to train on and to measure on."
     )
     network: TranslationNetworkRecipe = Field(default=TranslationNetworkRecipe(), description="The network.")
-    attention: AttentionRecipe = Field(
-        default=AttentionRecipe(),
+    attention: TranslationAttentionRecipe = Field(
+        default=TranslationAttentionRecipe(),
         description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
-        "decoder is causal).",
+        "decoder is causal), and those of `variational`.",
     )
     alignment: AlignmentRecipe | None = Field(
         default=None, description="The alignment of queries and keys, beside that method; null for none."
@@ -206,6 +206,26 @@ class TranslationRecipe(RunRecipe):
     )
     search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
     report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
+
+    @model_validator(mode="after")
+    def _variational(self) -> TranslationRecipe:
+        if not self.is_variational:
+            return self
+        network = self.network
+        if network.name != "lstm" or network.heads != 1 or network.uniform_attention:
+            raise ValueError(
+                "attention.method: 'variational' is for network.name 'lstm' with one head of learned attention, got "
+                f"{network.name!r} with {network.heads}{', uniform' if network.uniform_attention else ''}"
+            )
+        for name in ("alignment", "repulsion", "disagreement"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: expected null with attention.method 'variational'")
+        return self
+
+    @property
+    def is_variational(self) -> bool:
+        """Whether each target token has a latent source token."""
+        return self.attention.method == "variational"
 
     def methods(self) -> tuple[Method, ...]:
         """What the network is converted with; empty where its attention stays as it is."""

@@ -8,8 +8,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from probattn.models.shared_keys import eager_attention_forward
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+from probattn.sites.masks import MASKED_SCORE
 
-__all__ = ["DotAttention", "eager_attention_forward"]
+__all__ = ["DotAttention", "eager_attention_forward", "masked_log_softmax"]
 
 
 class DotAttention(nn.Module):
@@ -66,9 +67,7 @@ class DotAttention(nn.Module):
         Returns:
             c ``[B, T, D]`` and the weights ``[B, K, T, S]``, None where the implementation gives none.
         """
-        queries = self.query(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, K, T, D]
-        if self.config.uniform_attention:
-            queries = torch.zeros_like(queries)
+        queries = self._queries(states)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -77,3 +76,41 @@ class DotAttention(nn.Module):
             self, queries, shared, shared, attention_mask, scaling=1.0, dropout=0.0, query_mask=query_mask
         )
         return output.sum(dim=2), weights
+
+    def log_weights(self, states: Tensor, hidden: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Logarithms of the weights, whatever the attention implementation.
+
+        Args:
+            states: s, ``[B, T, E]``.
+            hidden: h, ``[B, S, D]``.
+            key_mask: ``[B, S]``, 0 at padding; None where all are real.
+
+        Returns:
+            ``[B, K, T, S]``, :data:`probattn.sites.masks.MASKED_SCORE` at padding.
+        """
+        scores = torch.einsum("bktd,bsd->bkts", self._queries(states), hidden)
+        return masked_log_softmax(scores, None if key_mask is None else key_mask[:, None, None])
+
+    def _queries(self, states: Tensor) -> Tensor:
+        queries = self.query(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, K, T, D]
+        return torch.zeros_like(queries) if self.config.uniform_attention else queries
+
+
+def masked_log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The logarithm of a softmax over the last dimension, finite everywhere.
+
+    Args:
+        scores: ``[..., S]``.
+        mask: broadcastable to ``scores``, 0 or False at padding; None where there is none.
+
+    Returns:
+        ``[..., S]``, :data:`probattn.sites.masks.MASKED_SCORE` at padding: the exponential of that is 0.
+
+    Example:
+        >>> masked_log_softmax(torch.zeros(3), torch.tensor([1, 1, 0])).exp()
+        tensor([0.5000, 0.5000, 0.0000])
+    """
+    if mask is None:
+        return scores.log_softmax(dim=-1)
+    padding = ~mask.bool()
+    return scores.masked_fill(padding, MASKED_SCORE).log_softmax(dim=-1).masked_fill(padding, MASKED_SCORE)

@@ -29,11 +29,14 @@ class RecurrentTranslationConfig(PretrainedConfig):
             [0, 1).
         hidden_dropout: the same between the layers of the LSTMs.
         **kwargs: ``uniform_attention=True`` has every token attended to alike, whatever the scores, none of which gets
-            a gradient; the rest is for ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 where nothing
-            else is said, and the decoder starts with "begin".
+            a gradient. ``latent_alignment`` says that a network of one head was trained by
+            :class:`probattn.models.VariationalTranslator`, and how it answers: ``"mixture"``, with the probability of
+            a token over all alignments, or ``"soft"``, from the mean context as any other. The rest is for
+            ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 where nothing else is said, and the
+            decoder starts with "begin".
 
     Raises:
-        ValueError: a size below 1 (``output_size``: 0), or a dropout outside [0, 1).
+        ValueError: a size below 1 (``output_size``: 0), a dropout outside [0, 1), or another choice than these.
 
     Example:
         >>> config = RecurrentTranslationConfig(hidden_size=128)
@@ -69,6 +72,7 @@ class RecurrentTranslationConfig(PretrainedConfig):
         self.dropout = dropout
         self.hidden_dropout = hidden_dropout
         self.uniform_attention = kwargs.pop("uniform_attention", False)
+        self.latent_alignment = kwargs.pop("latent_alignment", None)
         self._check_sizes()
         special = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
         given = {"decoder_start_token_id": kwargs.get("bos_token_id", BEGIN), "is_encoder_decoder": True}
@@ -112,6 +116,19 @@ class RecurrentTranslationConfig(PretrainedConfig):
                 raise ValueError(
                     f"RecurrentTranslationConfig.{name}: expected a number in [0, 1), got {share!r}"
                 )
+        self._check_choices()
+
+    def _check_choices(self) -> None:
+        if self.latent_alignment not in (None, "mixture", "soft"):
+            raise ValueError(
+                "RecurrentTranslationConfig.latent_alignment: expected 'mixture', 'soft' or None, got "
+                f"{self.latent_alignment!r}"
+            )
+        if self.latent_alignment is not None and self.num_attention_heads > 1:
+            raise ValueError(
+                "RecurrentTranslationConfig.latent_alignment: expected one attention head, since a token has one "
+                f"alignment, got {self.num_attention_heads}"
+            )
         for name in ("bidirectional", "uniform_attention"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(

@@ -144,3 +144,45 @@ class OutputNetwork(nn.Module):
             return combined
         logits: Tensor = self.logits(self.dropout(torch.relu(combined)))
         return logits
+
+
+LOGITS = 2**24
+"""Logits that exist at once: 64 MiB in float32."""
+
+
+def mixture_log_probabilities(
+    output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor
+) -> Tensor:
+    r"""Log-probabilities of tokens over all alignments of each with one state of the encoder.
+
+    .. math:: \log \sum_l \alpha_{t,l}\, \mathrm{softmax}(N([h_l, s_t]))
+
+    (Deng et al. 2018, section 2). Positions of the source are taken a few at a time.
+
+    Args:
+        output: N.
+        hidden: h, ``[B, S, D]``.
+        states: s, ``[B, T, E]``.
+        log_weights: :math:`\log \alpha`, ``[B, T, S]``.
+
+    Returns:
+        ``[B, T, V]``.
+
+    Example:
+        >>> net = OutputNetwork(RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6))
+        >>> weights = torch.tensor([[[0.5, 0.5]]]).log()
+        >>> found = mixture_log_probabilities(net, torch.randn(1, 2, 8), torch.randn(1, 1, 6), weights)
+        >>> torch.allclose(found.exp().sum(-1), torch.ones(1, 1))
+        True
+    """
+    batch, steps, length = log_weights.shape
+    size = max(1, LOGITS // max(1, batch * steps * output.logits.out_features))
+    total: Tensor | None = None
+    for start in range(0, length, size):
+        part = slice(start, start + size)
+        logits = output(hidden[:, None, part], states[:, :, None])  # [B, T, few, V]
+        joint = logits.log_softmax(dim=-1) + log_weights[:, :, part, None]
+        found = joint.logsumexp(dim=2)
+        total = found if total is None else torch.logaddexp(total, found)
+    assert total is not None
+    return total

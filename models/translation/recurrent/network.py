@@ -14,7 +14,12 @@ from transformers.utils.generic import ModelOutput
 
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
-from probattn.models.translation.recurrent.decoder import DecoderState, OutputNetwork, RecurrentDecoder
+from probattn.models.translation.recurrent.decoder import (
+    DecoderState,
+    OutputNetwork,
+    RecurrentDecoder,
+    mixture_log_probabilities,
+)
 from probattn.models.translation.recurrent.encoder import (
     RecurrentEncoder,
     RecurrentEncoderOutput,
@@ -145,18 +150,15 @@ class RecurrentModel(RecurrentPreTrainedModel):
         Raises:
             ValueError: no target, no source or two, or a mask of another shape.
         """
-        if decoder_input_ids is None:
-            raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the target shifted by one")
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
-        hidden = encoder_outputs.last_hidden_state
-        assert hidden is not None
-        check_mask(type(self).__name__, "attention_mask", attention_mask, hidden.shape[:2])
-        check_mask(
-            type(self).__name__, "decoder_attention_mask", decoder_attention_mask, decoder_input_ids.shape
+        hidden, states, past = self.read(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            inputs_embeds=inputs_embeds,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
         )
-        embedded = self.encoder.embed_tokens(decoder_input_ids)
-        states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, past_key_values)
         mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
         real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
         contexts, weights = self.attention(states, hidden, mask, real)
@@ -169,6 +171,36 @@ class RecurrentModel(RecurrentPreTrainedModel):
             cross_attentions=(weights,) if output_attentions and weights is not None else None,
             past_key_values=past if use_cache else None,
         )
+
+    def read(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        encoder_outputs: RecurrentEncoderOutput | None = None,
+        past_key_values: DecoderState | None = None,
+    ) -> tuple[Tensor, Tensor, DecoderState]:
+        """The LSTMs alone, without attention; arguments and errors are those of :meth:`forward`.
+
+        Returns:
+            h ``[B, S, D]``, s ``[B, T, E]`` and where the decoder stands.
+        """
+        if decoder_input_ids is None:
+            raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the target shifted by one")
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
+        hidden = encoder_outputs.last_hidden_state
+        assert hidden is not None
+        check_mask(type(self).__name__, "attention_mask", attention_mask, hidden.shape[:2])
+        check_mask(
+            type(self).__name__, "decoder_attention_mask", decoder_attention_mask, decoder_input_ids.shape
+        )
+        embedded = self.encoder.embed_tokens(decoder_input_ids)
+        states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, past_key_values)
+        return hidden, states, past
 
 
 class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
@@ -238,7 +270,12 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self._shifted(labels)
         read = self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, **options)
-        logits = self.output(read.contexts, read.last_hidden_state)
+        if self.config.latent_alignment == "mixture":
+            states, hidden = read.last_hidden_state, read.encoder_last_hidden_state
+            weights = self.model.attention.log_weights(states, hidden, attention_mask)[:, 0]  # [B, T, S]
+            logits = mixture_log_probabilities(self.output, hidden, states, weights)
+        else:
+            logits = self.output(read.contexts, read.last_hidden_state)
         return RecurrentTranslationOutput(
             loss=None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten()),
             logits=logits,

@@ -79,6 +79,25 @@ def test_an_lstm_has_defaults_of_its_own_and_gets_any_method(file: Path) -> None
     assert len(loaded(file, "network={name: lstm}").methods()) == 2
 
 
+def test_variational_alignment_is_for_an_lstm_of_one_head_and_stands_alone(file: Path) -> None:
+    lstm, method = "network={name: lstm}", "attention={method: variational, estimator: sample}"
+    recipe = loaded(file, lstm, method, "repulsion=null")
+    assert recipe.is_variational and recipe.methods() == ()
+    assert (recipe.attention.estimator, recipe.attention.prediction) == ("sample", "mixture")
+    assert not loaded(file, "attention.method=deterministic").is_variational
+    for overrides, words in (
+        ((lstm, method), "repulsion: expected null with attention.method 'variational'"),
+        (("network={name: lstm, heads: 2}", method, "repulsion=null"), "got 'lstm' with 2"),
+        (
+            ("network={name: lstm, uniform_attention: true}", method, "repulsion=null"),
+            "got 'lstm' with 1, uniform",
+        ),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            load_any_recipe(file, overrides)
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_methods_stand_beside_each_other(file: Path) -> None:
     first, second = loaded(file).methods()
     assert isinstance(first, BayesianAttention)

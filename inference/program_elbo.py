@@ -1,0 +1,141 @@
+"""Pyro's own estimators of the evidence lower bound as objectives of a driver."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.distributions import Unit
+from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO
+from pyro.infer.traceenum_elbo import _compute_dice_elbo
+from pyro.infer.util import Dice
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor
+
+from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms, data_size, require_data
+
+ESTIMATORS = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
+"""Classes whose objects, and those of classes derived from them, a driver knows how to differentiate."""
+
+
+class ProgramELBOModule(AttentionELBOModule):
+    """A model, a guide of its own and one of Pyro's estimators as one module; ``forward`` gives the loss parts.
+
+    Parameters of the guide are trained if it is an ``nn.Module``. The parts per datum are the loss with the estimator's
+    gradient, the expected log-likelihood of what is observed, ``pyro.factor`` terms, and as KL what is left of the
+    loss; from draws both are estimates. Sites of :class:`probattn.BayesianAttention` have parts of their own with
+    :class:`AttentionELBO` alone.
+
+    Args:
+        model: the Pyro model.
+        guide: its guide.
+        elbo: a ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
+
+    Raises:
+        TypeError: another estimator.
+
+    Example:
+        >>> import pyro, torch
+        >>> import pyro.distributions as dist
+        >>> def model(y):
+        ...     z = pyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+        ...     pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+        >>> def guide(y):
+        ...     q = pyro.param("q", torch.tensor(0.25))
+        ...     pyro.sample("z", dist.Bernoulli(q), infer={"enumerate": "parallel"})
+        >>> terms = ProgramELBOModule(model, guide, TraceEnum_ELBO(max_plate_nesting=0))(torch.tensor(1.0))
+        >>> [round(float(term), 4) for term in (terms.loss, terms.log_likelihood, terms.kl)]
+        [1.4248, -1.2939, 0.1308]
+    """
+
+    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO) -> None:
+        if not isinstance(elbo, ESTIMATORS):
+            raise TypeError(
+                "SVIDriver.elbo: expected an AttentionELBO, or a Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO or "
+                f"TraceEnum_ELBO of pyro.infer, got {type(elbo).__name__}"
+            )
+        super().__init__(model, guide, elbo)
+
+    def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
+        """The terms in whatever parameter store is current."""
+        draws: list[ELBOTerms] = []
+        for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
+            require_data(model_trace)
+            loss = differentiable_loss(self.elbo, model_trace, guide_trace)
+            likelihood, factors = expected_observations(model_trace, guide_trace)
+            kl = loss.detach() + likelihood + factors
+            size = data_size(model_trace)
+            terms = (loss, likelihood, kl, kl, factors)
+            draws.append(ELBOTerms(*(term / (size * self.elbo.num_particles) for term in terms)))
+        return ELBOTerms(*(torch.stack(values).sum() for values in zip(*draws, strict=True)))
+
+
+def differentiable_loss(elbo: ELBO, model_trace: Trace, guide_trace: Trace) -> Tensor:
+    """The negative bound of a pair of traces, undivided, with the estimator's gradient.
+
+    Args:
+        elbo: whose traces they are.
+        model_trace: of the model.
+        guide_trace: of the guide.
+    """
+    if isinstance(elbo, TraceEnum_ELBO):
+        return torch.as_tensor(-_compute_dice_elbo(model_trace, guide_trace))
+    if isinstance(elbo, TraceGraph_ELBO):
+        bound, surrogate = elbo._loss_and_surrogate_loss_particle(model_trace, guide_trace)
+        value = -torch.as_tensor(bound)
+    else:
+        loss, surrogate = elbo._differentiable_loss_particle(model_trace, guide_trace)
+        value = torch.as_tensor(loss, dtype=surrogate.dtype, device=surrogate.device)
+    return surrogate - surrogate.detach() + value.detach()
+
+
+def expected_observations(model_trace: Trace, guide_trace: Trace) -> tuple[Tensor, Tensor]:
+    """Log density of the observed sites and the sum of factors, undivided and without gradient.
+
+    Where the guide enumerates, they are expectations under it; otherwise those of the draw.
+
+    Args:
+        model_trace: of the model.
+        guide_trace: of the guide.
+    """
+    sites = [site for site in model_trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
+    parts = [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
+    with torch.no_grad():
+        found = [_expectation(guide_trace, part) for part in parts]
+    return found[0], found[1]
+
+
+def _expectation(guide_trace: Trace, sites: list[dict[str, Any]]) -> Tensor:
+    if not any("packed" in site for site in sites):
+        return torch.as_tensor(sum((site["log_prob_sum"] for site in sites), 0.0)).detach()
+    symbols = guide_trace.plate_to_symbol
+    costs: dict[frozenset[str], list[Tensor]] = defaultdict(list)
+    ordering = {
+        name: _ordinal(site, symbols) for name, site in guide_trace.nodes.items() if site["type"] == "sample"
+    }
+    for site in sites:
+        costs[_ordinal(site, symbols)].append(site["packed"]["log_prob"])
+    return torch.as_tensor(Dice(guide_trace, ordering).compute_expectation(costs)).detach()
+
+
+def _ordinal(site: dict[str, Any], symbols: dict[str, str]) -> frozenset[str]:
+    """The plates of a site, in the letters of a packed trace."""
+    return frozenset(symbols[frame.name] for frame in site["cond_indep_stack"] if frame.vectorized)
+
+
+def bind(model: Callable[..., Any], guide: Any, elbo: ELBO | None) -> AttentionELBOModule:
+    """Model, guide and estimator as one module.
+
+    Args:
+        model: the Pyro model.
+        guide: an :class:`AttentionGuide`, or any guide of Pyro's.
+        elbo: an :class:`AttentionELBO` or one of Pyro's; None for the former.
+
+    Raises:
+        TypeError: an estimator that is not known.
+    """
+    if elbo is None or isinstance(elbo, AttentionELBO):
+        return (elbo or AttentionELBO())(model, guide)
+    return ProgramELBOModule(model, guide, elbo)

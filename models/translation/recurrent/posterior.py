@@ -1,0 +1,59 @@
+"""The network that infers alignments from source and target."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from probattn.models.own_words import read_own_words
+from probattn.models.translation.recurrent.attention import masked_log_softmax
+from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+
+
+class AlignmentInference(nn.Module):
+    r"""Scores of a source token for each target token, from the whole source and the whole target.
+
+    Two bidirectional LSTMs of one layer, one over the source and one over the target itself (not shifted), and a dot
+    product between their states (Deng et al. 2018, section 4):
+
+    .. math:: q(z_t = l \mid x, y) = \mathrm{softmax}_l(g_t^\top U f_l)
+
+    Nothing is shared with the translation network.
+
+    Args:
+        config: of the translation network; embeddings and states have its sizes, dropout is its own.
+
+    Example:
+        >>> network = AlignmentInference(RecurrentTranslationConfig(vocab_size=9, hidden_size=4))
+        >>> source, target = torch.randint(9, (2, 5)), torch.randint(9, (2, 3))
+        >>> network(source, None, target, None).shape
+        torch.Size([2, 3, 5])
+    """
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__()
+        size, width = config.embedding_size, config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, size, config.pad_token_id)
+        self.dropout = nn.Dropout(config.dropout)
+        self.source = nn.LSTM(size, width, batch_first=True, bidirectional=True)
+        self.target = nn.LSTM(size, width, batch_first=True, bidirectional=True)
+        self.map = nn.Linear(2 * width, 2 * width, bias=False)
+
+    def forward(
+        self, source: Tensor, source_mask: Tensor | None, target: Tensor, target_mask: Tensor | None
+    ) -> Tensor:
+        """Log-probabilities of alignments.
+
+        Args:
+            source: int64 ``[B, S]``.
+            source_mask: ``[B, S]``, 0 at padding; None where there is none.
+            target: int64 ``[B, T]``, any token at padding.
+            target_mask: ``[B, T]``, likewise.
+
+        Returns:
+            ``[B, T, S]``, :data:`probattn.sites.masks.MASKED_SCORE` at padding of the source.
+        """
+        read, _ = read_own_words(self.source, self.dropout(self.embed_tokens(source)), source_mask)
+        written, _ = read_own_words(self.target, self.dropout(self.embed_tokens(target)), target_mask)
+        scores = torch.einsum("btd,bsd->bts", self.map(written), read)
+        return masked_log_softmax(scores, None if source_mask is None else source_mask[:, None])

@@ -1,0 +1,276 @@
+"""Translation with a latent alignment of each target token, and its guide (Deng et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, cast, get_args
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Tensor, nn
+
+from probattn.distributions import SmoothedCategorical
+from probattn.models.hosts.convert import conversion
+from probattn.models.translation.recurrent import RecurrentForTranslation, RecurrentTranslationConfig
+from probattn.models.translation.recurrent.posterior import AlignmentInference
+from probattn.models.translation.translator import IGNORED, Translator, check_labels
+
+SITE = "alignment"
+"""The latent site: the source token that a target token comes from."""
+
+SMALLEST = 1e-30
+"""Stands for a KL weight of 0, which ``poutine.scale`` refuses."""
+
+Estimator = Literal["enumerate", "sample"]
+"""How the expectation over alignments is computed: exactly, or from a draw of each."""
+
+MAX_PLATE_NESTING = 2
+"""Plates of the program: sentence pairs and their tokens; what ``TraceEnum_ELBO`` must be told."""
+
+
+class VariationalTranslator(Translator):
+    r"""An LSTM encoder-decoder whose target tokens each come from one latent source token.
+
+    .. math::
+
+        z_t \sim \mathrm{Categorical}(\alpha_t), \qquad
+        y_t \sim \mathrm{Categorical}(\mathrm{softmax}(N([h_{z_t}, s_t])))
+
+    (Deng et al. 2018): the attention weights are the prior of an alignment, and a token sees the state of its own
+    source token, not a mean of states. One call announces the plates ``"data"`` over sentence pairs and ``"tokens"``
+    over target tokens and in them the sites ``"alignment"`` and ``"target"``, padding masked. Its guide is
+    :class:`AlignmentGuide`.
+
+    Outside Pyro's handlers it answers as its network does, and :func:`probattn.models.translate` translates with that:
+    by ``net.config.latent_alignment`` with the probability of a token over all alignments, which is exact, or from the
+    mean context.
+
+    Args:
+        net: with one head of attention, not converted.
+        prediction: "mixture" or "soft"; written into the network's configuration.
+        **options: of :class:`probattn.models.Translator`, with the same meaning.
+
+    Attributes:
+        kl_weight: of the divergence between posterior and prior; 1 is the evidence lower bound.
+
+    Raises:
+        TypeError: another network.
+        ValueError: several heads, uniform attention, a converted network, or an unknown ``prediction``.
+
+    Example:
+        >>> from pyro.infer import TraceEnum_ELBO
+        >>> from probattn.models import RecurrentTranslationConfig
+        >>> sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4, "hidden_dropout": 0.0}
+        >>> model = VariationalTranslator(RecurrentForTranslation(RecurrentTranslationConfig(**sizes)))
+        >>> source, target = torch.tensor([[4, 5, 3]]), torch.tensor([[6, 3]])
+        >>> batch = {"input_ids": source, "decoder_input_ids": torch.tensor([[2, 6]]), "labels": target}
+        >>> loss = TraceEnum_ELBO(max_plate_nesting=2).differentiable_loss(model, AlignmentGuide(model), batch)
+        >>> loss.shape, model(batch).exp().sum(-1).round(decimals=4).tolist()
+        (torch.Size([]), [[1.0, 1.0]])
+    """
+
+    def __init__(
+        self, net: nn.Module, *, prediction: Literal["mixture", "soft"] = "mixture", **options: Any
+    ) -> None:
+        super().__init__(net, **options)
+        if not isinstance(net, RecurrentForTranslation):
+            raise TypeError(
+                f"VariationalTranslator: expected a RecurrentForTranslation, got {type(net).__name__}; a Transformer's "
+                "attention calls have no likelihood of a single alignment"
+            )
+        config = net.config
+        if config.num_attention_heads != 1 or config.uniform_attention:
+            raise ValueError(
+                "VariationalTranslator: expected a network with one head of learned attention, got "
+                f"{config.num_attention_heads} heads{', uniform' if config.uniform_attention else ''}"
+            )
+        if conversion(net) is not None:
+            raise ValueError(
+                "VariationalTranslator: expected a network with attention of its own, got a converted one; revert it"
+            )
+        if prediction not in ("mixture", "soft"):
+            raise ValueError(
+                f"VariationalTranslator.prediction: expected 'mixture' or 'soft', got {prediction!r}"
+            )
+        config.latent_alignment = prediction
+        self.kl_weight = 1.0
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Runs the network once; outside Pyro's handlers it only answers.
+
+        Args:
+            batch: as for :class:`probattn.models.Translator`.
+
+        Returns:
+            Logits ``[B, T, V]``; within a program those under the alignments it was given, with the dimensions of an
+            enumeration before them.
+
+        Raises:
+            ValueError: no decoder input, or labels of another shape or outside 0..V-1.
+        """
+        inputs, decoder = self.inputs(batch)
+        if not am_i_wrapped():
+            return self._logits(inputs, decoder.shape)
+        net = self._network
+        hidden, states, _ = net.model.read(**inputs)
+        prior = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0]
+        labels, valid = self.targets(batch)
+        rows = torch.arange(len(decoder), device=decoder.device)[:, None]
+        with self.plates(valid):
+            with poutine.scale(scale=max(self.kl_weight, SMALLEST)):
+                chosen = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
+            logits = net.output(hidden[rows, chosen], states)  # [..., B, T, V]
+            likelihood = SmoothedCategorical(_precise(logits), self.label_smoothing)
+            pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
+        return cast(Tensor, logits)
+
+    @contextmanager
+    def plates(self, valid: Tensor) -> Iterator[None]:
+        """The plates over pairs and tokens with their scale, padding masked; model and guide share them.
+
+        Args:
+            valid: bool ``[B, T]``, True for real tokens.
+        """
+        rows, tokens = valid.shape
+        subsample = None if self.num_data is None else torch.arange(rows, device=valid.device)
+        with ExitStack() as stack:
+            stack.enter_context(poutine.scale(scale=1 / (self.mean_length or 1.0)))
+            stack.enter_context(pyro.plate("data", self.num_data or rows, subsample=subsample, dim=-2))
+            stack.enter_context(pyro.plate("tokens", tokens, dim=-1))
+            stack.enter_context(poutine.mask(mask=valid))
+            yield
+
+    def targets(self, batch: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor]:
+        """Target tokens ``[B, T]``, 0 at padding, and which are real; without labels None and what the mask says.
+
+        Raises:
+            ValueError: labels of another shape or outside 0..V-1.
+        """
+        labels, decoder = batch.get(self.label_name), batch["decoder_input_ids"]
+        if labels is None:
+            mask = batch.get("decoder_attention_mask")
+            return None, torch.ones_like(decoder, dtype=torch.bool) if mask is None else mask.bool()
+        check_labels(labels, decoder.shape, self._network.config.vocab_size)
+        valid = labels != IGNORED
+        return labels.where(valid, 0), valid
+
+    @torch.no_grad()
+    def soft_log_likelihood(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Log-likelihood of each target token from the mean context, ``[B, T]``; any value at padding."""
+        inputs, _ = self.inputs(batch)
+        labels, _ = self.targets(batch)
+        assert labels is not None
+        net = self._network
+        hidden, states, _ = net.model.read(**inputs)
+        weights = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0].exp()
+        logits = net.output(weights @ hidden, states)
+        return SmoothedCategorical(_precise(logits), self.label_smoothing).log_prob(labels)
+
+    @property
+    def _network(self) -> RecurrentForTranslation:
+        return cast(RecurrentForTranslation, self.net)
+
+
+class AlignmentGuide(PyroModule):
+    r"""Posterior of the alignments of a :class:`VariationalTranslator`, which has read the whole target.
+
+    .. math:: \mathcal L = \sum_t \mathrm E_{q(z_t \mid x, y)}[\log p(y_t \mid z_t)] - \mathrm{KL}(q_t \| \alpha_t)
+
+    With ``estimator="enumerate"`` the expectation is a sum over the source, for ``pyro.infer.TraceEnum_ELBO``, and
+    there is no noise in the objective; the output network runs for every pair of positions. With ``"sample"`` each
+    token has one alignment drawn, for ``pyro.infer.TraceGraph_ELBO``, whose score-function gradient has as its baseline
+    the log-likelihood from the mean context (Deng et al. 2018, section 4). That takes a pass of the network more,
+    without gradients.
+
+    Args:
+        model: the program; the guide keeps it, but none of its parameters.
+        estimator: "enumerate" or "sample".
+        baseline: whether draws have the baseline.
+
+    Raises:
+        TypeError: another program.
+        ValueError: an unknown estimator.
+
+    Example:
+        >>> from probattn.models import RecurrentTranslationConfig
+        >>> sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4}
+        >>> model = VariationalTranslator(RecurrentForTranslation(RecurrentTranslationConfig(**sizes)))
+        >>> guide = AlignmentGuide(model, "sample")
+        >>> target = torch.tensor([[6, 3]])
+        >>> guide({"input_ids": torch.tensor([[4, 5, 3]]), "decoder_input_ids": target, "labels": target}).shape
+        torch.Size([1, 2])
+    """
+
+    def __init__(
+        self, model: VariationalTranslator, estimator: Estimator = "enumerate", *, baseline: bool = True
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, VariationalTranslator):
+            raise TypeError(f"AlignmentGuide: expected a VariationalTranslator, got {type(model).__name__}")
+        if estimator not in get_args(Estimator):
+            raise ValueError(f"AlignmentGuide.estimator: expected 'enumerate' or 'sample', got {estimator!r}")
+        self.estimator = estimator
+        self.baseline = baseline
+        # In a tuple, so that the model's parameters do not become the guide's too.
+        self._program = (model,)
+        config = cast(RecurrentForTranslation, model.net).config
+        self.inference = AlignmentInference(cast(RecurrentTranslationConfig, config))
+
+    @property
+    def kl_weight(self) -> float:
+        """Weight of the divergence, of the program and its guide; a driver sets it at every step."""
+        return self._program[0].kl_weight
+
+    @kl_weight.setter
+    def kl_weight(self, weight: float) -> None:
+        self._program[0].kl_weight = weight
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Draws or enumerates alignments.
+
+        Args:
+            batch: as for the program, with labels.
+
+        Returns:
+            Places in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` of an enumeration.
+
+        Raises:
+            ValueError: no labels, which are what the posterior reads.
+        """
+        model = self._program[0]
+        inputs, _ = model.inputs(batch)
+        labels, valid = model.targets(batch)
+        if labels is None:
+            raise ValueError(
+                f"AlignmentGuide: expected {model.label_name!r} in the batch, which the posterior reads; to predict, "
+                "call the model itself"
+            )
+        posterior = self.inference(inputs["input_ids"], inputs.get("attention_mask"), labels, valid)
+        with model.plates(valid), poutine.scale(scale=max(model.kl_weight, SMALLEST)):
+            chosen: Tensor = pyro.sample(
+                SITE, dist.Categorical(logits=posterior), infer=self._infer(batch, valid)
+            )
+        return chosen
+
+    def _infer(self, batch: Mapping[str, Tensor], valid: Tensor) -> dict[str, Any]:
+        if self.estimator == "enumerate":
+            return {"enumerate": "parallel"}
+        if not self.baseline:
+            return {}
+        model = self._program[0]
+        with poutine.block():
+            value = model.soft_log_likelihood(batch)
+        scale = (model.num_data or len(valid)) / len(valid) / (model.mean_length or 1.0)  # that of the plates
+        value = scale * value.masked_fill(~valid, 0.0)
+        while value.shape and value.shape[0] == 1:  # as TraceGraph_ELBO does with the costs it compares
+            value = value.squeeze(0)
+        return {"baseline": {"baseline_value": value}}
+
+
+def _precise(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
