@@ -25,6 +25,21 @@ from probattn.inference.report.curves import training_curves
 from probattn.inference.report.edges import EDGE_MEASURES, EdgeAttention
 from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
+from probattn.inference.report.experiment_measures import (
+    first_steps,
+    fisher_p,
+    log_rank_p,
+    median_step,
+    reached,
+    runs_of,
+)
+from probattn.inference.report.experiment_page import render_experiment_report, write_experiment_report
+from probattn.inference.report.experiment_records import (
+    ConditionRuns,
+    ConditionTest,
+    ExperimentResults,
+    HeadCounts,
+)
 from probattn.inference.report.heads import site_heads
 from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads
 from probattn.inference.report.health import site_health, weight_spreads
@@ -45,6 +60,7 @@ from probattn.inference.report.record import MEASURES, MODELS, ClassMeasure, Mea
 from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription
 from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
 from probattn.inference.report.storage import (
+    AnyResults,
     ResultsFileError,
     read_any_results,
     read_results,
@@ -147,4 +163,17 @@ __all__ = [
     "read_any_results",
     "write_translation_report",
     "render_translation_report",
+    "AnyResults",
+    "ExperimentResults",
+    "ConditionRuns",
+    "ConditionTest",
+    "HeadCounts",
+    "runs_of",
+    "first_steps",
+    "reached",
+    "median_step",
+    "fisher_p",
+    "log_rank_p",
+    "write_experiment_report",
+    "render_experiment_report",
 ]

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from probattn.inference.durable import write_atomically
+from probattn.inference.report.experiment_records import ExperimentResults
 from probattn.inference.report.record import Record
 from probattn.inference.report.results import SCHEMA_VERSION, Results
 from probattn.inference.report.translation_records import TranslationResults
 
 Kind = TypeVar("Kind", bound=Record)
+AnyResults = Results | TranslationResults | ExperimentResults
+"""Records of a run of whatever kind."""
+
+KINDS: Mapping[str, type[TranslationResults | ExperimentResults]] = MappingProxyType(
+    {"translation": TranslationResults, "experiment": ExperimentResults}
+)
+"""Records by the kind that they name; others are about classification."""
 
 
 class ResultsFileError(ValueError):
     """A file that is no readable ``metrics.json``; the message says where and what to do."""
 
 
-def write_results(results: Results | TranslationResults, path: Path | str) -> Path:
+def write_results(results: AnyResults, path: Path | str) -> Path:
     """Writes the records as JSON; readers see the old file or the new one, never a part.
 
     Floating-point numbers keep every bit: :func:`read_results` gives equal records.
@@ -43,7 +53,7 @@ def write_results(results: Results | TranslationResults, path: Path | str) -> Pa
     return path
 
 
-def read_any_results(path: Path | str) -> Results | TranslationResults:
+def read_any_results(path: Path | str) -> AnyResults:
     """Reads what :func:`write_results` wrote, of a run of whatever kind.
 
     Args:
@@ -57,7 +67,7 @@ def read_any_results(path: Path | str) -> Results | TranslationResults:
         ResultsFileError: the file is corrupt, of another schema version, or holds something else.
     """
     text, content = _content(Path(path))
-    kind: type[Results | TranslationResults] = Results if "kind" not in content else TranslationResults
+    kind: type[AnyResults] = KINDS.get(content.get("kind", ""), Results)
     return _validated(Path(path), text, kind)
 
 

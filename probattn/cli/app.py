@@ -14,6 +14,8 @@ import probattn
 from probattn.cli.description import describe_run
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
 from probattn.cli.evaluating import evaluate_run
+from probattn.cli.experiment_evaluating import evaluate_experiment, experiment_table
+from probattn.cli.experiments import train_experiment
 from probattn.cli.graphs import evaluate_graph, train_graph
 from probattn.cli.heads import load_start
 from probattn.cli.networks import load_any
@@ -25,10 +27,13 @@ from probattn.cli.training import prepare, train_run
 from probattn.cli.translation import train_translation, translate_texts, translation_table
 from probattn.cli.translation_evaluating import evaluate_translation_run
 from probattn.inference.report import (
+    AnyResults,
     Example,
+    ExperimentResults,
     Results,
     TranslationResults,
     read_any_results,
+    write_experiment_report,
     write_report,
     write_results,
     write_translation_report,
@@ -37,6 +42,7 @@ from probattn.models import inspect as inspect_network
 from probattn.models.hosts.selection import Kind, Layers
 from probattn.recipes import (
     AnyRecipe,
+    ExperimentRecipe,
     GraphRecipe,
     NetworkRecipe,
     Recipe,
@@ -91,6 +97,8 @@ def train(
         results = train_graph(loaded, folder, resume=resume, quiet=quiet)
     elif isinstance(loaded, TranslationRecipe):
         results = train_translation(loaded, folder, resume=resume, quiet=quiet)
+    elif isinstance(loaded, ExperimentRecipe):
+        results = train_experiment(loaded, folder, resume=resume, quiet=quiet)
     else:
         prepared = prepare(loaded)
         if prepared.words is not None:
@@ -113,6 +121,8 @@ def evaluate(
     results = _evaluate(run, baseline)
     if isinstance(results, TranslationResults):
         _console().print(translation_table(results))
+    elif isinstance(results, ExperimentResults):
+        _console().print(experiment_table(results))
     else:
         _console().print(results_table(results))
     typer.echo(f"results: {run / RESULTS}")
@@ -170,6 +180,8 @@ def report(
     results = _evaluate(run, baseline) if again or baseline or not file.exists() else read_any_results(file)
     if isinstance(results, TranslationResults):
         page = write_translation_report(results, run / REPORT)
+    elif isinstance(results, ExperimentResults):
+        page = write_experiment_report(results, run / REPORT)
     else:
         page = write_report(results, run / REPORT)
     typer.echo(f"report: {page}")
@@ -222,13 +234,15 @@ def demo(
     typer.echo(f"report: {page.resolve()}  ({(time.monotonic() - started) / 60:.1f} minutes in all)")
 
 
-def _evaluate(run: Path, baseline_run: Path | None) -> Results | TranslationResults:
+def _evaluate(run: Path, baseline_run: Path | None) -> AnyResults:
     recipe = _any_recipe_of(run)
-    results: Results | TranslationResults
+    results: AnyResults
     if isinstance(recipe, TranslationRecipe):
         results = evaluate_translation_run(run, recipe, baseline_run)
     elif isinstance(recipe, GraphRecipe):
         results = evaluate_graph(run, recipe, baseline_run)
+    elif isinstance(recipe, ExperimentRecipe):
+        results = evaluate_experiment(run, recipe, baseline_run)
     else:
         results = _evaluate_texts(run, recipe, baseline_run)
     write_results(results, run / RESULTS)

@@ -1,0 +1,178 @@
+"""From a condition of an experiment to the driver that trains all its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from probattn.inference.many_runs import Evaluation, ManyRunsDriver
+from probattn.models.copying import (
+    CopyBatch,
+    CopyingOptions,
+    CopyingRuns,
+    CopyTask,
+    KeywordRuns,
+    KeywordTask,
+    copying_probe,
+    keyword_measures,
+    share_at,
+    token_accuracy,
+)
+from probattn.probes import AttentionMode, agreement, frozen_probe
+from probattn.recipes import ConditionRecipe, ExperimentRecipe
+
+PROBES = "probes"
+"""Folder of a condition under uniform attention that keeps its probes, a file for each evaluated step."""
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Where the runs of a condition start.
+
+    Attributes:
+        models: of the initial values of everything but heads, one a run.
+        data: of the sentences, one a run.
+        heads: of the heads, ``[R][K]``; None for those that follow ``models``.
+    """
+
+    models: tuple[int, ...]
+    data: tuple[int, ...]
+    heads: tuple[tuple[int, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, recipe: ExperimentRecipe) -> Seeds:
+        """Those of a condition whose runs differ in everything."""
+        first = recipe.training.seed
+        seeds = tuple(range(first, first + recipe.training.runs))
+        return cls(seeds, seeds)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A condition to be trained.
+
+    Attributes:
+        name: its key.
+        condition: of the recipe.
+        seeds: where its runs start.
+        folder: where it is kept.
+        steps: updates.
+        uniform: probes under uniform attention that its attention is compared with; a folder, or None.
+    """
+
+    name: str
+    condition: ConditionRecipe
+    seeds: Seeds
+    folder: Path
+    steps: int
+    uniform: Path | None = None
+
+
+@contextmanager
+def stage_driver(recipe: ExperimentRecipe, stage: Stage, *, quiet: bool) -> Iterator[ManyRunsDriver]:
+    """The driver of a condition; inside the block only what is to learn requires gradients."""
+    build = _copying if recipe.experiment.task == "copy" else _keyword
+    driver = build(recipe, stage, quiet)
+    if stage.condition.attention == "frozen_probe":
+        with frozen_probe(driver.model, [driver.model.get_parameter("attention")]) as learning:
+            driver.parameters = learning
+            yield driver
+    else:
+        yield driver
+
+
+def copy_task(condition: ConditionRecipe) -> CopyTask:
+    """The task of a condition."""
+    return CopyTask(condition.types, condition.length, condition.sets, condition.order)
+
+
+def _copying(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDriver:
+    training, condition, seeds = recipe.training, stage.condition, stage.seeds
+    task = copy_task(condition)
+    attention: AttentionMode = "uniform" if condition.attention == "uniform" else "learned"
+    options = CopyingOptions(task.vocabulary, recipe.network.width, condition.heads, attention)
+    model = CopyingRuns(options, seeds.models, seeds.heads)
+    panel = task.draw(seeds.data, 0, training.probe_sentences, "test")
+
+    def evaluate(step: int, device: torch.device) -> dict[str, Tensor]:
+        fresh = send_to_device(task.draw(seeds.data, step + 1, training.test_sentences, "test"), device)
+        accuracy = token_accuracy(model(fresh.source, fresh.target).logits, fresh.target)
+        return {"accuracy": accuracy} | _attention_measures(model, send_to_device(panel, device), stage, step)
+
+    def batches(step: int) -> CopyBatch:
+        return task.draw(seeds.data, step, training.batch_size)
+
+    return _driver(recipe, stage, model, batches, evaluate, quiet)
+
+
+def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step: int) -> dict[str, Tensor]:
+    """Where attention and probe are largest, and whether they agree; of a panel of sentences."""
+    output = model(panel.source, panel.target)
+    probe = copying_probe(model, output, panel.target)
+    measures = {"probe": share_at(probe, panel.positions)}
+    if model.options.attention == "uniform":
+        place = stage.folder / PROBES
+        place.mkdir(parents=True, exist_ok=True)
+        save_file({"probe": probe.cpu().contiguous()}, place / f"step-{step:06d}.safetensors")
+        return measures
+    weights = output.weights.sum(dim=1)  # [R, B, T, L]
+    measures["attention"] = share_at(weights, panel.positions)
+    measures["agreement"] = _by_run(agreement(weights, probe))
+    if stage.uniform is not None:
+        files = sorted(stage.uniform.glob("step-*.safetensors"))
+        kept = [load_file(file)["probe"].to(weights.device) for file in files]
+        found = torch.stack([_by_run(agreement(weights, each)) for each in kept])
+        measures["agreement_uniform"] = found.amax(dim=0)
+    return measures
+
+
+def _by_run(values: Tensor) -> Tensor:
+    return values.flatten(1).mean(dim=-1)
+
+
+def _keyword(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDriver:
+    training, condition, seeds = recipe.training, stage.condition, stage.seeds
+    task = KeywordTask(condition.types, condition.length)
+    model = KeywordRuns(
+        condition.types, recipe.network.width, seeds.models, bidirectional=condition.bidirectional
+    )
+
+    def evaluate(step: int, device: torch.device) -> dict[str, Tensor]:
+        batch = send_to_device(task.draw(seeds.data, step + 1, training.test_sentences, "test"), device)
+        return keyword_measures(model(batch.words), batch)._asdict()
+
+    return _driver(
+        recipe, stage, model, lambda step: task.draw(seeds.data, step, training.batch_size), evaluate, quiet
+    )
+
+
+def _driver(
+    recipe: ExperimentRecipe,
+    stage: Stage,
+    model: nn.Module,
+    batches: Callable[[int], Any],
+    evaluate: Evaluation,
+    quiet: bool,
+) -> ManyRunsDriver:
+    training = recipe.training
+    return ManyRunsDriver(
+        model,
+        batches,
+        stage.steps,
+        evaluate=evaluate,
+        evaluate_at=training.evaluated(stage.steps),
+        learning_rate=training.learning_rate,
+        checkpoint_every=training.checkpoint_every,
+        folder=stage.folder,
+        fingerprint={"condition": stage.condition.model_dump(), "seeds": asdict(stage.seeds)},
+        cpu=training.device == "cpu",
+        progress=not quiet,
+    )

@@ -1,0 +1,108 @@
+"""Recipes of experiments: those that come along, what is filled in, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from probattn.recipes import (
+    ExperimentRecipe,
+    RecipeError,
+    experiment_recipe_reference,
+    load_any_recipe,
+    load_recipe,
+    recipe_names,
+)
+
+NAMES = [name for name in recipe_names() if name.startswith("copying")]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "experiments.md"
+PYTHON = 'import probattn.recipes as r; print(r.experiment_recipe_reference(), end="")'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "experiment: {conditions: {more: {types: 60}, all: {title: All words}}}\n", encoding="utf-8"
+    )
+    return path
+
+
+def loaded(file: Path, *overrides: str) -> ExperimentRecipe:
+    recipe = load_any_recipe(file, overrides)
+    assert isinstance(recipe, ExperimentRecipe)
+    return recipe
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_recipes_say_what_they_are(name: str, tmp_path: Path) -> None:
+    recipe = load_any_recipe(name)
+    assert isinstance(recipe, ExperimentRecipe)
+    assert recipe.training.runs == 20
+    assert (recipe.network.width == 256) == (not name.endswith("_reduced"))
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.dump(), encoding="utf-8")
+    assert load_any_recipe(again) == recipe
+
+
+def test_every_experiment_comes_in_two_sizes() -> None:
+    assert len(NAMES) == 8
+    full = {name for name in NAMES if not name.endswith("_reduced")}
+    assert {f"{name}_reduced" for name in full} == set(NAMES) - full
+
+
+def test_what_is_left_out_is_filled_in(file: Path) -> None:
+    recipe = loaded(file)
+    assert recipe.titles() == {"more": "more", "all": "All words"}
+    assert recipe.by_step == recipe.training.steps == 300
+    assert recipe.experiment.conditions["all"].types == 40
+    assert loaded(file, "experiment.conditions.more.types=50").experiment.conditions["more"].types == 50
+    assert loaded(file, "training.steps=25").training.evaluated() == (0, 10, 20, 25)
+    assert loaded(file, "training.steps=20").training.evaluated() == (0, 10, 20)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("experiment.conditions={}", "experiment.conditions"),
+        ("experiment.conditions.more.typs=3", "unknown key 'typs' in experiment.conditions.more"),
+        ("experiment.conditions.more.typs=3", "did you mean 'types'?"),
+        ("experiment.conditions.more.types=many", "experiment.conditions.more.types"),
+        ("experiment.conditions.more.types=39", "conditions.more.types: expected at least length (40)"),
+        (
+            "experiment.conditions={More: {}}",
+            "names of small letters, digits and '_' other than 'search', got 'More'",
+        ),
+        ("experiment.conditions={search: {}}", "other than 'search', got 'search'"),
+        ("experiment.conditions.more.starts=bad", "more.starts: expected 'random', since search is null"),
+        ("experiment.conditions.more.bidirectional=true", "the task 'copy' has one direction"),
+        ("experiment.search={models: 2}", "search: expected null, since no condition has starts"),
+        (
+            "experiment={task: keyword, conditions: {a: {heads: 2}}}",
+            "conditions.a.heads: expected none, the task 'keyword' has no such option",
+        ),
+        (
+            "experiment={conditions: {a: {starts: bad, attention: uniform}}}",
+            "expected 'random' where attention is 'uniform', got 'bad'",
+        ),
+        ("experiment.by_step=301", "experiment.by_step: expected at most training.steps (300), got 301"),
+        ("training.runs=1", "training.runs"),
+        ("attention.method=babn", "unknown key 'attention'"),
+    ],
+)
+def test_what_cannot_be_is_named(file: Path, override: str, words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_any_recipe(file, [override])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_is_no_recipe_of_texts(file: Path) -> None:
+    with pytest.raises(RecipeError, match="expected a recipe of texts, got one with a section 'experiment'"):
+        load_recipe(file)
+
+
+def test_the_page_of_all_keys_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == experiment_recipe_reference(), (
+        f"write it anew: python -c '{PYTHON}' > docs/recipes/experiments.md"
+    )
+    assert "### `experiment.conditions.NAME`" in experiment_recipe_reference()
