@@ -21,7 +21,12 @@ GRAPHS = (
     "pubmed_ct",
     "pubmed_deterministic",
 )
-TRANSLATION = ("multi30k_reduced", "multi30k_small")
+TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
+EXPERIMENTS = tuple(
+    f"copying_{name}{size}"
+    for name in ("heads", "locality", "permutations", "probe")
+    for size in ("", "_reduced")
+)
 
 
 def said(path: Path | str, *overrides: str) -> str:
@@ -44,13 +49,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION)))
+    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS)))
     assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {
         *NAMES,
         *LINGUISTIC,
         *HEADS,
         *GRAPHS,
         *TRANSLATION,
+        *EXPERIMENTS,
     }
 
 
