@@ -1,0 +1,64 @@
+"""The command line with the LSTM encoder-decoder: soft attention, BABN and latent alignments, trained and reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from probattn.inference.records import read_records
+from probattn.inference.report import read_any_results
+
+pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
+pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
+
+LSTM = ["repulsion=null", "network={name: lstm, width: 8, layers: 1}", "training.steps=4"]
+
+
+def options(*overrides):
+    return [word for each in (*LSTM, *overrides) for word in ("--set", each)]
+
+
+@pytest.mark.parametrize(
+    ("attention", "title"),
+    [
+        ("{method: variational}", "variational alignment, enumerated, mixture prediction"),
+        (
+            "{method: variational, estimator: sample, prediction: soft}",
+            "variational alignment, sampled, soft prediction",
+        ),
+        ("{method: babn, kind: cross}", "BABN, default options"),
+    ],
+)
+def test_a_method_and_its_baseline_are_trained_and_reported(
+    translation_recipe, command, tmp_path, attention, title
+):
+    place = tmp_path / "run"
+    chosen = options(f"attention={attention}")
+    trained = command("train", translation_recipe, "--output", place, "--quiet", *chosen)
+    assert trained.exit_code == 0, trained.output
+    assert "model: 4 steps" in trained.output and "baseline: 4 steps" in trained.output
+    last = read_records(place / "metrics.jsonl")[-1]
+    assert last["kind"] == "validation" and last["kl"] > 0 and last["nll"] > 0
+    reported = command("report", place)
+    assert reported.exit_code == 0, reported.output
+    results = read_any_results(place / "metrics.json")
+    own = "variational" if "variational" in attention else "bayesian_expectation"
+    assert [score.model for score in results.scores] == ["deterministic", own]
+    assert results.run.method == title
+    assert results.run.network == "LSTM, 1 + 1 layers x 8, bidirectional, 1 head, 60 subwords (bpe)"
+    assert [curve.model for curve in results.curves][-1] == own
+    predicted = command("predict", place, "a dog runs .")
+    assert predicted.exit_code == 0, predicted.output
+
+
+def test_several_heads_repel_each_other(translation_recipe, command, tmp_path):
+    place = tmp_path / "run"
+    heads = ["network={name: lstm, width: 8, layers: 1, heads: 3}", "report.baseline=false"]
+    repelled = command(
+        "train", translation_recipe, "--output", place, "--quiet", *options(*heads, "repulsion={}")
+    )
+    assert repelled.exit_code == 2
+    assert "DotAttention has no projection of its own for the key" in repelled.output
+    fine = options(*heads, "repulsion={projections: [query]}")
+    trained = command("train", translation_recipe, "--output", place, "--quiet", *fine)
+    assert trained.exit_code == 0, trained.output
+    assert len(read_records(place / "metrics.jsonl")[0]["particles"]) == 1
