@@ -24,9 +24,10 @@ Run = Mapping[str, Any]
 def tables(content: Mapping[str, Any]) -> str:
     """Accuracies and distances over seeds, then one seed by weight and alignment alone."""
     summary, setting = content["summary"], content["setting"]
+    weights = ", ".join(f"{name.upper()} {weight:g}" for name, weight in setting["recommended"].items())
     recommended = (
-        f"{_start(setting['start'])}Weight {setting['recommended']:g}, averaged over heads and layers; queries "
-        f"and keys over {setting['texts']} test pairs."
+        f"{_start(setting['start'])}Weights, averaged over heads and layers: {weights}. Queries and keys over "
+        f"{setting['texts']} test pairs."
     )
     alone = setting["alone"]
     apart = (

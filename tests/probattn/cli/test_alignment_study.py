@@ -48,11 +48,11 @@ def test_everything_is_run_that_the_bars_ask_for():
     found = STUDY["jobs"](5, STUDY["METHODS"])
     kinds = {(job.kind, job.method, job.weight) for job in found}
     for method in STUDY["METHODS"]:
-        assert {
-            job.seed for job in found if (job.method, job.weight, job.kind) == (method, 0.01, "tuned")
-        } == {*range(5)}
-        assert {("tuned", method, 0.1), ("tuned", method, 1.0), ("alone", method, 1.0)} <= kinds
-    assert len(found) == len(set(found)) == len({job.folder for job in found}) == 5 * 6 + 4 * 3
+        chosen = (method, STUDY["RECOMMENDED"][method], "tuned")
+        seeds = [job.seed for job in found if (job.method, job.weight, job.kind) == chosen]
+        assert seeds == [*range(5)]
+        assert {("tuned", method, weight) for weight in (0.01, 0.1, 1.0)} | {("alone", method, 1.0)} <= kinds
+    assert len(found) == len(set(found)) == len({job.folder for job in found}) == 5 * 6 + 3 * 3 + 1 * 4
     assert found[0] == STUDY["Job"]("tuned", "soft", 0.0, 0)
     started = set(STUDY["jobs"](5, STUDY["METHODS"], start=True)) - set(found)
     assert started == {STUDY["Job"]("start", "soft", 0.0, seed) for seed in range(5)}
