@@ -12,6 +12,7 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
+from probattn.inference.many_runs import ManyRunsDriver
 from probattn.inference.meter import NonFiniteError
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.predictive import (
@@ -38,6 +39,7 @@ __all__ = [
     "FitResult",
     "HeadParticles",
     "KLSchedule",
+    "ManyRunsDriver",
     "NonFiniteError",
     "OptimizerOptions",
     "ParticleEnsemble",

@@ -93,6 +93,7 @@ def render_experiment_report(results: ExperimentResults) -> str:
             for name, heading, unit in MEASURES
             if any(name in item.measures for item in results.conditions)
         ],
+        "beside_uniform": any("agreement_uniform" in item.measures for item in results.conditions),
         "chance": sorted({item.chance for item in results.conditions if item.chance is not None}),
         "odds": [_odds_figure(item) for item in results.conditions if "keyword" in item.measures],
         "odds_tables": [_odds_table(item) for item in results.conditions if "keyword" in item.measures],
@@ -109,8 +110,9 @@ def headline(results: ExperimentResults) -> str:
         count, name = max((count, words) for words, count in where.items())
         found = f"largest at the {name} in {count} of {_runs(first)} runs"
         return f"After {first.steps[-1]:,} steps the log-odds are {found}"
-    parts = [f"{item.title}: {item.reached} of {_runs(item)}" for item in results.conditions]
-    return f"Runs that have learned by step {results.by_step:,}: {'; '.join(parts)}"
+    first, *others = results.conditions
+    found = f"By step {results.by_step:,}, {first.reached} of {_runs(first)} runs have learned with {first.title}"
+    return "; ".join((found, *(f"{item.reached} with {item.title}" for item in others)))
 
 
 def _runs(item: ConditionRuns) -> int:

@@ -194,4 +194,4 @@ def test_what_cannot_be_is_one_line(recipe_file, copy_run, command, tmp_path):
         (("predict", copy_run, "text"), "expected a recipe of texts, got one with a section 'experiment'"),
     ):
         result = command(*arguments)
-        assert result.exit_code == 1 and words in " ".join(result.output.split()), result.output
+        assert result.exit_code == 2 and words in " ".join(result.output.split()), result.output
