@@ -14,8 +14,8 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
-from probattn.distributions import SmoothedCategorical
 from probattn.models.hosts.convert import conversion
+from probattn.models.translation.aligned_tokens import AlignedTokens
 from probattn.models.translation.recurrent import RecurrentForTranslation, RecurrentTranslationConfig
 from probattn.models.translation.recurrent.posterior import AlignmentInference
 from probattn.models.translation.translator import IGNORED, Translator, check_labels
@@ -107,8 +107,8 @@ class VariationalTranslator(Translator):
             batch: as for :class:`probattn.models.Translator`.
 
         Returns:
-            Logits ``[B, T, V]``; within a program those under the alignments it was given, with the dimensions of an
-            enumeration before them.
+            Logits ``[B, T, V]``; within a program the places in the source that tokens come from, int64 ``[B, T]``, or
+            ``[S, 1, 1]`` of an enumeration.
 
         Raises:
             ValueError: no decoder input, or labels of another shape or outside 0..V-1.
@@ -118,16 +118,18 @@ class VariationalTranslator(Translator):
             return self._logits(inputs, decoder.shape)
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
-        prior = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0]
+        source = inputs.get("attention_mask")
+        prior = net.model.attention.log_weights(states, hidden, source)[:, 0]  # [B, T, S]
         labels, valid = self.targets(batch)
         rows = torch.arange(len(decoder), device=decoder.device)[:, None]
         with self.plates(valid):
             with poutine.scale(scale=max(self.kl_weight, SMALLEST)):
                 chosen = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
-            logits = net.output(hidden[rows, chosen], states)  # [..., B, T, V]
-            likelihood = SmoothedCategorical(_precise(logits), self.label_smoothing)
+            units = net.output.units(hidden[rows, chosen], states)  # [..., B, T, H]
+            counts = valid if source is None else valid & source.bool()[rows, chosen]
+            likelihood = AlignedTokens(units, net.output.tokens, counts, self.label_smoothing)
             pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
-        return cast(Tensor, logits)
+        return cast(Tensor, chosen)
 
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
@@ -161,15 +163,17 @@ class VariationalTranslator(Translator):
 
     @torch.no_grad()
     def soft_log_likelihood(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Log-likelihood of each target token from the mean context, ``[B, T]``; any value at padding."""
+        """Log-likelihood of each target token from the mean context, ``[B, T]``, 0 at padding."""
         inputs, _ = self.inputs(batch)
-        labels, _ = self.targets(batch)
+        labels, valid = self.targets(batch)
         assert labels is not None
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
         weights = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0].exp()
-        logits = net.output(weights @ hidden, states)
-        return SmoothedCategorical(_precise(logits), self.label_smoothing).log_prob(labels)
+        tokens = AlignedTokens(
+            net.output.units(weights @ hidden, states), net.output.tokens, valid, self.label_smoothing
+        )
+        return tokens.log_prob(labels)
 
     @property
     def _network(self) -> RecurrentForTranslation:
@@ -266,11 +270,7 @@ class AlignmentGuide(PyroModule):
         with poutine.block():
             value = model.soft_log_likelihood(batch)
         scale = (model.num_data or len(valid)) / len(valid) / (model.mean_length or 1.0)  # that of the plates
-        value = scale * value.masked_fill(~valid, 0.0)
+        value = scale * value
         while value.shape and value.shape[0] == 1:  # as TraceGraph_ELBO does with the costs it compares
             value = value.squeeze(0)
         return {"baseline": {"baseline_value": value}}
-
-
-def _precise(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -136,13 +136,22 @@ class OutputNetwork(nn.Module):
         Returns:
             ``[..., V]``.
         """
-        first = self.logits if self.dense is None else self.dense
-        # The map of [c, s] in two parts: for pairs of positions each is computed once and not for every pair.
-        of_context = F.linear(self.dropout(context), first.weight[:, : self.split], first.bias)
-        combined = of_context + F.linear(self.dropout(state), first.weight[:, self.split :])
+        return self.tokens(self.units(context, state))
+
+    def units(self, context: Tensor, state: Tensor) -> Tensor:
+        """What the last linear map is given, ``[..., H]``; arguments are those of :meth:`forward`."""
+        context, state = self.dropout(context), self.dropout(state)
         if self.dense is None:
-            return combined
-        logits: Tensor = self.logits(self.dropout(torch.relu(combined)))
+            shape = torch.broadcast_shapes(context.shape[:-1], state.shape[:-1])
+            return torch.cat([part.expand(*shape, -1) for part in (context, state)], dim=-1)
+        # The map of [c, s] in two parts: for pairs of positions each is computed once and not for every pair.
+        of_context = F.linear(context, self.dense.weight[:, : self.split], self.dense.bias)
+        combined = of_context + F.linear(state, self.dense.weight[:, self.split :])
+        return self.dropout(torch.relu(combined))
+
+    def tokens(self, units: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of what :meth:`units` gave."""
+        logits: Tensor = self.logits(units)
         return logits
 
 
