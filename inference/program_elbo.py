@@ -46,7 +46,7 @@ class ProgramELBOModule(AttentionELBOModule):
         ...     q = pyro.param("q", torch.tensor(0.25))
         ...     pyro.sample("z", dist.Bernoulli(q), infer={"enumerate": "parallel"})
         >>> terms = ProgramELBOModule(model, guide, TraceEnum_ELBO(max_plate_nesting=0))(torch.tensor(1.0))
-        >>> [round(float(term), 4) for term in (terms.loss, terms.log_likelihood, terms.kl)]
+        >>> [round(term.item(), 4) for term in (terms.loss, terms.log_likelihood, terms.kl)]
         [1.4248, -1.2939, 0.1308]
     """
 
