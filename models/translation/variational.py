@@ -127,7 +127,7 @@ class VariationalTranslator(Translator):
                 chosen = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
             units = net.output.units(hidden[rows, chosen], states)  # [..., B, T, H]
             counts = valid if source is None else valid & source.bool()[rows, chosen]
-            likelihood = AlignedTokens(units, net.output.tokens, counts, self.label_smoothing)
+            likelihood = AlignedTokens(units, net.output.logits, counts, self.label_smoothing)
             pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
         return cast(Tensor, chosen)
 
@@ -171,7 +171,7 @@ class VariationalTranslator(Translator):
         hidden, states, _ = net.model.read(**inputs)
         weights = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0].exp()
         tokens = AlignedTokens(
-            net.output.units(weights @ hidden, states), net.output.tokens, valid, self.label_smoothing
+            net.output.units(weights @ hidden, states), net.output.logits, valid, self.label_smoothing
         )
         return tokens.log_prob(labels)
 

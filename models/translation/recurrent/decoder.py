@@ -136,7 +136,8 @@ class OutputNetwork(nn.Module):
         Returns:
             ``[..., V]``.
         """
-        return self.tokens(self.units(context, state))
+        logits: Tensor = self.logits(self.units(context, state))
+        return logits
 
     def units(self, context: Tensor, state: Tensor) -> Tensor:
         """What the last linear map is given, ``[..., H]``; arguments are those of :meth:`forward`."""
@@ -148,11 +149,6 @@ class OutputNetwork(nn.Module):
         of_context = F.linear(context, self.dense.weight[:, : self.split], self.dense.bias)
         combined = of_context + F.linear(state, self.dense.weight[:, self.split :])
         return self.dropout(torch.relu(combined))
-
-    def tokens(self, units: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of what :meth:`units` gave."""
-        logits: Tensor = self.logits(units)
-        return logits
 
 
 LOGITS = 2**24

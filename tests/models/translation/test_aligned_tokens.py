@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from probattn.models.translation import aligned_tokens
 from probattn.models.translation.aligned_tokens import AlignedTokens
 
 
@@ -30,22 +31,34 @@ def test_the_log_density_is_the_cross_entropy_where_it_counts(epsilon):
     torch.testing.assert_close(grad, again)
 
 
-def test_logits_are_made_for_what_counts_alone():
+def test_logits_are_made_for_what_counts_alone_and_in_blocks(monkeypatch):
     seen = []
 
-    def layer(units):
-        seen.append(len(units))
-        return units
+    class Watched(torch.nn.Linear):
+        def forward(self, units):
+            seen.append(len(units))
+            return super().forward(units)
 
+    layer, units = Watched(6, 7), torch.randn(4, 2, 3, 6)
     counts = torch.tensor([[True, False, False], [True, True, False]])
-    AlignedTokens(torch.randn(4, 2, 3, 6), layer, counts).log_prob(torch.zeros(2, 3, dtype=torch.long))
+    tokens, labels = AlignedTokens(units, layer, counts, 0.1), torch.randint(7, (2, 3))
+    whole = tokens.log_prob(labels)
     assert seen == [4 * 3]
+    seen.clear()
+    monkeypatch.setattr(aligned_tokens, "BLOCK", 5 * 7)
+    torch.testing.assert_close(tokens.log_prob(labels), whole)
+    assert seen == [5, 5, 2]
+    nothing = AlignedTokens(units, layer, torch.tensor(False)).log_prob(labels)
+    assert nothing.shape == (4, 2, 3) and not nothing.any()
 
 
 def test_draws_follow_the_softmax():
     torch.manual_seed(0)
     logits = torch.tensor([0.0, 1.0, 2.0])
-    tokens = AlignedTokens(logits.expand(2, 3), torch.nn.Identity(), torch.tensor(True)).expand((5, 2))
+    layer = torch.nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(3))
+    tokens = AlignedTokens(logits.expand(2, 3), layer, torch.tensor(True)).expand((5, 2))
     drawn = tokens.sample((2000,))
     assert drawn.shape == (2000, 5, 2)
     shares = torch.bincount(drawn.flatten(), minlength=3) / drawn.numel()
