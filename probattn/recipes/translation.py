@@ -207,6 +207,18 @@ class TranslationRecipe(RunRecipe):
     search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
     report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _full_bound(cls, value: Any) -> Any:
+        """A latent alignment is trained by the bound itself where a recipe says nothing else."""
+        if not isinstance(value, dict):
+            return value
+        attention, training = value.get("attention"), value.get("training", {})
+        variational = isinstance(attention, dict) and attention.get("method") == "variational"
+        if not (variational and isinstance(training, dict)):
+            return value
+        return value | {"training": {"kl_weight": 1.0, "kl_schedule": "constant"} | training}
+
     @model_validator(mode="after")
     def _variational(self) -> TranslationRecipe:
         if not self.is_variational:

@@ -84,7 +84,11 @@ def test_variational_alignment_is_for_an_lstm_of_one_head_and_stands_alone(file:
     recipe = loaded(file, lstm, method, "repulsion=null")
     assert recipe.is_variational and recipe.methods() == ()
     assert (recipe.attention.estimator, recipe.attention.prediction) == ("sample", "mixture")
-    assert not loaded(file, "attention.method=deterministic").is_variational
+    assert (recipe.training.kl_weight, recipe.training.kl_schedule) == (1.0, "constant")
+    less = loaded(file, lstm, method, "repulsion=null", "training.kl_weight=0.5").training
+    assert (less.kl_weight, less.kl_schedule) == (0.5, "constant")
+    other = loaded(file, "attention.method=deterministic")
+    assert not other.is_variational and other.training.kl_weight == 0.001
     for overrides, words in (
         ((lstm, method), "repulsion: expected null with attention.method 'variational'"),
         (("network={name: lstm, heads: 2}", method, "repulsion=null"), "got 'lstm' with 2"),
@@ -164,7 +168,7 @@ def test_what_cannot_be_is_said_in_one_line(file: Path, override: str, words: st
 
 
 def test_they_are_no_recipes_of_texts(file: Path) -> None:
-    with pytest.raises(RecipeError, match="expected a recipe of texts, got one of translation"):
+    with pytest.raises(RecipeError, match="expected a recipe of texts, got one with a section 'translation'"):
         load_recipe(file)
 
 
