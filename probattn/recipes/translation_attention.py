@@ -27,8 +27,8 @@ class TranslationAttentionRecipe(AttentionKeys):
         default="babn",
         description="`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks), "
         "`bam` (Bayesian attention modules: one fixed concentration) or `variational` (Deng et al. 2018: one latent "
-        "source token for each target token), which is for an `lstm` of one head and whose divergence has weight 1 from "
-        "the start where `training` says nothing else.",
+        "source token for each target token), which is for an `lstm` of one head and whose divergence has weight 1 "
+        "from the start where `training` says nothing else.",
     )
     estimator: Literal["enumerate", "sample"] = Field(
         default="enumerate",
