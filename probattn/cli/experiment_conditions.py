@@ -98,7 +98,10 @@ def _copying(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDri
     training, condition, seeds = recipe.training, stage.condition, stage.seeds
     task = copy_task(condition)
     attention: AttentionMode = "uniform" if condition.attention == "uniform" else "learned"
-    options = CopyingOptions(task.vocabulary, recipe.network.width, condition.heads, attention)
+    network = recipe.network
+    options = CopyingOptions(
+        task.vocabulary, network.width, condition.heads, attention, network.shared_embedding
+    )
     model = CopyingRuns(options, seeds.models, seeds.heads)
     panel = task.draw(seeds.data, 0, training.probe_sentences, "test")
 
@@ -172,7 +175,11 @@ def _driver(
         learning_rate=training.learning_rate,
         checkpoint_every=training.checkpoint_every,
         folder=stage.folder,
-        fingerprint={"condition": stage.condition.model_dump(), "seeds": asdict(stage.seeds)},
+        fingerprint={
+            "network": recipe.network.model_dump(),
+            "condition": stage.condition.model_dump(),
+            "seeds": asdict(stage.seeds),
+        },
         cpu=training.device == "cpu",
         progress=not quiet,
     )

@@ -1,5 +1,7 @@
 """Batched runs against separate torch modules."""
 
+import operator
+
 import pytest
 import torch
 from torch import nn
@@ -26,15 +28,16 @@ class Separate(nn.Module):
         super().__init__()
         words = runs.options.words
         self.uniform = runs.options.attention == "uniform"
-        self.embedding = nn.Embedding(words, WIDTH)
         self.output_embedding = nn.Embedding(words + 1, WIDTH)
+        shared = runs.options.shared_embedding
+        self.embedding = self.output_embedding if shared else nn.Embedding(words, WIDTH)
         self.encoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
         self.decoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
         self.heads = nn.ParameterList(nn.Parameter(weight.clone()) for weight in runs.attention[run].detach())
         self.head = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, words))
         self.double()
         for name, own in self._pairs(runs):
-            own.data.copy_(runs.get_parameter(name).detach()[run])
+            own.data.copy_(operator.attrgetter(name)(runs).detach()[run])
 
     def _pairs(self, runs):
         yield "encoder.embedding", self.embedding.weight
@@ -64,21 +67,22 @@ class Separate(nn.Module):
         return self.head(torch.cat((context, queries), -1))
 
     def agrees_with(self, runs, run) -> bool:
-        pairs = [(runs.get_parameter(name)[run], own) for name, own in self._pairs(runs)]
+        pairs = [(operator.attrgetter(name)(runs)[run], own) for name, own in self._pairs(runs)]
         pairs += [(runs.attention[run][number], own) for number, own in enumerate(self.heads)]
         return all(torch.allclose(ours, own, rtol=1e-9, atol=1e-11) for ours, own in pairs)
 
 
-def made(attention="learned", heads=1) -> CopyingRuns:
-    options = CopyingOptions(TASK.vocabulary, WIDTH, heads, attention)
+def made(attention="learned", heads=1, shared=False) -> CopyingRuns:
+    options = CopyingOptions(TASK.vocabulary, WIDTH, heads, attention, shared)
     return CopyingRuns(options, range(RUNS)).double()
 
 
 @pytest.mark.parametrize(
-    ("attention", "heads"), [("learned", 1), ("learned", 3), ("uniform", 1), ("uniform", 2)]
+    ("attention", "heads", "shared"),
+    [("learned", 1, False), ("learned", 3, True), ("uniform", 1, False), ("uniform", 2, True)],
 )
-def test_updates_are_those_of_separate_models(attention, heads):
-    runs = made(attention, heads)
+def test_updates_are_those_of_separate_models(attention, heads, shared):
+    runs = made(attention, heads, shared)
     separate = [Separate(runs, run) for run in range(RUNS)]
     before = runs.attention.detach().clone()
     optimizer = torch.optim.Adam(runs.parameters(), lr=1e-2)
