@@ -57,6 +57,7 @@ def test_other_comments_and_pages_stay(measured, tmp_path):
 def test_every_table_has_a_page_and_the_figures_of_this_version(measured):
     pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
     for name in measured.TABLES:
-        (page,) = (text for text in pages if f"\n<!-- {name} -->\n" in text)
-        found = shown(measured, page, DOCS)
+        mark = f"\n<!-- {name} -->\n"
+        assert sum(mark in page for page in pages) == 1
+        found = shown(measured, mark, DOCS)
         assert ("|---|" in found.replace(" ", "")) == (DOCS / "data" / f"{name}.json").exists()

@@ -47,7 +47,7 @@ def attentions(net, inputs):
     kinds = ("encoder_attentions", "decoder_attentions", "cross_attentions")
     if isinstance(net, hf.CLIPModel):
         return [*out.vision_model_output.attentions, *out.text_model_output.attentions]
-    if out.get("cross_attentions") is not None:
+    if out.get("cross_attentions"):  # GPT-2 has an empty one
         return [weights for kind in kinds for weights in out.get(kind) or ()]
     if isinstance(net, hf.SwinForImageClassification):
         return captured(net, inputs)

@@ -193,7 +193,9 @@ def test_an_edge_to_a_missing_node_is_said_in_one_line(graph_recipe, folder, com
 
 
 def test_a_run_on_a_graph_neither_predicts_texts_nor_takes_another_baseline(graph_run, command, tmp_path):
-    refused(command("predict", graph_run, "a text"), "expected a recipe of texts, got one of a graph")
+    refused(
+        command("predict", graph_run, "a text"), "expected a recipe of texts, got one with a section 'graph'"
+    )
     refused(command("report", graph_run, "--baseline", tmp_path), "expected no --baseline")
 
 

@@ -91,7 +91,7 @@ def test_a_section_graph_makes_it_one_of_a_graph(file: Path) -> None:
 
 
 def test_who_wants_texts_refuses_a_graph(file: Path) -> None:
-    with pytest.raises(RecipeError, match="expected a recipe of texts, got one of a graph"):
+    with pytest.raises(RecipeError, match="got one with a section 'graph'"):
         load_recipe(file)
 
 

@@ -103,7 +103,10 @@ def test_the_linguistic_ones_differ_in_their_alignment_alone(name: str) -> None:
     task, method = name.split("_")
     recipe, soft = load_recipe(name), load_recipe(f"{task}_soft")
     assert read_recipe(recipe.dump()) == recipe
-    expected = () if method == "soft" else (AlignmentAttention(method, layers="all", attention="all"),)
+    options = {"weight": 0.001 if method == "ot" else 0.01, "reduction": "mean"}
+    expected = (
+        () if method == "soft" else (AlignmentAttention(method, layers="all", attention="all", **options),)
+    )
     assert recipe.methods() == expected
     changed = {"alignment": soft.alignment, "name": soft.name, "output": soft.output, "report": soft.report}
     assert recipe.model_copy(update=changed) == soft
