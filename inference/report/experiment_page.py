@@ -111,7 +111,9 @@ def headline(results: ExperimentResults) -> str:
         found = f"largest at the {name} in {count} of {_runs(first)} runs"
         return f"After {first.steps[-1]:,} steps the log-odds are {found}"
     first, *others = results.conditions
-    found = f"By step {results.by_step:,}, {first.reached} of {_runs(first)} runs have learned with {first.title}"
+    found = (
+        f"By step {results.by_step:,}, {first.reached} of {_runs(first)} runs have learned with {first.title}"
+    )
     return "; ".join((found, *(f"{item.reached} with {item.title}" for item in others)))
 
 
