@@ -14,6 +14,7 @@ from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.many_runs import ManyRunsDriver
 from probattn.inference.meter import NonFiniteError
+from probattn.inference.observer import StepObserver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.predictive import (
     Posterior,
@@ -48,6 +49,7 @@ __all__ = [
     "SVGDDriver",
     "SVIDriver",
     "SchedulerOptions",
+    "StepObserver",
     "posterior_expectation",
     "posterior_predict",
     "read_records",

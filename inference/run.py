@@ -19,6 +19,7 @@ from probattn.inference.configuration import options_configuration
 from probattn.inference.early_stopping import StoppingState
 from probattn.inference.loop import StepTerms
 from probattn.inference.meter import NonFiniteError, describe_failure, unhealthy_gradients, unhealthy_sites
+from probattn.inference.observer import observe_step
 from probattn.inference.progress import TrainingProgress
 from probattn.inference.random_states import RandomState, capture_random_state, restore_random_state
 from probattn.inference.reporter import Reporter, mean_diagnostics
@@ -97,6 +98,8 @@ class Run:
             self._reporter.start_trackers(configuration)
             self._state.module.train()
             self._state.optimizer.zero_grad()
+            if self._step == 0:
+                self._observe()
             with self._progress() as progress:
                 while not self._finished():
                     self._train_epoch(progress)
@@ -183,11 +186,17 @@ class Run:
         improved = False
         if self._validation is not None and (ended or self._due(self._driver.eval_every)):
             improved = self._evaluate()
+        self._observe()
         if self._storage is None:
             if improved:
                 self._best_weights = self._state.weights()
         elif improved or self._finished() or self._due(self._driver.checkpoint_every):
             self._save(capture_random_state(self._accelerator.device))
+
+    def _observe(self) -> None:
+        if self._accelerator.is_main_process:
+            device, last = self._accelerator.device, self._step > 0 and self._finished()
+            observe_step(self._driver.observers, self._step, self._driver.model, device, last=last)
 
     def _due(self, every: int | None) -> bool:
         return self._step % (self._order.steps_per_epoch if every is None else every) == 0

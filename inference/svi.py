@@ -21,6 +21,7 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import Precision, ValidationMetrics, accelerator_session
+from probattn.inference.observer import StepObserver
 from probattn.inference.optimizers import (
     OptimizerFactory,
     OptimizerOptions,
@@ -88,6 +89,7 @@ class SVIDriver:
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.
         trackers: names or instances that accelerate knows.
         callbacks: called with every record.
+        observers: look at the model after chosen updates.
         fingerprint: further plain values that a resumed run must match (a data file's digest, a network's name).
         progress: whether to show a bar.
         find_unused_parameters: set it if several processes complain about parameters without gradient.
@@ -140,6 +142,7 @@ class SVIDriver:
     folder: Path | str | None = None
     trackers: Sequence[str | GeneralTracker] = ()
     callbacks: Sequence[Callback] = ()
+    observers: Sequence[StepObserver] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     progress: bool = True
     find_unused_parameters: bool = False

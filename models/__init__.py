@@ -21,6 +21,7 @@ from probattn.models.hosts import (
     revert,
     save,
 )
+from probattn.models.rating import WordRatings, own_head, rate_words
 from probattn.models.sentence import (
     SelfAttentiveConfig,
     SelfAttentiveForSequenceClassification,
@@ -57,6 +58,7 @@ __all__ = [
     "TransformerSize",
     "Translator",
     "VariationalTranslator",
+    "WordRatings",
     "build_transformer",
     "capture",
     "convert",
@@ -64,6 +66,8 @@ __all__ = [
     "inspect",
     "load",
     "masked_heads",
+    "own_head",
+    "rate_words",
     "revert",
     "save",
     "translate",

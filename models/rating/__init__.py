@@ -1,0 +1,6 @@
+"""How a network rates the words of its input: by its attention, and by what it knows about each word alone."""
+
+from probattn.models.rating.own_head import own_head, own_states
+from probattn.models.rating.words import WordRatings, rate_words
+
+__all__ = ["WordRatings", "own_head", "own_states", "rate_words"]

@@ -1,0 +1,189 @@
+"""Ratings of words against the definitions written out, on every kind of network that has them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+import probattn
+from probattn.models import (
+    Classifier,
+    RecurrentForTranslation,
+    RecurrentTranslationConfig,
+    SelfAttentiveConfig,
+    SelfAttentiveForSequenceClassification,
+    TransformerSize,
+    build_transformer,
+    own_head,
+    rate_words,
+)
+
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
+WORDS = torch.tensor([[4, 5, 6, 7, 8], [8, 4, 5, 0, 0], [6, 7, 0, 0, 0]])
+LABELS = torch.tensor([0, 1, 1])
+BATCH = {"input_ids": WORDS, "attention_mask": MASK, "labels": LABELS}
+SMALL = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 9,
+}
+
+
+def translation_batch() -> dict[str, torch.Tensor]:
+    return {
+        "input_ids": WORDS,
+        "attention_mask": MASK,
+        "decoder_input_ids": torch.tensor([[2, 5, 4], [2, 7, 0], [2, 8, 6]]),
+        "decoder_attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]]),
+        "labels": torch.tensor([[5, 4, 3], [7, 3, -100], [8, 6, 3]]),
+    }
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_translation_is_the_definition(heads: int) -> None:
+    torch.manual_seed(0)
+    config = RecurrentTranslationConfig(
+        vocab_size=9,
+        hidden_size=4,
+        embedding_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=heads,
+        dropout=0.5,
+    )
+    net = RecurrentForTranslation(config)
+    batch = translation_batch()
+    found = rate_words(net, batch)
+    assert net.training
+    net.eval()
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    output = net(**inputs, output_attentions=True)
+    states, queries = output.encoder_last_hidden_state, output.decoder_last_hidden_state
+    for row in range(3):
+        for t in range(int((batch["labels"][row] >= 0).sum())):
+            target = int(batch["labels"][row, t])
+            assert found.correct[row, t] == (output.logits[row, t].argmax() == target)
+            for place in range(5):
+                if not MASK[row, place]:
+                    assert found.attention[row, t, place] == 0
+                    assert found.probe[row, t, place] == -torch.inf
+                    continue
+                logits = net.output(heads * states[row, place], queries[row, t])
+                torch.testing.assert_close(found.probe[row, t, place], logits.log_softmax(-1)[target])
+                weight = output.cross_attentions[0][row, :, t, place].mean()
+                torch.testing.assert_close(found.attention[row, t, place], weight)
+    assert torch.equal(found.query_mask, batch["labels"] >= 0)
+    assert torch.equal(found.mask, MASK.bool())
+
+
+def test_self_attentive_classifier_is_the_definition() -> None:
+    torch.manual_seed(0)
+    config = SelfAttentiveConfig(
+        vocab_size=9,
+        embedding_size=4,
+        hidden_size=4,
+        attention_size=5,
+        num_attention_heads=3,
+        classifier_size=6,
+    )
+    net = SelfAttentiveForSequenceClassification(config).eval()
+    found = rate_words(net, BATCH)
+    output = net(WORDS, MASK, output_attentions=True)
+    states = net.sentence(WORDS, MASK).last_hidden_state
+    for row in range(3):
+        assert found.correct[row, 0] == (output.logits[row].argmax() == LABELS[row])
+        for place in range(int(MASK[row].sum())):
+            logits = net.classifier(F.relu(net.dense(states[row, place].repeat(3))))
+            torch.testing.assert_close(found.probe[row, 0, place], logits.log_softmax(-1)[LABELS[row]])
+    torch.testing.assert_close(found.attention[:, 0], output.attentions[0].mean(1)[:, 0])
+    torch.testing.assert_close(found.attention.sum(-1), torch.ones(3, 1))
+
+
+def host(kind: str) -> Any:
+    torch.manual_seed(0)
+    if kind == "bert":
+        return BertForSequenceClassification(BertConfig(**SMALL, num_labels=3))
+    if kind == "roberta":
+        return RobertaForSequenceClassification(RobertaConfig(**SMALL, pad_token_id=0))
+    if kind == "distilbert":
+        sizes = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 8, "vocab_size": 9}
+        return DistilBertForSequenceClassification(DistilBertConfig(**sizes))
+    sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "vocab_size": 9, "n_positions": 16}
+    return GPT2ForSequenceClassification(GPT2Config(**sizes, pad_token_id=0))
+
+
+def written_out(kind: str, net: Any, states: torch.Tensor) -> torch.Tensor:
+    """The heads of these families, as their papers and configurations have them."""
+    if kind == "bert":
+        return net.classifier(torch.tanh(net.bert.pooler.dense(states)))
+    if kind == "roberta":
+        return net.classifier.out_proj(torch.tanh(net.classifier.dense(states)))
+    if kind == "distilbert":
+        return net.classifier(F.relu(net.pre_classifier(states)))
+    return net.score(states)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "gpt2"])
+def test_hosts_are_probed_with_their_own_head(kind: str) -> None:
+    net = host(kind)
+    found = rate_words(net, BATCH)
+    assert net.training
+    net.eval()
+    net.set_attn_implementation("eager")  # which gives weights
+    output = net(WORDS, attention_mask=MASK, output_attentions=True, output_hidden_states=True)
+    states = output.hidden_states[-1]
+    expected = written_out(kind, net, states).log_softmax(-1)
+    torch.testing.assert_close(own_head(net, states), written_out(kind, net, states))
+    place = MASK.sum(1) - 1 if kind == "gpt2" else torch.zeros(3, dtype=torch.long)
+    rows = torch.arange(3)
+    for row in range(3):
+        length = int(MASK[row].sum())
+        torch.testing.assert_close(found.probe[row, 0, :length], expected[row, :length, LABELS[row]])
+    weights = output.attentions[-1][rows, :, place].mean(1)
+    torch.testing.assert_close(found.attention[:, 0], weights.masked_fill(MASK == 0, 0))
+    # the network itself is as it was
+    torch.testing.assert_close(net(WORDS, attention_mask=MASK).logits, output.logits)
+    assert "forward" not in vars(getattr(net, net.base_model_prefix))
+
+
+def test_latent_attention_is_rated_at_its_expectation() -> None:
+    net = host("bert").eval()
+    before = rate_words(net, BATCH)
+    probattn.models.convert(net, probattn.BayesianAttention())
+    found = rate_words(Classifier(net).eval().net, BATCH)
+    assert found.attention.shape == before.attention.shape
+    torch.testing.assert_close(found.attention.sum(-1), torch.ones(3, 1))
+
+
+def test_what_has_no_probe_is_refused() -> None:
+    translator = build_transformer(TransformerSize(width=8, layers=1, heads=2, feed_forward=8), vocabulary=9)
+    with pytest.raises(
+        TypeError, match=r"expected a RecurrentForTranslation.*got MarianMTModel|got \w+ with labels"
+    ):
+        rate_words(translator, translation_batch())
+    with pytest.raises(ValueError, match=r"expected labels in the batch, got attention_mask, input_ids"):
+        rate_words(host("bert"), {"input_ids": WORDS, "attention_mask": MASK})
+
+
+def test_a_head_that_reads_the_mean_is_refused() -> None:
+    class MeanHead(BertForSequenceClassification):
+        def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, **_: Any) -> Any:
+            output = self.bert(input_ids, attention_mask)
+            output.logits = self.classifier(output.last_hidden_state.mean(1))
+            return output
+
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="head reads the first or the last word"):
+        rate_words(MeanHead(BertConfig(**SMALL)), BATCH)
