@@ -28,6 +28,7 @@ from probattn.inference.report.examples import AttentionExample, AttentionMap, E
 from probattn.inference.report.experiment_measures import (
     first_steps,
     fisher_p,
+    leaders,
     log_rank_p,
     median_step,
     reached,
@@ -173,6 +174,7 @@ __all__ = [
     "reached",
     "median_step",
     "fisher_p",
+    "leaders",
     "log_rank_p",
     "write_experiment_report",
     "render_experiment_report",

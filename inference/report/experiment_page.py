@@ -12,6 +12,7 @@ from markupsafe import Markup
 from probattn.inference.durable import write_atomically
 from probattn.inference.report.charts.runs import Group, runs_chart
 from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.experiment_measures import leaders
 from probattn.inference.report.experiment_records import ConditionRuns, ExperimentResults
 from probattn.inference.report.figures import Figure
 from probattn.inference.report.markup import exact
@@ -179,12 +180,6 @@ def _odds_table(item: ConditionRuns) -> OddsTable:
 
 
 def _leaders(item: ConditionRuns, place: int) -> dict[str, int]:
-    """In how many runs each position has the largest log-odds, at one step."""
-    names = {name: words for name, words, _ in PLACES if name != "mean"}
-    counts = dict.fromkeys(names.values(), 0)
-    for run in range(_runs(item)):
-        values = {name: item.measures[name][place][run] for name in names}
-        there = {name: value for name, value in values.items() if value is not None}
-        if there:
-            counts[names[max(there, key=lambda name: there[name])]] += 1
-    return counts
+    """In how many runs each position has the largest log-odds, at one step; by the words for it."""
+    words = {name: text for name, text, _ in PLACES if name != "mean"}
+    return {words[name]: count for name, count in leaders(item.measures, tuple(words), place).items()}
