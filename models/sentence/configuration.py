@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 from transformers import PretrainedConfig
+
+AttentionActivation = Literal["tanh", "relu"]
+"""What stands between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
 
 
 class SelfAttentiveConfig(PretrainedConfig):
     """Sizes of the self-attentive sentence classifier.
 
-    The defaults are those of Lin et al. (2017, section 4.1), which An et al. (2020, appendix B.1) keep.
+    The defaults are those of Lin et al. (2017, section 4.1), which An et al. (2020, appendix B.1) keep. The additive
+    classifier of Snell et al. (2021, section 2.4, appendix A.8) has ``hidden_size=256, attention_size=256,
+    num_attention_heads=1, attention_activation="relu", classifier_size=0, classifier_dropout=0.0``.
 
     Args:
         vocab_size: number of words, >= 1.
@@ -19,19 +24,23 @@ class SelfAttentiveConfig(PretrainedConfig):
         num_hidden_layers: layers of the LSTM.
         attention_size: d_a, rows of W and size of a key.
         num_attention_heads: r, heads of the attention.
-        classifier_size: hidden units of the ReLU network on top.
+        classifier_size: hidden units of the ReLU network on top; 0 for a single linear map.
         embedding_dropout: share of a word's numbers that is dropped in training, in [0, 1).
         hidden_dropout: the same between the LSTM's layers.
-        classifier_dropout: the same before and within the ReLU network.
-        **kwargs: for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left out, is that of the
-            padding word, whose embedding is 0 and learns nothing.
+        classifier_dropout: the same before and within the ReLU network, or before the linear map.
+        **kwargs: ``attention_activation`` is ``"tanh"``, the default, or ``"relu"``. ``uniform_attention=True`` has
+            every word attended to alike, whatever the scores, whose parameters get gradients of 0. The rest is for
+            ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left out, is that of the padding word,
+            whose embedding is 0 and learns nothing.
 
     Raises:
-        ValueError: a size below 1, or a dropout outside [0, 1).
+        ValueError: a size below 1 (``classifier_size``: 0), a dropout outside [0, 1), or another choice than these.
 
     Example:
         >>> SelfAttentiveConfig(num_attention_heads=10).attention_size
         350
+        >>> SelfAttentiveConfig(attention_activation="relu", classifier_size=0).uniform_attention
+        False
     """
 
     model_type = "probattn_self_attentive"
@@ -61,16 +70,31 @@ class SelfAttentiveConfig(PretrainedConfig):
         self.embedding_dropout = embedding_dropout
         self.hidden_dropout = hidden_dropout
         self.classifier_dropout = classifier_dropout
+        self.attention_activation = kwargs.pop("attention_activation", "tanh")
+        self.uniform_attention = kwargs.pop("uniform_attention", False)
         self._check_sizes()
+        self._check_choices()
         super().__init__(**{"pad_token_id": 0} | kwargs)
 
     def _check_sizes(self) -> None:
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "attention_size")
         for name in (*sizes, "num_attention_heads", "classifier_size"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"SelfAttentiveConfig.{name}: expected an integer >= 1, got {size!r}")
+            size, least = getattr(self, name), 0 if name == "classifier_size" else 1
+            if isinstance(size, bool) or not isinstance(size, int) or size < least:
+                raise ValueError(f"SelfAttentiveConfig.{name}: expected an integer >= {least}, got {size!r}")
         for name in ("embedding_dropout", "hidden_dropout", "classifier_dropout"):
             share = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
                 raise ValueError(f"SelfAttentiveConfig.{name}: expected a number in [0, 1), got {share!r}")
+
+    def _check_choices(self) -> None:
+        known = get_args(AttentionActivation)
+        if self.attention_activation not in known:
+            raise ValueError(
+                f"SelfAttentiveConfig.attention_activation: expected {' or '.join(map(repr, known))}, got "
+                f"{self.attention_activation!r}"
+            )
+        if not isinstance(self.uniform_attention, bool):
+            raise ValueError(
+                f"SelfAttentiveConfig.uniform_attention: expected true or false, got {self.uniform_attention!r}"
+            )

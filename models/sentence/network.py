@@ -25,7 +25,9 @@ class SelfAttentiveAttention(nn.Module):
     .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
 
     (An et al. 2020, appendix A), written as dot-product attention: head i's query is column i of V, a parameter; the
-    key of a word is :math:`\tanh(W h)` and its value h, both the same for all heads; the scores are not scaled.
+    key of a word is :math:`\tanh(W h)` and its value h, both the same for all heads; the scores are not scaled. One
+    head with ``"relu"`` in place of tanh has the scores :math:`a_l = v^\top \mathrm{ReLU}(Q h_l)` of Snell et al.
+    (2021, Eq. 7). Uniform attention has queries of 0: every real word gets 1 / n, and the gradients of V and W are 0.
 
     Args:
         config: sizes.
@@ -53,13 +55,16 @@ class SelfAttentiveAttention(nn.Module):
         """
         # A copy: whoever keeps what attention was handed must not hold the parameter itself.
         queries = self.query.weight.to(hidden.dtype)[None, :, None].repeat(len(hidden), 1, 1, 1)
+        if self.config.uniform_attention:
+            queries = queries * 0  # with a gradient, which is 0: repulsion and several processes ask for one
+        activation = torch.relu if self.config.attention_activation == "relu" else torch.tanh
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         output, weights = attend(
             self,
             queries,  # [B, r, 1, d_a]
-            torch.tanh(self.key(hidden))[:, None],  # [B, 1, S, d_a]
+            activation(self.key(hidden))[:, None],  # [B, 1, S, d_a]
             hidden[:, None],  # [B, 1, S, 2u]
             attention_mask,
             scaling=1.0,
@@ -160,10 +165,21 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
 
 
 class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
-    """The sentence matrix under a ReLU network with one hidden layer: class logits (Lin et al. 2017).
+    r"""The sentence matrix under a ReLU network with one hidden layer: class logits (Lin et al. 2017).
+
+    With ``classifier_size=0`` a linear map stands in its place. With one head and ``attention_activation="relu"`` too
+    it is the classifier of Snell et al. (2021, Eq. 7, 8; for two classes they give one logit, the difference of ours):
+
+    .. math:: p = \mathrm{softmax}\bigl(\textstyle\sum_l \alpha_l U h_l + b\bigr), \qquad
+        \alpha = \mathrm{softmax}(a), \quad a_l = v^\top \mathrm{ReLU}(Q h_l)
 
     Args:
         config: sizes, and ``num_labels``.
+
+    Attributes:
+        sentence: the LSTM and its attention.
+        dense: the hidden layer; None where a linear map does.
+        classifier: the last map.
 
     Example:
         >>> config = SelfAttentiveConfig(vocab_size=9, hidden_size=4, num_attention_heads=3, num_labels=6)
@@ -171,6 +187,9 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
         >>> output = net(torch.ones(2, 5, dtype=torch.long), output_attentions=True)
         >>> output.logits.shape, output.attentions[0].shape
         (torch.Size([2, 6]), torch.Size([2, 3, 1, 5]))
+        >>> additive = {"num_attention_heads": 1, "attention_activation": "relu", "classifier_size": 0}
+        >>> SelfAttentiveForSequenceClassification(SelfAttentiveConfig(hidden_size=4, **additive)).classifier
+        Linear(in_features=8, out_features=2, bias=True)
     """
 
     def __init__(self, config: SelfAttentiveConfig) -> None:
@@ -180,8 +199,8 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
         self.sentence = SelfAttentiveModel(config)
         features = 2 * config.hidden_size * config.num_attention_heads
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.dense = nn.Linear(features, config.classifier_size)
-        self.classifier = nn.Linear(config.classifier_size, self.num_labels)
+        self.dense = nn.Linear(features, config.classifier_size) if config.classifier_size else None
+        self.classifier = nn.Linear(config.classifier_size or features, self.num_labels)
         self.post_init()
 
     def forward(
@@ -206,8 +225,10 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
             ``logits`` ``[B, C]``, ``loss`` with labels, ``attentions`` if asked for.
         """
         read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions)
-        hidden = torch.relu(self.dense(self.dropout(read.pooler_output)))
-        logits = self.classifier(self.dropout(hidden))
+        hidden = self.dropout(read.pooler_output)
+        if self.dense is not None:
+            hidden = self.dropout(torch.relu(self.dense(hidden)))
+        logits = self.classifier(hidden)
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),
             logits=logits,

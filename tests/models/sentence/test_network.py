@@ -1,6 +1,7 @@
 """The self-attentive classifier against its equations, torch's own LSTM and transformers' loading."""
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from probattn import BayesianAttention, RepulsiveAttention
+from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
+from probattn.inference import SVGDDriver, SVIDriver
 from probattn.models import (
+    Classifier,
     SelfAttentiveConfig,
     SelfAttentiveForSequenceClassification,
     SelfAttentiveModel,
@@ -20,9 +23,11 @@ from probattn.models import (
     load,
     save,
 )
+from probattn.probes import classifier_probe
 from probattn.sites.repulsive import repulsive_heads
 
 SIZES = {"vocab_size": 20, "embedding_size": 6, "hidden_size": 5, "attention_size": 7, "classifier_size": 8}
+ADDITIVE = {"num_attention_heads": 1, "attention_activation": "relu", "classifier_size": 0, "num_labels": 2}
 
 
 def network(seed=0, **options):
@@ -59,6 +64,109 @@ def test_attention_is_that_of_the_equations():
         hidden = np.maximum(first.weight.detach().numpy() @ M.reshape(-1) + first.bias.detach().numpy(), 0)
         expected = second.weight.detach().numpy() @ hidden + second.bias.detach().numpy()
         assert np.allclose(logits[row], expected, atol=1e-6)
+
+
+def test_the_additive_classifier_is_that_of_snell_et_al():
+    """Eq. 7 to 9 word by word; their one logit is the difference of the two."""
+    net, batch, labels = network(**ADDITIVE).double(), words(6, 4), torch.tensor([1, 0])
+    with torch.no_grad():
+        found = net(**batch, output_attentions=True)
+        H = net.sentence(**batch).last_hidden_state
+        beta = classifier_probe(net.classifier, H, labels, batch["attention_mask"].bool()).numpy()
+    v, Q = net.sentence.attention.query.weight.detach().numpy()[0], net.sentence.attention.key.weight
+    U, b = net.classifier.weight.detach().numpy(), net.classifier.bias.detach().numpy()
+    W, shift = U[1] - U[0], b[1] - b[0]
+    for row, length in enumerate((6, 4)):
+        h = H[row, :length].numpy()
+        a = np.array([v @ np.maximum(Q.detach().numpy() @ h[place], 0) for place in range(length)])
+        alpha = np.exp(a) / np.exp(a).sum()
+        assert np.ptp(alpha) > 1e-3
+        assert np.allclose(found.attentions[0][row, 0, 0, :length], alpha, atol=1e-7)
+        logit = sum(alpha[place] * (W @ h[place] + shift) for place in range(length))
+        positive = 1 / (1 + np.exp(-logit))
+        assert np.allclose(found.logits[row].softmax(-1)[1], positive, atol=1e-7)
+        sign = 2 * labels[row].item() - 1
+        expected = 1 / (1 + np.exp(-sign * (h @ W + shift)))
+        assert np.allclose(beta[row, :length], expected) and (beta[row, length:] == 0).all()
+
+
+@pytest.mark.parametrize("options", [{}, ADDITIVE, {"classifier_size": 0}])
+def test_uniform_attention_is_uniform_over_real_words_and_has_gradients_of_0(options):
+    net, batch = network(uniform_attention=True, **options), words(6, 4, 1)
+    output = net(**batch, labels=torch.tensor([0, 1, 1]), output_attentions=True)
+    for row, length in enumerate((6, 4, 1)):
+        expected = torch.tensor([1 / length] * length + [0.0] * (6 - length))
+        weights = output.attentions[0][row]
+        torch.testing.assert_close(weights, expected.expand_as(weights))
+    output.loss.backward()
+    for parameter in net.sentence.attention.parameters():
+        assert (parameter.grad == 0).all()
+    assert net.classifier.weight.grad.abs().sum() > 0
+    states = net.sentence(**batch).last_hidden_state
+    means = torch.stack([states[row, :length].mean(0) for row, length in enumerate((6, 4, 1))])
+    rows = net.sentence(**batch).pooler_output.unflatten(1, (net.config.num_attention_heads, -1))
+    torch.testing.assert_close(rows, means[:, None].expand_as(rows))
+
+
+METHODS = {
+    "bayesian": BayesianAttention(),
+    "bam": BayesianAttention.bam(),
+    "aligned": AlignmentAttention("ct"),
+    "penalised": DisagreementAttention("positions"),
+    "repulsive": RepulsiveAttention(projections="query", repulsion=0.1),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("uniform", [False, True])
+def test_the_additive_form_takes_every_method(method, uniform, tmp_path):
+    heads = 3 if method in ("penalised", "repulsive") else 1
+    options = ADDITIVE | {"num_attention_heads": heads, "uniform_attention": uniform}
+    net, batch = convert(network(**options), METHODS[method]), words(6, 4, 5, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(net(**batch).logits, network(**options)(**batch).logits)
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    data = batch | {"labels": torch.tensor([0, 1, 1, 0])}
+    kind = SVGDDriver if method == "repulsive" else SVIDriver
+    kind(Classifier(net), batch_size=2, cpu=True, progress=False).fit(data, steps=3)
+    moved = {name for name, value in net.named_parameters() if not torch.equal(value, before[name])}
+    assert "classifier.weight" in moved
+    stored = load(save(net, tmp_path))
+    assert stored.config.uniform_attention is uniform and stored.config.attention_activation == "relu"
+    with torch.no_grad():
+        torch.testing.assert_close(stored(**batch).logits, net(**batch).logits, atol=1e-6, rtol=0)
+
+
+def test_a_folder_of_before_is_read_as_it_was(tmp_path):
+    """A configuration without the entries that came later."""
+    net, batch = network(), words(6, 4)
+    net.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    kept = json.loads(file.read_text())
+    for entry in ("attention_activation", "uniform_attention"):
+        kept.pop(entry, None)
+    file.write_text(json.dumps(kept))
+    again = SelfAttentiveForSequenceClassification.from_pretrained(tmp_path)
+    assert again.config.attention_activation == "tanh" and again.config.uniform_attention is False
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).logits, net(**batch).logits, atol=1e-6, rtol=0)
+
+
+def test_the_additive_form_comes_back_from_a_folder(tmp_path):
+    net, batch = network(uniform_attention=True, **ADDITIVE), words(6, 4)
+    net.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert again.config.uniform_attention and again.dense is None
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).logits, net(**batch).logits, atol=1e-6, rtol=0)
+
+
+def test_the_paper_s_classifier_has_the_paper_s_size():
+    """Appendix A.8: 1,274,882 beside the embedding, which counts 257 biases of the scores and one logit, not two."""
+    sizes = {"hidden_size": 256, "attention_size": 256, "embedding_size": 300, "vocab_size": 3}
+    net = SelfAttentiveForSequenceClassification(SelfAttentiveConfig(**sizes | ADDITIVE))
+    count = sum(each.numel() for each in net.parameters()) - 3 * 300
+    assert count + 256 + 1 - 513 == 1_274_882
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -178,6 +286,12 @@ def test_maps_of_every_head_come_out():
         ),
         ({"hidden_size": 2.5}, "SelfAttentiveConfig.hidden_size: expected an integer >= 1, got 2.5"),
         ({"classifier_dropout": 1.0}, r"SelfAttentiveConfig.classifier_dropout: .* \[0, 1\), got 1.0"),
+        ({"classifier_size": -1}, "SelfAttentiveConfig.classifier_size: expected an integer >= 0, got -1"),
+        (
+            {"attention_activation": "gelu"},
+            "SelfAttentiveConfig.attention_activation: expected 'tanh' or 'relu', got 'gelu'",
+        ),
+        ({"uniform_attention": 1}, "SelfAttentiveConfig.uniform_attention: expected true or false, got 1"),
     ],
 )
 def test_sizes_that_cannot_be(options, message):
