@@ -22,6 +22,7 @@ from probattn.inference.report.collect import (
     predict_deterministic,
 )
 from probattn.inference.report.curves import training_curves
+from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.edges import EDGE_MEASURES, EdgeAttention
 from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
@@ -130,6 +131,10 @@ __all__ = [
     "HeadRows",
     "HeadsKey",
     "Curve",
+    "Dynamics",
+    "WatchedExample",
+    "WatchedMaps",
+    "WatchedStep",
     "Example",
     "AttentionExample",
     "AttentionMap",

@@ -16,6 +16,7 @@ from probattn.inference.report.alignment_view import alignment_view
 from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
 from probattn.inference.report.heads_view import heads_view
 from probattn.inference.report.markup import plain
@@ -46,6 +47,7 @@ SECTIONS = (
     ("edges", "Edges"),
     ("examples", "Inputs"),
     ("posterior", "Posterior"),
+    ("dynamics", "Dynamics"),
     ("training", "Training"),
     ("run", "What was run"),
 )
@@ -136,8 +138,9 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "reductions": ", ".join(dict.fromkeys(site.reduction for site in results.health)),
         "reduced": any(site.kl_reduced is not None for site in results.health),
         "posterior": posterior_words(results),
+        "dynamics": dynamics_view(results.dynamics),
         "training": figures.training_figures(results.curves),
-        "ramps": {name: _channels(colours) for name, colours in RAMPS.items()},
+        "ramps": colour_channels(),
         "script": Markup(template_source(environment, "maps.js")),
     }
     context["contents"] = _contents(context)
@@ -164,6 +167,7 @@ def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
         "edges": context["edges"],
         "examples": context["uncertain"] or context["mistakes"],
         "posterior": context["sites"],
+        "dynamics": context["dynamics"],
         "training": context["training"],
         "run": True,
     }
@@ -191,6 +195,11 @@ def _script_json(value: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         words = words.replace(character, f"\\u{ord(character):04x}")
     return Markup(words)
+
+
+def colour_channels() -> dict[str, tuple[str, ...]]:
+    """Tables of the SVG filters that colour maps, by name of the ramp."""
+    return {name: _channels(colours) for name, colours in RAMPS.items()}
 
 
 def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from probattn.inference.report.alignment_records import Alignment
+from probattn.inference.report.dynamics_records import Dynamics
 from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.examples import AttentionExample, Example
 from probattn.inference.report.heads_records import Heads
@@ -92,6 +93,7 @@ class Results(Record):
         alignment: how far queries and keys lie apart; None where that was not measured.
         heads: how heads differ, and what each is good for; None where that was not measured.
         edges: attention over the edges of a graph, by model and layer.
+        dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
     """
 
     schema_version: Literal[1] = 1
@@ -109,6 +111,7 @@ class Results(Record):
     edges: tuple[EdgeAttention, ...] = ()
 
     heads: Heads | None = None
+    dynamics: tuple[Dynamics, ...] = ()
 
     @model_validator(mode="after")
     def _known_data(self) -> Results:

@@ -11,10 +11,11 @@ from markupsafe import Markup
 
 from probattn.inference.durable import write_atomically
 from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.figures import QUANTITIES, training_figures
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
-from probattn.inference.report.page import make_environment, run_context
+from probattn.inference.report.page import colour_channels, make_environment, run_context
 from probattn.inference.report.translation_records import (
     BleuDifference,
     TranslationResults,
@@ -24,6 +25,7 @@ from probattn.inference.report.translation_records import (
 SECTIONS = (
     ("compare", "BLEU"),
     ("samples", "Translations"),
+    ("dynamics", "Dynamics"),
     ("training", "Training"),
     ("run", "What was run"),
 )
@@ -93,7 +95,14 @@ def render_translation_report(results: TranslationResults) -> str:
     unit = "per token" if "\n  per: token" in results.run.recipe else "per pair"
     quantities = {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}
     training = training_figures(results.curves, quantities)
-    shown = {"compare": True, "samples": samples, "training": training, "run": True}
+    dynamics = dynamics_view(results.dynamics)
+    shown = {
+        "compare": True,
+        "samples": samples,
+        "dynamics": dynamics,
+        "training": training,
+        "run": True,
+    }
     context: dict[str, Any] = run_context(environment, results.run, (results.test,)) | {
         "results": results,
         "plain_title": f"{printable(results.run.name)}: translation report",
@@ -101,7 +110,9 @@ def render_translation_report(results: TranslationResults) -> str:
         "opening": opening(results),
         "rows": _rows(results),
         "samples": samples,
+        "dynamics": dynamics,
         "training": training,
+        "ramps": colour_channels(),
         "contents": [(name, words) for name, words in SECTIONS if shown[name]],
     }
     return environment.get_template("translation.html").render(context)

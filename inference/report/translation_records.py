@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probattn.inference.report.dynamics_records import Dynamics
 from probattn.inference.report.measurements import Curve
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.inference.report.results import DataSet, RunDescription
@@ -74,6 +75,7 @@ class TranslationResults(Record):
         differences: the run's own network minus the deterministic one.
         samples: translations.
         curves: training curves.
+        dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
     """
 
     schema_version: Literal[1] = 1
@@ -87,6 +89,7 @@ class TranslationResults(Record):
     differences: tuple[BleuDifference, ...] = ()
     samples: tuple[TranslationSample, ...] = ()
     curves: tuple[Curve, ...] = ()
+    dynamics: tuple[Dynamics, ...] = ()
 
     @model_validator(mode="after")
     def _known_models(self) -> TranslationResults:

@@ -87,10 +87,15 @@ def train(
         typer.Option("--set", help="Override a key: training.learning_rate=3e-5 (repeatable)."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Record how attention and lexical probe come about.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Train a network, and its deterministic baseline beside it."""
     loaded = load_any_recipe(recipe, set_ or [])
+    if probe:
+        loaded = _probed(loaded, recipe, set_ or [])
     folder = output or Path(loaded.output)
     processes = Processes(cpu=loaded.training.device == "cpu")
     if isinstance(loaded, GraphRecipe):
@@ -257,6 +262,15 @@ def _evaluate_texts(run: Path, recipe: Recipe, baseline_run: Path | None) -> Res
     description = describe_run(run, recipe, trained, len(data["train"]))
     start = load_start(recipe, trained, data["train"]) if trained.compares_heads else None
     return evaluate_run(trained, baseline, data, description, options, start)
+
+
+def _probed(loaded: AnyRecipe, recipe: str, overrides: list[str]) -> AnyRecipe:
+    """The recipe with its section on probes, or with that section's defaults where it has none."""
+    if not isinstance(loaded, (Recipe, TranslationRecipe)):
+        raise CommandError(
+            "--probe: expected a recipe of texts or of translation; this one has no section probe"
+        )
+    return loaded if loaded.probe is not None else load_any_recipe(recipe, [*overrides, "probe={}"])
 
 
 def _shown(example: Example) -> dict[str, str | float]:

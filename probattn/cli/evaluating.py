@@ -14,6 +14,7 @@ import torch
 
 from probattn.cli.aligning import measure_alignment
 from probattn.cli.heads import measure_heads
+from probattn.cli.probing import read_dynamics
 from probattn.cli.showing import attention_of, predict_texts
 from probattn.cli.trained import EvaluationOptions, TrainedModel
 from probattn.data import TextDataset
@@ -90,6 +91,8 @@ def evaluate_run(
         details["alignment"] = measure_alignment(trained, baseline, described["test"], options)
     if trained.compares_heads:
         details["heads"] = measure_heads(trained, baseline, start, described["test"], options)
+    watched = [None if baseline is None else read_dynamics(baseline.folder, "deterministic", maps=False)]
+    watched.append(read_dynamics(trained.folder, trained.key, maps=True))
     return Results(
         run=description,
         classes=trained.class_names,
@@ -97,6 +100,7 @@ def evaluate_run(
         scores=measured.scores,
         differences=measured.differences,
         curves=tuple(curves),
+        dynamics=tuple(item for item in watched if item is not None),
         **details,
     )
 

@@ -14,6 +14,7 @@ from probattn.cli.aligning import check_projection
 from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.networks import load_classifier, load_tokenizer
+from probattn.cli.probing import Watched
 from probattn.cli.showing import calls_with_maps
 from probattn.cli.trained import BASELINE, RECIPE
 from probattn.cli.words import Words, make_words
@@ -34,6 +35,7 @@ class Prepared:
         train: tokenized training data.
         validation: tokenized validation data.
         words: those of a network that is built from nothing.
+        watched: what is looked at in training, if anything is.
     """
 
     recipe: Recipe
@@ -42,6 +44,7 @@ class Prepared:
     train: TokenizedTexts
     validation: TokenizedTexts
     words: Words | None = None
+    watched: Watched | None = None
 
 
 def prepare(recipe: Recipe) -> Prepared:
@@ -66,7 +69,17 @@ def prepare(recipe: Recipe) -> Prepared:
         )
 
     roles = {role: tokenized(data) for role, data in task.roles().items()}
-    return Prepared(recipe, task, tokenizer, roles["train"], roles["validation"], words)
+    watched = None
+    if recipe.probe is not None:
+        rows = tokenized(task.validation.take(recipe.probe.examples))
+        watched = Watched(
+            recipe.probe,
+            rows,
+            PadCollate(tokenizer),
+            keys=lambda row: tokenizer.convert_ids_to_tokens(rows[row]["input_ids"]),
+            queries=lambda row: [task.label_names[rows[row]["labels"]]],
+        )
+    return Prepared(recipe, task, tokenizer, roles["train"], roles["validation"], words, watched)
 
 
 def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
@@ -109,6 +122,9 @@ def train_run(
     check_folder(recipe, folder, resume)
     names = part_names(bool(recipe.methods()), recipe.report.baseline)
     models = {name: build_model(prepared, baseline=name == BASELINE) for name in names}
+    watched = prepared.watched
+    if watched is not None:
+        watched.check(models[names[-1]])
 
     def fit(model: Classifier, place: Path) -> FitResult:
         training = recipe.training
@@ -119,6 +135,7 @@ def train_run(
             collate=PadCollate(prepared.tokenizer),
             validation_metrics=accuracy,
             folder=place,
+            observers=() if watched is None else (watched.observer(place),),
             fingerprint={"data": data_digest(prepared.task), "network": recipe.network.name},
             progress=not quiet,
         )

@@ -12,10 +12,11 @@ import torch
 from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
 
 from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
+from probattn.cli.probing import Watched
 from probattn.cli.trained import BASELINE
 from probattn.cli.training import check_folder
 from probattn.cli.translation_networks import TITLES, build_network
-from probattn.data import PairCollate, ParallelSplits, Subwords, TokenizedPairs
+from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
 from probattn.inference.result import FitResult
 from probattn.models import AlignmentGuide, Translator, VariationalTranslator
 from probattn.models.translation import token_measures
@@ -36,6 +37,7 @@ class PreparedTranslation:
         subwords: the vocabulary, learned from the training pairs.
         train: tokenized training pairs.
         validation: tokenized validation pairs, the shortest first.
+        watched: what is looked at in training, if anything is.
     """
 
     recipe: TranslationRecipe
@@ -43,6 +45,7 @@ class PreparedTranslation:
     subwords: Subwords
     train: TokenizedPairs
     validation: TokenizedPairs
+    watched: Watched | None = None
 
 
 def prepare_translation(recipe: TranslationRecipe) -> PreparedTranslation:
@@ -58,11 +61,22 @@ def prepare_translation(recipe: TranslationRecipe) -> PreparedTranslation:
     )
     roles = splits.roles()
     roles["validation"] = splits.validation.rows(splits.validation.shortest_first())
-    tokenized = {
-        role: TokenizedPairs(pairs, subwords, max_length=options.max_length, on_long=options.on_long)
-        for role, pairs in roles.items()
-    }
-    return PreparedTranslation(recipe, splits, subwords, tokenized["train"], tokenized["validation"])
+
+    def tokenize(pairs: SentencePairs) -> TokenizedPairs:
+        return TokenizedPairs(pairs, subwords, max_length=options.max_length, on_long=options.on_long)
+
+    tokenized = {role: tokenize(pairs) for role, pairs in roles.items()}
+    watched = None
+    if recipe.probe is not None:
+        rows = tokenize(splits.validation.take(recipe.probe.examples))
+        watched = Watched(
+            recipe.probe,
+            rows,
+            PairCollate(),
+            keys=lambda row: subwords.pieces(rows[row]["input_ids"]),
+            queries=lambda row: subwords.pieces(rows[row]["labels"]),
+        )
+    return PreparedTranslation(recipe, splits, subwords, tokenized["train"], tokenized["validation"], watched)
 
 
 def build_translator(prepared: PreparedTranslation, *, baseline: bool) -> Translator:
@@ -127,6 +141,9 @@ def train_translation_run(
     check_folder(recipe, folder, resume)
     names = part_names(recipe.is_variational or bool(recipe.methods()), recipe.report.baseline)
     models = {name: build_translator(prepared, baseline=name == BASELINE) for name in names}
+    watched = prepared.watched
+    if watched is not None:
+        watched.check(models[names[-1]])
 
     def fit(model: Translator, place: Path) -> FitResult:
         driver = make_driver(
@@ -137,6 +154,7 @@ def train_translation_run(
             length_pool=training.length_pool,
             validation_metrics=measures,
             folder=place,
+            observers=() if watched is None else (watched.observer(place),),
             fingerprint={"data": pairs_digest(prepared.splits), "subwords": prepared.subwords.digest},
             progress=not quiet,
             **inference_options(model, recipe),

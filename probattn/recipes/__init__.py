@@ -24,6 +24,7 @@ from probattn.recipes.graph_training import GraphTrainingRecipe
 from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
+from probattn.recipes.probe import ProbeRecipe
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.reference import (
     experiment_recipe_reference,
@@ -66,6 +67,7 @@ __all__ = [
     "LimitsRecipe",
     "NetworkRecipe",
     "PredictionRecipe",
+    "ProbeRecipe",
     "Recipe",
     "RecipeError",
     "ReportRecipe",

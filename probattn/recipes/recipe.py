@@ -11,6 +11,7 @@ from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.methods import Method, build_methods
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
+from probattn.recipes.probe import ProbeRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.run import RunRecipe
 from probattn.recipes.training import TrainingRecipe
@@ -44,6 +45,11 @@ class Recipe(RunRecipe):
     )
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
+    probe: ProbeRecipe | None = Field(
+        default=None,
+        description="What is recorded in training of how attention is learned; null for nothing, "
+        "`probattn train --probe` for the defaults.",
+    )
     report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
 
     @model_validator(mode="after")

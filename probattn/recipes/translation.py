@@ -11,6 +11,7 @@ from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.methods import Method, build_methods
+from probattn.recipes.probe import ProbeRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
@@ -205,6 +206,11 @@ class TranslationRecipe(RunRecipe):
         default=TranslationTrainingRecipe(), description="How to train."
     )
     search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
+    probe: ProbeRecipe | None = Field(
+        default=None,
+        description="What is recorded in training of how attention is learned; null for nothing, "
+        "`probattn train --probe` for the defaults.",
+    )
     report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
 
     @model_validator(mode="before")
@@ -232,6 +238,15 @@ class TranslationRecipe(RunRecipe):
         for name in ("alignment", "repulsion", "disagreement"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: expected null with attention.method 'variational'")
+        return self
+
+    @model_validator(mode="after")
+    def _probed(self) -> TranslationRecipe:
+        if self.probe is not None and self.network.name != "lstm":
+            raise ValueError(
+                "probe: the lexical probe is for network.name 'lstm', whose output reads one context, got "
+                f"{self.network.name!r}"
+            )
         return self
 
     @property

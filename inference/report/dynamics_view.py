@@ -1,0 +1,209 @@
+"""The section of a report about how attention came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from probattn.inference.report.charts.heatmap import heatmap
+from probattn.inference.report.charts.lines import Line, line_chart, number_word, ticks
+from probattn.inference.report.charts.svg import Axis, printable
+from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps
+from probattn.inference.report.figures import Figure
+from probattn.inference.report.markup import exact
+from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
+
+MARKS = 8
+"""Labelled steps, at most, on an axis."""
+
+MOMENTS = ("early", "middle", "late")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step of the table, its numbers ready for the template: step, then agreement and accuracy of each network."""
+
+    step: str
+    values: tuple[Markup, ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Maps of one example: when, and the drawings of attention and probe."""
+
+    heading: str
+    drawings: tuple[tuple[str, Markup], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One example: its words and its maps."""
+
+    heading: str
+    moments: tuple[Moment, ...]
+    course: bool
+
+
+@dataclass(frozen=True)
+class DynamicsView:
+    """The section.
+
+    Attributes:
+        words: what was found.
+        figures: agreement and accuracy over steps.
+        columns: titles and styles of the networks.
+        rows: the table.
+        panels: maps of single examples.
+        examples: how many were watched.
+        outputs: how many outputs they have.
+        chance: agreement by chance.
+    """
+
+    words: str
+    figures: tuple[Figure, ...]
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...]
+    panels: tuple[Panel, ...]
+    examples: int
+    outputs: int
+    chance: Markup
+
+
+def dynamics_view(found: Sequence[Dynamics]) -> DynamicsView | None:
+    """The section's parts; None where nothing was recorded.
+
+    Args:
+        found: of each network, the run's own last.
+    """
+    if not found:
+        return None
+    own = found[-1]
+    return DynamicsView(
+        words=_words(own),
+        figures=_figures(found),
+        columns=tuple((MODEL_TITLES[item.model], MODEL_STYLES[item.model]) for item in found),
+        rows=_rows(found),
+        panels=tuple(_panel(example) for item in found for example in item.maps),
+        examples=own.examples,
+        outputs=own.outputs,
+        chance=exact(own.chance, f"{own.chance:.2f}"),
+    )
+
+
+def _words(own: Dynamics) -> str:
+    first, last = own.steps[0], own.steps[-1]
+    top = max(own.steps, key=lambda item: item.agreement)
+    said = (
+        f"In the {MODEL_LABELS[own.model]} network attention agrees with the lexical probe on {first.agreement:.0%} of "
+        f"the outputs at step {first.step:,} and on {last.agreement:.0%} at step {last.step:,}; by chance it would be "
+        f"{own.chance:.0%}."
+    )
+    if top.step not in (first.step, last.step) and top.agreement > last.agreement + 0.02:
+        said += f" It is highest, {top.agreement:.0%}, at step {top.step:,}."
+    return said
+
+
+def _figures(found: Sequence[Dynamics]) -> tuple[Figure, ...]:
+    steps = sorted({item.step for each in found for item in each.steps})
+    places = {step: float(index) for index, step in enumerate(steps)}
+    every = -(-len(steps) // MARKS)
+    marks = tuple((places[step], number_word(step)) for step in steps[::every])
+    x = Axis(0, max(len(steps) - 1.0, 1.0), "step", marks)
+    y = Axis(0, 1, "share of outputs", ticks(0, 1, 4, percent=True))
+    chance = Line("chance", "in", ((0.0, found[-1].chance), (places[steps[-1]], found[-1].chance)))
+    agreement = [_line(each, "agreement", places) for each in found]
+    course = [_line(each, "with_last", places) for each in found]
+    accuracy = [_line(each, "accuracy", places) for each in found]
+    charts = (
+        ("Attention agrees with the probe", "the network's own, at that step", [*agreement, chance]),
+        ("Attention agrees with what it becomes", "with the last step's", [*course, chance]),
+        ("First choice is right", "on the same examples", accuracy),
+    )
+    return tuple(
+        Figure(title, Markup(line_chart(lines, x, y, title)), note=note) for title, note, lines in charts
+    )
+
+
+def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
+    points = tuple((places[item.step], float(getattr(item, name))) for item in each.steps)
+    return Line(MODEL_LABELS[each.model], MODEL_STYLES[each.model], points, dots=True)
+
+
+def _rows(found: Sequence[Dynamics]) -> tuple[Row, ...]:
+    by_step = [{item.step: item for item in each.steps} for each in found]
+    rows = []
+    for step in sorted({step for each in by_step for step in each}):
+        values: list[Markup] = []
+        for each in by_step:
+            item = each.get(step)
+            numbers = (None, None, None) if item is None else (item.agreement, item.with_last, item.accuracy)
+            values += [exact(value, "" if value is None else f"{value:.3f}") for value in numbers]
+        rows.append(Row(f"{step:,}", tuple(values)))
+    return tuple(rows)
+
+
+def _panel(example: WatchedExample) -> Panel:
+    if len(example.queries) == 1:
+        words = f"{' '.join(map(printable, example.keys))}: {printable(example.queries[0])}"
+        return Panel(_short(words), (_course(example),), course=True)
+    words = f"{' '.join(map(printable, example.keys))}"
+    chosen = {item.step: item for item in _moments(example.maps)}
+    top = _tops(list(chosen.values()))
+    moments = tuple(
+        Moment(f"{name}, step {item.step:,}", _maps(example, item, top))
+        for name, item in zip(MOMENTS[-len(chosen) :], chosen.values(), strict=True)
+    )
+    return Panel(_short(words), moments, course=False)
+
+
+def _moments(maps: Sequence[WatchedMaps]) -> list[WatchedMaps]:
+    """The first, the middle and the last."""
+    return [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
+
+
+def _tops(maps: Sequence[WatchedMaps]) -> tuple[float, float]:
+    """The largest attention and the largest probe of several maps, so that their colours can be compared."""
+    attention = max(value for item in maps for row in item.attention for value in row)
+    probe = max(value for item in maps for row in item.probe for value in row)
+    return attention, probe
+
+
+def _maps(
+    example: WatchedExample, item: WatchedMaps, top: tuple[float, float]
+) -> tuple[tuple[str, Markup], ...]:
+    drawn = (("Attention", "mean", item.attention, top[0]), ("Probe", "ratio", item.probe, top[1]))
+    return tuple(
+        (
+            f"{title}, up to {highest:.2g}",
+            Markup(
+                heatmap(example.queries, example.keys, values, highest, ramp, f"{title} at step {item.step}")
+            ),
+        )
+        for title, ramp, values, highest in drawn
+    )
+
+
+def _course(example: WatchedExample) -> Moment:
+    """A single output's maps: a row for each step."""
+    every = -(-len(example.maps) // (2 * MARKS))
+    kept = [*example.maps[:-1][::every], example.maps[-1]]
+    steps = [f"{item.step:,}" for item in kept]
+    top = _tops(kept)
+    drawn = (
+        ("Attention", "mean", [item.attention[0] for item in kept], top[0]),
+        ("Probe", "ratio", [item.probe[0] for item in kept], top[1]),
+    )
+    drawings = tuple(
+        (
+            f"{title}, up to {highest:.2g}",
+            Markup(heatmap(steps, example.keys, values, highest, ramp, f"{title} by step")),
+        )
+        for title, ramp, values, highest in drawn
+    )
+    return Moment("by step", drawings)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 110 else text[:109] + "\N{HORIZONTAL ELLIPSIS}"

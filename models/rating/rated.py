@@ -1,0 +1,140 @@
+"""Ratings of the words of a set of examples at one moment: rows of different lengths, end to end, and their file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from probattn.models.rating.words import WordRatings
+from probattn.probes import mean_agreement, random_agreement
+
+
+@dataclass(frozen=True, eq=False)
+class RatedWords:
+    """What a network's attention and probe said of the input words, for every output word of some examples.
+
+    Attributes:
+        attention: weights, one row after the other, ``[P]``, P the sum of ``lengths``.
+        probe: logarithms of the lexical probe, ``[P]``.
+        lengths: input words of each output word, int64 ``[W]``.
+        example: the example of each output word, from 0, int64 ``[W]``.
+        correct: whether the network's first choice was right, bool ``[W]``.
+    """
+
+    attention: Tensor
+    probe: Tensor
+    lengths: Tensor
+    example: Tensor
+    correct: Tensor
+
+    @classmethod
+    def gather(cls, batches: Iterable[WordRatings]) -> RatedWords:
+        """Puts the ratings of batches together, in their order, without padding.
+
+        Args:
+            batches: of :func:`probattn.models.rate_words`.
+
+        Raises:
+            ValueError: there is none.
+
+        Example:
+            >>> ratings = WordRatings(
+            ...     torch.tensor([[[0.2, 0.8, 0.0]]]), torch.tensor([[[-1.0, -2.0, -torch.inf]]]),
+            ...     torch.tensor([[True, True, False]]), torch.tensor([[True]]), torch.tensor([[True]]),
+            ... )
+            >>> rated = RatedWords.gather([ratings])
+            >>> rated.attention, rated.lengths, rated.agreement()
+            (tensor([0.2000, 0.8000]), tensor([2]), 0.0)
+        """
+        parts: list[tuple[Tensor, ...]] = []
+        before = 0
+        for batch in batches:
+            pairs = batch.query_mask[..., None] & batch.mask[:, None]  # [B, T, S]
+            rows, _ = batch.query_mask.nonzero(as_tuple=True)
+            parts.append(
+                (
+                    batch.attention[pairs].float(),
+                    batch.probe[pairs].float(),
+                    batch.mask.sum(dim=1)[rows],
+                    rows + before,
+                    batch.correct[batch.query_mask],
+                )
+            )
+            before += len(batch.mask)
+        if not parts:
+            raise ValueError("RatedWords.gather: expected ratings of at least one batch, got none")
+        return cls(*(torch.cat(group).cpu() for group in zip(*parts, strict=True)))
+
+    def padded(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Values row by row.
+
+        Args:
+            values: ``[P]``, such as :attr:`attention`, or another network's of the same examples.
+            fill: what stands behind a row's end.
+
+        Returns:
+            ``[W, L]`` with L the largest length, and where it holds values, bool of that shape.
+
+        Raises:
+            ValueError: as many values as there are pairs were expected.
+        """
+        if values.shape != self.attention.shape:
+            raise ValueError(
+                f"RatedWords: expected {len(self.attention)} values, one for each pair of an output word and an input "
+                f"word, got {list(values.shape)}; were other examples rated?"
+            )
+        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        mask = torch.arange(longest) < self.lengths[:, None]
+        return torch.full(mask.shape, fill).masked_scatter(mask, values.float()), mask
+
+    def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:
+        r"""Mean agreement over output words (Snell et al. 2021, Eq. 10); :math:`A(\alpha, \beta)` by default.
+
+        Args:
+            u: ``[P]``; the attention by default.
+            v: ``[P]``; the probe by default.
+            top: share of the positions that count as highest.
+        """
+        first, mask = self.padded(self.attention if u is None else u)
+        second, _ = self.padded(self.probe if v is None else v)
+        return mean_agreement(first, second, top, mask).item()
+
+    def chance(self, top: float = 0.05) -> float:
+        """What the agreement would be if ratings had nothing to do with each other."""
+        return random_agreement(self.lengths, top).nanmean().item()
+
+    @property
+    def accuracy(self) -> float:
+        """Share of output words that are the network's first choice."""
+        return self.correct.double().mean().item()
+
+    def save(self, path: Path | str) -> None:
+        """Writes a file of safetensors; readers see the old file or the new one, never a part."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.part")
+        save_file({field.name: getattr(self, field.name).contiguous() for field in fields(self)}, scratch)
+        scratch.replace(path)
+
+    @classmethod
+    def load(cls, path: Path | str) -> RatedWords:
+        """Reads what :meth:`save` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it holds something else.
+        """
+        try:
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path}: expected ratings of words, got a damaged file ({error})") from error
+        names = [field.name for field in fields(cls)]
+        if sorted(tensors) != sorted(names):
+            raise ValueError(f"{path}: expected tensors {', '.join(names)}, got {', '.join(sorted(tensors))}")
+        return cls(**tensors)

@@ -1,0 +1,164 @@
+"""Attention and lexical probe in the course of a training: recorded into the run's folder, and read from there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
+from transformers import PreTrainedModel
+
+from probattn.cli.errors import CommandError, one_line
+from probattn.inference import StepObserver
+from probattn.inference.durable import write_atomically
+from probattn.inference.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
+from probattn.models import RatedWords, rate_words
+from probattn.recipes import ProbeRecipe
+
+FOLDER = "probe"
+EXAMPLES = "examples.json"
+"""What the words of the first examples are, for people."""
+
+STEP = re.compile(r"step-(\d+)\.safetensors")
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The examples that are looked at in a training.
+
+    Attributes:
+        options: of the recipe.
+        rows: tokenized examples.
+        collate: rows to batch.
+        keys: words of an example's input, by its row.
+        queries: words of its output, or its class alone.
+    """
+
+    options: ProbeRecipe
+    rows: Any
+    collate: Callable[[Sequence[Any]], Mapping[str, Tensor]]
+    keys: Callable[[int], list[str]]
+    queries: Callable[[int], list[str]]
+
+    def batches(self) -> DataLoader[Any]:
+        """All of them, in order."""
+        return DataLoader(self.rows, batch_size=self.options.batch_size, collate_fn=self.collate)
+
+    def check(self, model: nn.Module) -> None:
+        """Makes sure, before anything is written, that the network has a probe.
+
+        Raises:
+            CommandError: it has none.
+        """
+        one = DataLoader(Subset(self.rows, [0]), batch_size=1, collate_fn=self.collate)
+        try:
+            self.rate(model, one)
+        except (TypeError, ValueError) as error:
+            raise CommandError(f"probe: {one_line(error)}") from error
+
+    def rate(self, model: nn.Module, batches: DataLoader[Any] | None = None) -> RatedWords:
+        """Ratings at this moment."""
+        net = cast(PreTrainedModel, model.net)
+        device = next(net.parameters()).device
+        return RatedWords.gather(
+            rate_words(net, {name: tensor.to(device) for name, tensor in batch.items()})
+            for batch in batches or self.batches()
+        )
+
+    def observer(self, folder: Path) -> StepObserver:
+        """Writes the ratings into a run's folder, one file a step.
+
+        Args:
+            folder: the run's.
+        """
+        place = folder / FOLDER
+
+        def observe(step: int, model: nn.Module) -> None:
+            place.mkdir(parents=True, exist_ok=True)
+            if not (place / EXAMPLES).exists():
+                write_atomically(place / EXAMPLES, json.dumps(self._words(), ensure_ascii=False).encode())
+            self.rate(model).save(place / f"step-{step:06d}.safetensors")
+
+        return StepObserver(observe, self.options.watched())
+
+    def _words(self) -> list[dict[str, list[str]]]:
+        shown = range(min(self.options.shown, len(self.rows)))
+        return [{"keys": self.keys(row), "queries": self.queries(row)} for row in shown]
+
+
+def recorded_steps(folder: Path) -> dict[int, Path]:
+    """Files of ratings in a run's folder by step, in order.
+
+    Args:
+        folder: the run's.
+    """
+    place = folder / FOLDER
+    found = [(STEP.fullmatch(file.name), file) for file in place.iterdir()] if place.is_dir() else []
+    return dict(sorted((int(match[1]), file) for match, file in found if match is not None))
+
+
+def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
+    """How attention and probe went in a run's training; None where that was not recorded.
+
+    Args:
+        folder: the run's.
+        model: whose training it was.
+        maps: whether to take maps of single examples along.
+
+    Raises:
+        CommandError: a file is damaged, or the files are of different examples.
+    """
+    files = recorded_steps(folder)
+    if not files:
+        return None
+    try:
+        rated = {step: RatedWords.load(file) for step, file in files.items()}
+        examples = json.loads((folder / FOLDER / EXAMPLES).read_text(encoding="utf-8")) if maps else []
+    except (OSError, ValueError) as error:
+        raise CommandError(one_line(error)) from error
+    last = rated[max(rated)]
+    for step, each in rated.items():
+        if not (torch.equal(each.lengths, last.lengths) and torch.equal(each.example, last.example)):
+            raise CommandError(
+                f"{files[step]}: expected the examples of {files[max(rated)].name}, got others; train anew"
+            )
+    return Dynamics(
+        model=model,
+        examples=int(last.example.max()) + 1,
+        outputs=len(last.lengths),
+        chance=last.chance(),
+        steps=tuple(
+            WatchedStep(
+                step=step,
+                agreement=each.agreement(),
+                with_last=last.agreement(v=each.attention),
+                accuracy=each.accuracy,
+            )
+            for step, each in rated.items()
+        ),
+        maps=tuple(_maps(rated, row, words) for row, words in enumerate(examples)),
+    )
+
+
+def _maps(rated: Mapping[int, RatedWords], row: int, words: Mapping[str, list[str]]) -> WatchedExample:
+    found = []
+    for step, each in rated.items():
+        rows = each.example == row
+        attention, mask = (part[rows] for part in each.padded(each.attention))
+        probe = each.padded(each.probe.exp())[0][rows]
+        length = int(mask[0].sum())
+        found.append(
+            WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
+        )
+    return WatchedExample(keys=tuple(words["keys"]), queries=tuple(words["queries"]), maps=tuple(found))
+
+
+def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(round(min(max(value, 0.0), 1.0), 5) for value in row) for row in values.tolist())
