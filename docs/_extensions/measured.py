@@ -1,7 +1,8 @@
 """mkdocs hook: `<!-- name -->` in a page becomes the tables of docs/data/name.json.
 
 The package `measured_tables` beside this file holds a module a name: `tables(content)` makes Markdown of what the file
-holds, and `SOURCE` is the command that writes the file.
+holds, and `SOURCE` is the command that writes the file. Where a module has `PARTS`, the file holds them by name, a mark
+is `<!-- name:part -->`, and the tables are those of a part.
 """
 
 import json
@@ -9,41 +10,64 @@ import re
 from pathlib import Path
 from typing import Any
 
-from measured_tables import alignment, benchmark, graphs, particles, repulsion, sentiment_study, translation
+from measured_tables import (
+    alignment,
+    benchmark,
+    copying,
+    graphs,
+    particles,
+    repulsion,
+    sentiment_study,
+    translation,
+)
 from mkdocs.exceptions import PluginError
 
 TABLES = {
     "alignment": alignment,
     "benchmark": benchmark,
+    "copying": copying,
     "graphs": graphs,
     "particles": particles,
     "repulsion": repulsion,
     "sentiment_study": sentiment_study,
     "translation": translation,
 }
-MARK = re.compile(r"^<!-- (?P<name>\w+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- (?P<mark>\w+(:\w+)?) -->$", re.MULTILINE)
 UNMEASURED = "*No figures are in this version; `{}` makes them.*"
+
+
+def marks() -> dict[str, tuple[str, str | None]]:
+    """What may stand in a mark, each with its name and its part, None where there are no parts."""
+    return {
+        name if part is None else f"{name}:{part}": (name, part)
+        for name, module in TABLES.items()
+        for part in getattr(module, "PARTS", (None,))
+    }
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Puts tables in the place of each mark of a page.
 
-    Where no file of that name is in this version, the page says so; an unknown name and a file without a figure that
-    its tables show fail the build.
+    Where no file of that name or no such part of it is in this version, the page says so; an unknown name and a file
+    without a figure that its tables show fail the build.
     """
-    data = Path(config["docs_dir"]) / "data"
+    data, known = Path(config["docs_dir"]) / "data", marks()
 
     def tables(match: re.Match[str]) -> str:
-        name, where = match["name"], page.file.src_uri
-        if name not in TABLES:
+        where = page.file.src_uri
+        if match["mark"] not in known:
             raise PluginError(
-                f"{where}: expected the name of tables in {match[0]}, one of {', '.join(TABLES)}"
+                f"{where}: expected the name of tables in {match[0]}, one of {', '.join(known)}"
             )
+        name, part = known[match["mark"]]
         module, path = TABLES[name], data / f"{name}.json"
-        if not path.exists():
+        content = json.loads(path.read_text("utf-8")) if path.exists() else None
+        if content is not None and part is not None:
+            content = content.get(part)
+        if content is None:
             return UNMEASURED.format(module.SOURCE)
         try:
-            return module.tables(json.loads(path.read_text("utf-8")))
+            return module.tables(content)
         except KeyError as error:
             raise PluginError(
                 f"{where}: docs/data/{path.name} has no {error}, which {match[0]} shows; "

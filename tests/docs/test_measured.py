@@ -1,5 +1,6 @@
 """Marks of pages become the tables of what was measured."""
 
+import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -30,9 +31,27 @@ def test_every_mark_becomes_the_tables_of_its_file(measured, tmp_path, monkeypat
 
 
 def test_a_page_says_that_its_figures_are_not_there(measured, tmp_path):
-    for name, module in measured.TABLES.items():
-        page = shown(measured, f"<!-- {name} -->", tmp_path)
-        assert page == f"*No figures are in this version; `{module.SOURCE}` makes them.*"
+    for mark, (name, _) in measured.marks().items():
+        page = shown(measured, f"<!-- {mark} -->", tmp_path)
+        assert page == f"*No figures are in this version; `{measured.TABLES[name].SOURCE}` makes them.*"
+
+
+def test_a_part_has_tables_of_its_own(measured, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "both.json").write_text('{"one": {"value": 1}, "two": {}}')
+    module = SimpleNamespace(
+        SOURCE="make it", PARTS=("one", "two", "three"), tables=lambda part: f"{part['value']}"
+    )
+    monkeypatch.setattr(measured, "TABLES", {"both": module})
+    assert shown(measured, "a\n\n<!-- both:one -->\n\nb", tmp_path) == "a\n\n1\n\nb"
+    assert shown(measured, "<!-- both:three -->", tmp_path).startswith(
+        "*No figures are in this version; `make it`"
+    )
+    with pytest.raises(PluginError, match=r"both\.json has no 'value', which <!-- both:two --> shows"):
+        shown(measured, "<!-- both:two -->", tmp_path)
+    for mark in ("both", "both:four"):
+        with pytest.raises(PluginError, match=rf"in <!-- {mark} -->, one of both:one, both:two, both:three"):
+            shown(measured, f"<!-- {mark} -->", tmp_path)
 
 
 def test_a_file_without_a_figure_of_its_tables_fails_the_build(measured, tmp_path):
@@ -56,8 +75,8 @@ def test_other_comments_and_pages_stay(measured, tmp_path):
 
 def test_every_table_has_a_page_and_the_figures_of_this_version(measured):
     pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
-    for name in measured.TABLES:
-        mark = f"\n<!-- {name} -->\n"
+    for words, (name, part) in measured.marks().items():
+        mark, path = f"\n<!-- {words} -->\n", DOCS / "data" / f"{name}.json"
         assert sum(mark in page for page in pages) == 1
-        found = shown(measured, mark, DOCS)
-        assert ("|---|" in found.replace(" ", "")) == (DOCS / "data" / f"{name}.json").exists()
+        there = path.exists() and (part is None or part in json.loads(path.read_text("utf-8")))
+        assert ("|---|" in shown(measured, mark, DOCS).replace(" ", "")) == there
