@@ -10,11 +10,11 @@ PARTS = ("permutations", "heads", "probe", "locality")
 LOOKS = {
     "probe": "probe",
     "attention": "attention",
-    "agreement": "agreement with the own probe",
-    "agreement_uniform": "agreement with the probe under uniform attention",
+    "agreement": "A(α, β)",
+    "agreement_uniform": "A(α, βᵘᶠ)",
 }
 PLACES = {"keyword": "keyword", "next_word": "word after it", "mean": "mean of all", "last": "last word"}
-STEPS = 6
+STEPS = 5
 """Evaluated steps, at most, that a table shows."""
 
 
@@ -59,8 +59,8 @@ def _learned(content: Mapping[str, Any]) -> str:
                 _p(row["log_rank"]),
             ]
         )
-    head = ["", f"reached {setting['threshold']:g} by step {setting['by_step']:,}", "median step"]
-    return table([*head, "accuracy at the end", "lowest", "Fisher p", "log-rank p"], cells)
+    head = ["", f"{setting['threshold']:g} by step {setting['by_step']:,}", "median step"]
+    return table([*head, "at the end", "lowest", "Fisher p", "log-rank p"], cells)
 
 
 def _p(value: float | None) -> str:
