@@ -39,11 +39,13 @@ class WatchedExample(Record):
     """One example and its maps.
 
     Attributes:
+        text: the input, for people.
         keys: the S words of the input.
         queries: the T words of the output, or the class alone.
         maps: by step.
     """
 
+    text: str
     keys: tuple[str, ...]
     queries: tuple[str, ...]
     maps: tuple[WatchedMaps, ...]

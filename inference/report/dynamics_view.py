@@ -146,16 +146,15 @@ def _rows(found: Sequence[Dynamics]) -> tuple[Row, ...]:
 
 def _panel(example: WatchedExample) -> Panel:
     if len(example.queries) == 1:
-        words = f"{' '.join(map(printable, example.keys))}: {printable(example.queries[0])}"
+        words = f"{printable(example.queries[0])}: {printable(example.text)}"
         return Panel(_short(words), (_course(example),), course=True)
-    words = f"{' '.join(map(printable, example.keys))}"
     chosen = {item.step: item for item in _moments(example.maps)}
     top = _tops(list(chosen.values()))
     moments = tuple(
         Moment(f"{name}, step {item.step:,}", _maps(example, item, top))
         for name, item in zip(MOMENTS[-len(chosen) :], chosen.values(), strict=True)
     )
-    return Panel(_short(words), moments, course=False)
+    return Panel(_short(printable(example.text)), moments, course=False)
 
 
 def _moments(maps: Sequence[WatchedMaps]) -> list[WatchedMaps]:

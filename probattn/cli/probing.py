@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_low
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from probattn.recipes import ProbeRecipe
 
 FOLDER = "probe"
 EXAMPLES = "examples.json"
-"""What the words of the first examples are, for people."""
+"""Words of the examples whose maps are shown."""
 
 STEP = re.compile(r"step-(\d+)\.safetensors")
 Batch = dict[str, Tensor]
@@ -37,13 +38,15 @@ class Watched:
         options: of the recipe.
         rows: tokenized examples.
         collate: rows to batch.
-        keys: words of an example's input, by its row.
+        text: an example's input, for people, by its row.
+        keys: words of its input.
         queries: words of its output, or its class alone.
     """
 
     options: ProbeRecipe
     rows: Any
     collate: Callable[[Sequence[Any]], Mapping[str, Tensor]]
+    text: Callable[[int], str]
     keys: Callable[[int], list[str]]
     queries: Callable[[int], list[str]]
 
@@ -88,9 +91,15 @@ class Watched:
 
         return StepObserver(observe, self.options.watched())
 
-    def _words(self) -> list[dict[str, list[str]]]:
-        shown = range(min(self.options.shown, len(self.rows)))
-        return [{"keys": self.keys(row), "queries": self.queries(row)} for row in shown]
+    def _words(self) -> list[dict[str, Any]]:
+        """Those whose maps are shown: of middling length, whatever they say."""
+        lengths = [len(self.rows[row]["input_ids"]) for row in range(len(self.rows))]
+        middle = median_low(lengths)
+        chosen = sorted(range(len(lengths)), key=lambda row: abs(lengths[row] - middle))[: self.options.shown]
+        return [
+            {"row": row, "text": self.text(row), "keys": self.keys(row), "queries": self.queries(row)}
+            for row in chosen
+        ]
 
 
 def recorded_steps(folder: Path) -> dict[int, Path]:
@@ -143,12 +152,12 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
             )
             for step, each in rated.items()
         ),
-        maps=tuple(_maps(rated, row, words) for row, words in enumerate(examples)),
+        maps=tuple(_maps(rated, words) for words in examples),
     )
 
 
-def _maps(rated: Mapping[int, RatedWords], row: int, words: Mapping[str, list[str]]) -> WatchedExample:
-    found = []
+def _maps(rated: Mapping[int, RatedWords], words: Mapping[str, Any]) -> WatchedExample:
+    row, found = words["row"], []
     for step, each in rated.items():
         rows = each.example == row
         attention, mask = (part[rows] for part in each.padded(each.attention))
@@ -157,7 +166,12 @@ def _maps(rated: Mapping[int, RatedWords], row: int, words: Mapping[str, list[st
         found.append(
             WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
         )
-    return WatchedExample(keys=tuple(words["keys"]), queries=tuple(words["queries"]), maps=tuple(found))
+    return WatchedExample(
+        text=words["text"],
+        keys=tuple(words["keys"]),
+        queries=tuple(words["queries"]),
+        maps=tuple(found),
+    )
 
 
 def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:

@@ -72,11 +72,13 @@ def prepare(recipe: Recipe) -> Prepared:
     roles = {role: tokenized(data) for role, data in task.roles().items()}
     watched = None
     if recipe.probe is not None:
-        rows = tokenized(task.validation.take(recipe.probe.examples))
+        texts = task.validation.take(recipe.probe.examples)
+        rows = tokenized(texts)
         watched = Watched(
             recipe.probe,
             rows,
             PadCollate(tokenizer),
+            text=lambda row: texts.texts[row],
             keys=lambda row: tokenizer.convert_ids_to_tokens(rows[row]["input_ids"]),
             queries=lambda row: [task.label_names[rows[row]["labels"]]],
         )

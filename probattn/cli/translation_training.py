@@ -74,6 +74,7 @@ def prepare_translation(recipe: TranslationRecipe) -> PreparedTranslation:
             recipe.probe,
             rows,
             PairCollate(),
+            text=lambda row: rows.pairs.sources[row],
             keys=lambda row: subwords.pieces(rows[row]["input_ids"]),
             queries=lambda row: subwords.pieces(rows[row]["labels"]),
         )
