@@ -18,7 +18,8 @@ from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL
 MARKS = 8
 """Labelled steps, at most, on an axis."""
 
-MOMENTS = ("early", "middle", "late")
+MOMENTS = (("late",), ("early", "late"), ("early", "middle", "late"))
+"""Names of one, two or three steps."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _panel(example: WatchedExample) -> Panel:
     top = _tops(list(chosen.values()))
     moments = tuple(
         Moment(f"{name}, step {item.step:,}", _maps(example, item, top))
-        for name, item in zip(MOMENTS[-len(chosen) :], chosen.values(), strict=True)
+        for name, item in zip(MOMENTS[len(chosen) - 1], chosen.values(), strict=True)
     )
     return Panel(_short(printable(example.text)), moments, course=False)
 

@@ -91,7 +91,7 @@ class RatedWords:
             )
         longest = int(self.lengths.max()) if len(self.lengths) else 0
         mask = torch.arange(longest) < self.lengths[:, None]
-        return torch.full(mask.shape, fill).masked_scatter(mask, values.float()), mask
+        return torch.full(mask.shape, float(fill)).masked_scatter(mask, values.float()), mask
 
     def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:
         r"""Mean agreement over output words (Snell et al. 2021, Eq. 10); :math:`A(\alpha, \beta)` by default.

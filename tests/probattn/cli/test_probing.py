@@ -1,0 +1,131 @@
+"""Attention and probe recorded by the command line: files, records, report, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from probattn.cli.trained import load_model
+from probattn.data import DataWarning, PadCollate, TokenizedTexts
+from probattn.inference.report import read_any_results
+from probattn.models import RatedWords, rate_words
+from probattn.recipes import load_recipe
+
+LSTM = "network={name: lstm, width: 8, layers: 1, heads: 1}"
+
+
+@pytest.fixture(scope="module")
+def watched(recipe, command, tmp_path_factory):
+    """The tiny run of texts, recorded at 0, 2 and its last step."""
+    folder = tmp_path_factory.mktemp("runs") / "watched"
+    options = ["--set", "probe={steps: [0, 2], examples: 7, batch_size: 3, shown: 1}"]
+    result = command("train", recipe, "--output", folder, "--quiet", *options)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_files_hold_what_the_network_says(watched):
+    assert sorted(path.name for path in (watched / "probe").iterdir()) == [
+        "examples.json",
+        "step-000000.safetensors",
+        "step-000002.safetensors",
+        "step-000006.safetensors",
+    ]
+    trained, recipe = load_model(watched), load_recipe(str(watched / "recipe.yaml"))
+    with pytest.warns(DataWarning, match="in the training data too"):
+        texts = recipe.data.load().validation.take(7)
+    rows = TokenizedTexts(texts, trained.tokenizer)
+    batch = PadCollate(trained.tokenizer)([rows[row] for row in range(7)])
+    now = RatedWords.gather([rate_words(trained.net, batch)])
+    last = RatedWords.load(watched / "probe" / "step-000006.safetensors")
+    torch.testing.assert_close(last.attention, now.attention)
+    torch.testing.assert_close(last.probe, now.probe)
+    (example,) = json.loads((watched / "probe" / "examples.json").read_text())
+    assert example["text"] == texts.texts[example["row"]]
+    assert len(example["keys"]) == last.lengths[example["row"]]
+
+
+def test_a_recorded_training_is_the_same_training(watched, run):
+    ours, plain = load_model(watched), load_model(run)
+    for name, value in plain.net.state_dict().items():
+        assert torch.equal(value, ours.net.state_dict()[name]), name
+
+
+def test_report_tells_the_course(watched, command):
+    result = command("report", watched)
+    assert result.exit_code == 0, result.output
+    plain, own = read_any_results(watched / "metrics.json").dynamics
+    assert (plain.model, own.model, own.examples, own.outputs) == ("deterministic", "bayesian_mean", 7, 7)
+    assert [item.step for item in own.steps] == [0, 2, 6]
+    for item in own.steps:
+        rated = RatedWords.load(watched / "probe" / f"step-{item.step:06d}.safetensors")
+        assert item.agreement == rated.agreement()
+        assert item.accuracy == rated.accuracy
+    assert own.steps[-1].with_last == 1
+    assert not plain.maps and len(own.maps) == 1 and len(own.maps[0].maps) == 3
+    page = (watched / "report.html").read_text()
+    assert "How did attention come about?" in page and own.maps[0].text in page
+
+
+def test_option_takes_the_defaults(translation_recipe, command, tmp_path):
+    pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
+    pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
+    folder = tmp_path / "run"
+    options = ["--set", LSTM, "--set", "repulsion=null", "--quiet"]
+    result = command("train", translation_recipe, "--probe", "--output", folder, *options)
+    assert result.exit_code == 0, result.output
+    assert command("report", folder).exit_code == 0
+    (own,) = read_any_results(folder / "metrics.json").dynamics
+    assert [item.step for item in own.steps] == [0, 6]
+    assert len(own.maps) == 2 and own.outputs > own.examples == 10
+    example = own.maps[0]
+    assert example.keys[-1] == example.queries[-1] == "</s>"
+    assert "early, step 0" in (folder / "report.html").read_text()
+    # a run that lost a file is taken up again
+    shutil.rmtree(folder / "probe")
+    again = command("train", folder / "recipe.yaml", "--output", tmp_path / "again", "--quiet")
+    assert again.exit_code == 0, again.output
+    found = RatedWords.load(tmp_path / "again" / "probe" / "step-000006.safetensors")
+    assert found.agreement() == own.steps[-1].agreement
+
+
+def test_files_of_other_examples_are_refused(watched, command, tmp_path):
+    folder = tmp_path / "mixed"
+    shutil.copytree(watched, folder)
+    file = folder / "probe" / "step-000002.safetensors"
+    rated = RatedWords.load(file)
+    RatedWords(rated.attention[:-1], rated.probe[:-1], rated.lengths - 1, rated.example, rated.correct).save(
+        file
+    )
+    result = command("evaluate", folder)
+    assert result.exit_code == 2
+    assert (
+        "step-000002.safetensors: expected the examples of step-000006.safetensors, got others"
+        in result.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "probe={steps: [10, 5]}"], "probe.steps (override probe={steps: [10, 5]}): expected rising numbers >= 0, got [10, 5]"),
+        (["--set", "probe={examples: 0}"], "probe.examples (override probe={examples: 0}): expected a whole number >= 1, got 0"),
+    ],
+)
+def test_bad_keys_are_refused(recipe, command, tmp_path, options, said):
+    result = command("train", recipe, "--output", tmp_path / "run", *options)
+    assert result.exit_code == 2 and said in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_networks_without_a_probe_are_refused(translation_recipe, command, tmp_path):
+    result = command("train", translation_recipe, "--probe", "--output", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "probe: the lexical probe is for network.name 'lstm'" in result.output
+    result = command("train", "cora_deterministic", "--probe", "--output", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "--probe: expected a recipe of texts or of translation" in result.output
+    assert not (tmp_path / "run").exists()
