@@ -11,6 +11,7 @@ from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
 LINGUISTIC = tuple(f"{task}_{method}" for task in ("cola", "mrpc") for method in ("ct", "gan", "ot", "soft"))
+ADDITIVE = ("bbc_additive", "imdb_additive", "sst2_additive")
 HEADS = ("sentiment_repulsive", "sst2_self_attentive", "trec_self_attentive")
 GRAPHS = (
     "cora_babn",
@@ -49,15 +50,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    assert recipe_names() == tuple(sorted((*NAMES, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS)))
-    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == {
-        *NAMES,
-        *LINGUISTIC,
-        *HEADS,
-        *GRAPHS,
-        *TRANSLATION,
-        *EXPERIMENTS,
-    }
+    known = {*NAMES, *ADDITIVE, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS}
+    assert recipe_names() == tuple(sorted(known))
+    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == known
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,6 +91,25 @@ def test_the_self_attentive_classifier_has_the_sizes_of_its_paper(data: str) -> 
     assert sizes == (300, 350, 30, 2000)
     (method,) = recipe.methods()
     assert isinstance(method, RepulsiveAttention) and method.projections == ("query",)
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_the_additive_classifier_is_that_of_snell_et_al(name: str) -> None:
+    """Section 2.4; batches, vocabulary and vectors of appendix A.8."""
+    recipe = load_recipe(name)
+    assert read_recipe(recipe.dump()) == recipe
+    data = name.removesuffix("_additive")
+    assert recipe.data.train.source == ("bbc_news" if data == "bbc" else data)
+    config = SelfAttentiveConfig(**recipe.network.config)
+    assert (config.num_attention_heads, config.attention_activation, config.classifier_size) == (1, "relu", 0)
+    assert config.classifier_dropout == 0 and config.num_hidden_layers == 1 and not config.uniform_attention
+    assert recipe.network.vocabulary is not None and recipe.network.vocabulary.min_frequency == 3
+    assert recipe.network.embeddings == "glove-6b-50d" and recipe.training.batch_size == 32
+    assert recipe.methods() == () and not recipe.training.frozen_probe
+    alike = load_recipe("sst2_additive")
+    assert recipe.network.config == alike.network.config
+    length = {"steps": alike.training.steps, "epochs": None, "eval_every": alike.training.eval_every}
+    assert recipe.training.model_copy(update=length) == alike.training
 
 
 @pytest.mark.parametrize("name", LINGUISTIC)
