@@ -19,12 +19,14 @@ class WatchedStep(Record):
         agreement: of attention with the network's own lexical probe, A(attention, probe).
         with_last: of the last step's attention with this one's.
         accuracy: share of outputs that are the network's first choice.
+        bleu: of the watched sentences' translations by greedy search; None where they were not translated.
     """
 
     step: Count
     agreement: Probability
     with_last: Probability
     accuracy: Probability
+    bleu: Annotated[float, Field(ge=0, le=100.001)] | None = None
 
 
 class WatchedMaps(Record):

@@ -122,13 +122,21 @@ def _figures(found: Sequence[Dynamics]) -> tuple[Figure, ...]:
         ("Attention agrees with what it becomes", "with the last step's", [*course, chance]),
         ("First choice is right", "on the same examples", accuracy),
     )
-    return tuple(
+    drawn = [
         Figure(title, Markup(line_chart(lines, x, y, title)), note=note) for title, note, lines in charts
-    )
+    ]
+    scores = [_line(each, "bleu", places) for each in found if each.steps[-1].bleu is not None]
+    if scores:
+        top = max(5.0, *(value for line in scores for _, value in line.points))
+        up = Axis(0, top, "BLEU", ticks(0, top, 4))
+        chart = Markup(line_chart(scores, x, up, "BLEU of the watched sentences"))
+        drawn.append(Figure("BLEU", chart, note="of the same sentences, greedy search"))
+    return tuple(drawn)
 
 
 def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
-    points = tuple((places[item.step], float(getattr(item, name))) for item in each.steps)
+    values = [(places[item.step], getattr(item, name)) for item in each.steps]
+    points = tuple((place, float(value)) for place, value in values if value is not None)
     return Line(MODEL_LABELS[each.model], MODEL_STYLES[each.model], points, dots=True)
 
 

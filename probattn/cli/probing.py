@@ -41,6 +41,7 @@ class Watched:
         text: an example's input, for people, by its row.
         keys: words of its input.
         queries: words of its output, or its class alone.
+        bleu: BLEU of the model's translations of all examples; None where there is nothing to translate.
     """
 
     options: ProbeRecipe
@@ -49,6 +50,7 @@ class Watched:
     text: Callable[[int], str]
     keys: Callable[[int], list[str]]
     queries: Callable[[int], list[str]]
+    bleu: Callable[[nn.Module], float] | None = None
 
     def batches(self) -> DataLoader[Any]:
         """All of them, in order."""
@@ -87,7 +89,10 @@ class Watched:
             place.mkdir(parents=True, exist_ok=True)
             if not (place / EXAMPLES).exists():
                 write_atomically(place / EXAMPLES, json.dumps(self._words(), ensure_ascii=False).encode())
-            self.rate(model).save(place / f"step-{step:06d}.safetensors")
+            name = f"step-{step:06d}"
+            if self.bleu is not None:
+                write_atomically(place / f"{name}.json", json.dumps({"bleu": self.bleu(model)}).encode())
+            self.rate(model).save(place / f"{name}.safetensors")
 
         return StepObserver(observe, self.options.watched())
 
@@ -113,6 +118,20 @@ def recorded_steps(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), file) for match, file in found if match is not None))
 
 
+def recorded_bleu(folder: Path) -> dict[int, float]:
+    """BLEU of the watched sentences by step, where it was recorded.
+
+    Args:
+        folder: the run's.
+    """
+    files = {step: file.with_suffix(".json") for step, file in recorded_steps(folder).items()}
+    return {
+        step: json.loads(file.read_text(encoding="utf-8"))["bleu"]
+        for step, file in files.items()
+        if file.exists()
+    }
+
+
 def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
     """How attention and probe went in a run's training; None where that was not recorded.
 
@@ -132,7 +151,7 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
         examples = json.loads((folder / FOLDER / EXAMPLES).read_text(encoding="utf-8")) if maps else []
     except (OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
-    last = rated[max(rated)]
+    last, scores = rated[max(rated)], recorded_bleu(folder)
     for step, each in rated.items():
         if not (torch.equal(each.lengths, last.lengths) and torch.equal(each.example, last.example)):
             raise CommandError(
@@ -149,6 +168,7 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
                 agreement=each.agreement(),
                 with_last=last.agreement(v=each.attention),
                 accuracy=each.accuracy,
+                bleu=scores.get(step),
             )
             for step, each in rated.items()
         ),

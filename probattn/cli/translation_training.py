@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
@@ -19,10 +19,11 @@ from probattn.cli.training import check_folder
 from probattn.cli.translation_networks import TITLES, build_network
 from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
 from probattn.inference.result import FitResult
-from probattn.models import AlignmentGuide, Translator, VariationalTranslator
+from probattn.metrics.functional import bleu
+from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, translate
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.recipes import TranslationRecipe
+from probattn.recipes import TranslationProbeRecipe, TranslationRecipe
 
 SUBWORDS = "subwords.model"
 """The vocabulary of a run, in its folder for the model."""
@@ -70,15 +71,27 @@ def prepare_translation(recipe: TranslationRecipe) -> PreparedTranslation:
     watched = None
     if recipe.probe is not None:
         rows = tokenize(splits.validation.take(recipe.probe.examples))
-        watched = Watched(
-            recipe.probe,
-            rows,
-            PairCollate(),
-            text=lambda row: rows.pairs.sources[row],
-            keys=lambda row: subwords.pieces(rows[row]["input_ids"]),
-            queries=lambda row: subwords.pieces(rows[row]["labels"]),
-        )
+        watched = _watched(recipe.probe, rows, subwords)
     return PreparedTranslation(recipe, splits, subwords, tokenized["train"], tokenized["validation"], watched)
+
+
+def _watched(options: TranslationProbeRecipe, rows: TokenizedPairs, subwords: Subwords) -> Watched:
+    """What is looked at in training."""
+    search = SearchOptions(num_beams=1)
+
+    def measure(model: torch.nn.Module) -> float:
+        texts = translate(cast(Translator, model), rows.pairs.sources, subwords, search)
+        return bleu(texts, rows.pairs.targets).score
+
+    return Watched(
+        options,
+        rows,
+        PairCollate(),
+        text=lambda row: rows.pairs.sources[row],
+        keys=lambda row: subwords.pieces(rows[row]["input_ids"]),
+        queries=lambda row: subwords.pieces(rows[row]["labels"]),
+        bleu=measure if options.bleu else None,
+    )
 
 
 def build_translator(prepared: PreparedTranslation, *, baseline: bool) -> Translator:

@@ -24,7 +24,7 @@ from probattn.recipes.graph_training import GraphTrainingRecipe
 from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
-from probattn.recipes.probe import ProbeRecipe
+from probattn.recipes.probe import ProbeRecipe, TranslationProbeRecipe
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.reference import (
     experiment_recipe_reference,
@@ -78,6 +78,7 @@ __all__ = [
     "TranslationAttentionRecipe",
     "TranslationDataRecipe",
     "TranslationNetworkRecipe",
+    "TranslationProbeRecipe",
     "TranslationRecipe",
     "TranslationReportRecipe",
     "TranslationTrainingRecipe",

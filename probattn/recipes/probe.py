@@ -45,3 +45,13 @@ class ProbeRecipe(Section):
             found += [power, 2 * power, 5 * power]
             power *= 10
         return tuple(found)
+
+
+class TranslationProbeRecipe(ProbeRecipe):
+    """The same for translation, where the watched sentences can be translated too."""
+
+    bleu: bool = Field(
+        default=False,
+        description="Whether to translate the watched sentences at each recorded step, by greedy search, for their "
+        "BLEU.",
+    )

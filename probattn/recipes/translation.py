@@ -11,7 +11,7 @@ from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.recipes.alignment import AlignmentRecipe
 from probattn.recipes.disagreement import DisagreementRecipe
 from probattn.recipes.methods import Method, build_methods
-from probattn.recipes.probe import ProbeRecipe
+from probattn.recipes.probe import TranslationProbeRecipe
 from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
@@ -206,7 +206,7 @@ class TranslationRecipe(RunRecipe):
         default=TranslationTrainingRecipe(), description="How to train."
     )
     search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
-    probe: ProbeRecipe | None = Field(
+    probe: TranslationProbeRecipe | None = Field(
         default=None,
         description="What is recorded in training of how attention is learned; null for nothing, "
         "`probattn train --probe` for the defaults.",

@@ -74,12 +74,13 @@ def test_option_takes_the_defaults(translation_recipe, command, tmp_path):
     pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
     pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
     folder = tmp_path / "run"
-    options = ["--set", LSTM, "--set", "repulsion=null", "--quiet"]
+    options = ["--set", LSTM, "--set", "repulsion=null", "--set", "probe={bleu: true}", "--quiet"]
     result = command("train", translation_recipe, "--probe", "--output", folder, *options)
     assert result.exit_code == 0, result.output
     assert command("report", folder).exit_code == 0
     (own,) = read_any_results(folder / "metrics.json").dynamics
     assert [item.step for item in own.steps] == [0, 6]
+    assert all(item.bleu is not None for item in own.steps)
     assert len(own.maps) == 2 and own.outputs > own.examples == 10
     example = own.maps[0]
     assert example.keys[-1] == example.queries[-1] == "</s>"
