@@ -1,0 +1,233 @@
+"""Agreement of attention with what a network knows about single words, over data sets and seeds.
+
+    PROBATTN_DATA=/data python tests/benchmarks/agreement_study.py runs/agreement --subjects sst2 --seeds 3
+
+The tables of Snell et al. 2021 (2, 3 and the translations' 4): for every subject and seed a network is trained four
+times, as it is, from another seed, with uniform attention and, for classification, with everything but attention frozen
+(appendix A.6), and watched at chosen steps; a bag-of-words proxy is trained on the same data. `multi30k_linear` has a
+network whose output is linear, for which the best possible attention can be computed (appendix A.1). A run that is
+finished is not run again and one that was interrupted is resumed. It writes docs/data/agreement.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, cast
+
+import typer
+from agreement_measures import PAIRS, mean_course, measure, name, optimal, train_proxy
+from transformers import PreTrainedModel
+
+from probattn.cli.evaluating import package_versions
+from probattn.cli.trained import MODEL, RECIPE, load_model
+from probattn.cli.training import prepare, train_run
+from probattn.cli.translation_evaluating import load_translator
+from probattn.cli.translation_training import prepare_translation, train_translation_run
+from probattn.data import PadCollate, PairCollate
+from probattn.metrics.functional import mean_interval
+from probattn.models import RecurrentForTranslation
+from probattn.recipes import Recipe, TranslationRecipe, load_any_recipe
+
+OTHER_SEED = 1000
+"""What is added to a seed for its second run."""
+
+TRANSLATION_STEPS = [0, 50, 100, 250, 500, 750, 1000, 1500, 2000, 2500, 3000, 3500]
+CLASSIFICATION_STEPS = [0, 10, 50, 100, 150, 200, 250, 500, 750]
+SENTENCES = 60
+"""Sentences for which the best attention is computed."""
+
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "agreement.json"
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network and its data.
+
+    Attributes:
+        recipe: its name.
+        overrides: keys of the recipe that are replaced.
+        uniform: the key that makes attention uniform.
+        examples: validation examples that are watched.
+        steps: when.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    uniform: str = "network.config.uniform_attention=true"
+    examples: int = 500
+    steps: tuple[int, ...] = tuple(CLASSIFICATION_STEPS)
+
+    @property
+    def is_translation(self) -> bool:
+        """Whether its outputs are words."""
+        return self.uniform == "network.uniform_attention=true"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What is trained for each seed."""
+        if any(key.startswith("network.output_width") for key in self.overrides):
+            return ("learned",)
+        return ("learned", "second", "uniform", *(() if self.is_translation else ("frozen",)))
+
+    def changes(self, method: str, seed: int) -> list[str]:
+        """Keys of the recipe for one run."""
+        bleu = ", bleu: true" if self.is_translation else ""
+        probe = f"probe={{steps: {list(self.steps)}, examples: {self.examples}{bleu}}}"
+        own = {"uniform": [self.uniform], "frozen": ["training.frozen_probe=true"]}.get(method, [])
+        number = seed + OTHER_SEED if method == "second" else seed
+        return [*self.overrides, probe, *own, f"training.seed={number}", "report.baseline=false"]
+
+
+TRANSLATION = {
+    "uniform": "network.uniform_attention=true",
+    "examples": 200,
+    "steps": tuple(TRANSLATION_STEPS),
+}
+SUBJECTS: Mapping[str, Subject] = MappingProxyType(
+    {
+        "sst2": Subject("sst2_additive"),
+        "imdb": Subject("imdb_additive"),
+        "bbc": Subject("bbc_additive"),
+        "multi30k": Subject("multi30k_lstm_reduced", **TRANSLATION),
+        "multi30k_linear": Subject("multi30k_lstm_reduced", ("network.output_width=0",), **TRANSLATION),
+    }
+)
+"""By the name that results go by."""
+
+
+def run_one(subject: Subject, method: str, seed: int, overrides: Sequence[str], place: Path) -> Any:
+    """Trains one network, or finishes its training; what was prepared for it."""
+    recipe = load_any_recipe(subject.recipe, [*subject.changes(method, seed), *overrides])
+    resume = (place / RECIPE).exists()
+    if isinstance(recipe, TranslationRecipe):
+        translation = prepare_translation(recipe)
+        if not (place / MODEL).exists():
+            train_translation_run(translation, place, resume=resume, quiet=True)
+        return translation
+    assert isinstance(recipe, Recipe)
+    texts = prepare(recipe)
+    if not (place / MODEL).exists():
+        train_run(texts, place, resume=resume, quiet=True)
+    return texts
+
+
+def run_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Found:
+    """Trains and measures everything of one subject and seed, or reads what is there."""
+    subject, place = SUBJECTS[key], folder / key / f"seed-{seed}"
+    file = place / "measured.json"
+    if file.exists():
+        found: Found = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    folders = {method: place / method for method in subject.methods}
+    trained = [run_one(subject, method, seed, overrides, folders[method]) for method in subject.methods]
+    prepared = trained[0]
+    net = _network(folders["learned"], subject)
+    head = {"subject": key, "seed": seed}
+    if "uniform" not in folders:
+        found = head | {"optimal": optimal(cast(RecurrentForTranslation, net), prepared.watched, SENTENCES)}
+    else:
+        found = head | measure(folders, net, prepared.watched, _proxy(prepared, net, seed))
+    written = json.dumps(found, indent=1) + "\n"
+    file.write_text(written, encoding="utf-8")
+    again: Found = json.loads(written)  # as another call will read it: keys are text there
+    return again
+
+
+def _network(place: Path, subject: Subject) -> PreTrainedModel:
+    if subject.is_translation:
+        return cast(PreTrainedModel, load_translator(place).model.net.cpu())
+    return load_model(place).net.cpu()
+
+
+def _proxy(prepared: Any, net: PreTrainedModel, seed: int) -> Any:
+    """The proxy, with the width, the updates, the batches and the learning rate of the network."""
+    training, translation = prepared.recipe.training, isinstance(prepared.recipe, TranslationRecipe)
+    sizes = (net.config.vocab_size, net.config.vocab_size if translation else net.config.num_labels)
+    return train_proxy(
+        prepared.train,
+        PairCollate() if translation else PadCollate(prepared.tokenizer),
+        sizes,
+        width=net.config.hidden_size,
+        steps=training.steps,
+        batch_size=training.batch_size,
+        rate=training.learning_rate,
+        seed=seed,
+    )
+
+
+def summarise(runs: Sequence[Found]) -> Found:
+    """Means and intervals over seeds by subject."""
+    summary: Found = {}
+    for key in dict.fromkeys(run["subject"] for run in runs):
+        own = [run for run in runs if run["subject"] == key]
+        summary[key] = {"seeds": len(own)}
+        if "optimal" in own[0]:
+            columns = own[0]["optimal"]
+            summary[key] |= {
+                column: mean_interval(run["optimal"][column] for run in own)._asdict() for column in columns
+            }
+            continue
+        for table in ("agreement", "tau"):
+            summary[key][table] = {
+                name(pair): mean_interval(run[table][name(pair)] for run in own)._asdict() for pair in PAIRS
+            }
+        for table in ("xi", "xi_bleu"):
+            if table in own[0]:
+                summary[key][table] = {
+                    column: _mean_xi([run[table][column] for run in own]) for column in own[0][table]
+                }
+        for value in ("chance", "accuracy", "uniform_accuracy"):
+            summary[key][value] = mean_interval(run[value] for run in own)._asdict()
+        summary[key]["course"] = {
+            course: mean_course(run["course"][course] for run in own) for course in own[0]["course"]
+        }
+        if "frozen" in own[0]:
+            summary[key]["frozen"] = {
+                value: mean_interval(run["frozen"][value] for run in own)._asdict()
+                for value in own[0]["frozen"]
+            }
+    return summary
+
+
+def _mean_xi(found: Sequence[Found]) -> Found:
+    """The mean performance, and how many seeds reached the agreement at all."""
+    performance = mean_interval(each["performance"] for each in found)._asdict()
+    return performance | {"reached": sum(each["reached"] for each in found)}
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
+    subjects: Annotated[str, typer.Option(help="Subjects, separated by commas.")] = ",".join(SUBJECTS),
+    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
+) -> None:
+    """Runs what is missing, seed by seed, and writes the results after each."""
+    chosen = subjects.split(",")
+    unknown = [key for key in chosen if key not in SUBJECTS]
+    if unknown:
+        raise typer.BadParameter(f"subjects: expected some of {', '.join(SUBJECTS)}, got {unknown[0]!r}")
+    overrides = list(set_ or [])
+    setting = {
+        "recipes": {key: [SUBJECTS[key].recipe, *SUBJECTS[key].overrides] for key in chosen},
+        "overrides": overrides,
+        "versions": package_versions(),
+    }
+    runs: list[Found] = []
+    for seed, key in product(range(seeds), chosen):
+        runs.append(run_seed(key, seed, overrides, folder))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
+        output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        shown = runs[-1].get("agreement") or runs[-1]["optimal"]
+        typer.echo(f"{key}/seed-{seed}: " + ", ".join(f"{what} {value:.3f}" for what, value in shown.items()))
+
+
+if __name__ == "__main__":
+    typer.run(main)
