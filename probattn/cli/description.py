@@ -32,7 +32,8 @@ def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: i
     return RunDescription(
         name=recipe.name,
         method=method_words(recipe),
-        network=recipe.network.name,
+        network=recipe.network.name
+        + (", uniform attention" if recipe.network.config.get("uniform_attention") else ""),
         data=recipe.data.train.source,
         train_size=train_size,
         steps=int(last.get("step", 0)),
@@ -56,6 +57,8 @@ def method_words(recipe: Recipe | GraphRecipe | TranslationRecipe) -> str:
         >>> from probattn.recipes import read_recipe
         >>> method_words(read_recipe("data: {train: imdb}\nalignment: {method: gan, weight: 0.1}"))
         'BABN, default options; GAN alignment, weight 0.1'
+        >>> method_words(read_recipe("data: {train: imdb}\nattention: {method: bam}\ntraining: {frozen_probe: true}"))
+        'BAM, concentration 10.0; nothing but attention learns'
     """
     method = recipe.attention.build()
     words = "deterministic attention"
@@ -73,6 +76,8 @@ def method_words(recipe: Recipe | GraphRecipe | TranslationRecipe) -> str:
         said.append(_repulsion_words(recipe.repulsion.build(recipe.training.seed)))
     if not isinstance(recipe, GraphRecipe) and recipe.disagreement is not None:
         said.append(_disagreement_words(recipe.disagreement.build()))
+    if not isinstance(recipe, GraphRecipe) and recipe.training.frozen_probe:
+        said.append("nothing but attention learns")
     return "; ".join(said)
 
 

@@ -10,6 +10,7 @@ from probattn.cli.networks import load_classifier
 from probattn.cli.training import build_model, prepare
 from probattn.cli.translation_training import build_translator, prepare_translation
 from probattn.inference import SVIDriver
+from probattn.inference.report import read_results
 from probattn.models import load
 from probattn.recipes import load_any_recipe, load_recipe
 
@@ -61,6 +62,9 @@ def test_nothing_but_the_scores_of_a_classifier_learns(texts, command, tmp_path)
     assert whole.exit_code == 0, whole.output
     assert moved(start(load_recipe(texts)), tmp_path / "whole") > SCORES | {"classifier.weight"}
     assert command("evaluate", place).exit_code == 0
+    said = read_results(place / "metrics.json").run
+    assert said.method == "deterministic attention; nothing but attention learns"
+    assert said.network == "self_attentive"
 
 
 @pytest.mark.parametrize("key", ["attention={method: babn}", "alignment={method: gan}"])
@@ -125,6 +129,9 @@ def test_uniform_attention_leaves_the_scores_of_a_classifier_where_they_were(tex
     assert trained.exit_code == 0, trained.output
     changed = moved(start(load_recipe(texts, keys)), tmp_path / "run")
     assert "classifier.weight" in changed and not changed & SCORES
+    assert command("evaluate", tmp_path / "run").exit_code == 0
+    said = read_results(tmp_path / "run" / "metrics.json").run
+    assert (said.method, said.network) == ("deterministic attention", "self_attentive, uniform attention")
 
 
 UNIFORM = "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
