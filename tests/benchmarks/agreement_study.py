@@ -51,17 +51,17 @@ class Subject:
 
     Attributes:
         recipe: its name.
-        overrides: keys of the recipe that are replaced.
         uniform: the key that makes attention uniform.
         examples: validation examples that are watched.
         steps: when.
+        linear: whether its output is a single linear map, and the best possible attention is computed.
     """
 
     recipe: str
-    overrides: tuple[str, ...] = ()
     uniform: str = "network.config.uniform_attention=true"
     examples: int = 500
     steps: tuple[int, ...] = tuple(CLASSIFICATION_STEPS)
+    linear: bool = False
 
     @property
     def is_translation(self) -> bool:
@@ -71,7 +71,7 @@ class Subject:
     @property
     def methods(self) -> tuple[str, ...]:
         """What is trained for each seed."""
-        if any(key.startswith("network.output_width") for key in self.overrides):
+        if self.linear:
             return ("learned",)
         return ("learned", "second", "uniform", *(() if self.is_translation else ("frozen",)))
 
@@ -81,7 +81,8 @@ class Subject:
         probe = f"probe={{steps: {list(self.steps)}, examples: {self.examples}{bleu}}}"
         own = {"uniform": [self.uniform], "frozen": ["training.frozen_probe=true"]}.get(method, [])
         number = seed + OTHER_SEED if method == "second" else seed
-        return [*self.overrides, probe, *own, f"training.seed={number}", "report.baseline=false"]
+        linear = ["network.output_width=0"] if self.linear else []
+        return [*linear, probe, *own, f"training.seed={number}", "report.baseline=false"]
 
 
 TRANSLATION = {
@@ -95,7 +96,7 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
         "imdb": Subject("imdb_additive"),
         "bbc": Subject("bbc_additive"),
         "multi30k": Subject("multi30k_lstm_reduced", **TRANSLATION),
-        "multi30k_linear": Subject("multi30k_lstm_reduced", ("network.output_width=0",), **TRANSLATION),
+        "multi30k_linear": Subject("multi30k_lstm_reduced", linear=True, **TRANSLATION),
     }
 )
 """By the name that results go by."""
@@ -215,7 +216,7 @@ def main(
         raise typer.BadParameter(f"subjects: expected some of {', '.join(SUBJECTS)}, got {unknown[0]!r}")
     overrides = list(set_ or [])
     setting = {
-        "recipes": {key: [SUBJECTS[key].recipe, *SUBJECTS[key].overrides] for key in chosen},
+        "recipes": {key: SUBJECTS[key].recipe for key in chosen},
         "overrides": overrides,
         "versions": package_versions(),
     }
