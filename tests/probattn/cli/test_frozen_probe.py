@@ -111,8 +111,17 @@ def test_a_resumed_run_goes_on_with_the_scores_alone(texts, command, tmp_path, m
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, command, tmp_path):
-    keys = ("repulsion=null", "network={name: lstm, width: 8, layers: 1}", "training.frozen_probe=true")
+@pytest.mark.parametrize(
+    "further",
+    [
+        ("repulsion=null",),
+        ("repulsion=null", "attention={method: variational}"),
+        ("repulsion={projections: [query]}", "network.heads=3"),
+    ],
+)
+def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, command, tmp_path, further):
+    """Beside the network that infers alignments, which is no part of it."""
+    keys = ("network={name: lstm, width: 8, layers: 1}", *further, "training.frozen_probe=true")
     options = [word for key in keys for word in ("--set", key)]
     place = tmp_path / "run"
     trained = command("train", translation_recipe, "-o", place, "--quiet", *options)
