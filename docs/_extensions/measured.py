@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from measured_tables import (
+    agreement,
     alignment,
     benchmark,
     copying,
@@ -23,6 +24,7 @@ from measured_tables import (
 from mkdocs.exceptions import PluginError
 
 TABLES = {
+    "agreement": agreement,
     "alignment": alignment,
     "benchmark": benchmark,
     "copying": copying,
