@@ -21,7 +21,10 @@ UNKNOWN = {
         "unknown key 'lerning_rate' in training (line 3); did you mean 'learning_rate'?"
     ),
     "trainign: {}\n": "unknown key 'trainign' (line 2); did you mean 'training'?",
-    "batch_size: 3\n": "unknown key 'batch_size' (line 2); did you mean training.batch_size or prediction.batch_size?",
+    "batch_size: 3\n": (
+        "unknown key 'batch_size' (line 2); did you mean training.batch_size or prediction.batch_size or "
+        "probe.batch_size?"
+    ),
     "training:\n  rho: 3\n": "unknown key 'rho' in training (line 3); did you mean attention.rho?",
     "prediction: {xyz: 1}\n": (
         "unknown key 'xyz' in prediction (line 2); known are num_samples, chunk_size, batch_size, seed"
