@@ -20,6 +20,7 @@ from measured_tables import (
     repulsion,
     sentiment_study,
     translation,
+    translation_latent,
 )
 from mkdocs.exceptions import PluginError
 
@@ -33,6 +34,7 @@ TABLES = {
     "repulsion": repulsion,
     "sentiment_study": sentiment_study,
     "translation": translation,
+    "translation_latent": translation_latent,
 }
 MARK = re.compile(r"^<!-- (?P<mark>\w+(:\w+)?) -->$", re.MULTILINE)
 UNMEASURED = "*No figures are in this version; `{}` makes them.*"

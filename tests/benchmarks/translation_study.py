@@ -1,12 +1,15 @@
-"""BLEU of translation networks by what is done to their heads, over seeds.
+"""BLEU of translation networks by what is done to their heads or to their attention, over seeds.
 
-    PROBATTN_DATA=/data python tests/benchmarks/translation_study.py runs/translation --seeds 3
+    PROBATTN_DATA=/data python tests/benchmarks/translation_study.py heads runs/heads --seeds 3
+    PROBATTN_DATA=/data python tests/benchmarks/translation_study.py latent runs/latent --seeds 3
 
-Trained for every seed: the Transformer of a recipe as it is, with heads that repel each other in all layers and in the
-first of each stack, and with disagreement regularisation (Table 2's and 8's form of An et al. 2020). A run that is
-finished is not run again and one that was interrupted is resumed, so the study can be stopped at any time. The time of
-an update is the median over the run's records; `make bench` measures ratios of times on an idle machine. It writes
-docs/data/translation.json.
+Trained for every seed: for `heads` the Transformer of a recipe as it is, with heads that repel each other in all layers
+and in the first of each stack, and with disagreement regularisation (Table 2's and 8's form of An et al. 2020); for
+`latent` the LSTM network with soft attention, variational attention (Deng et al. 2018) by enumeration and by sampling,
+and Bayesian attention modules and belief networks (the table of Zhang et al. 2021). A run that is finished is not run
+again and one that was interrupted is resumed, so the study can be stopped at any time. The time of an update is the
+median over the run's records; `make bench` measures ratios of times on an idle machine. It writes
+docs/data/translation.json and docs/data/translation_latent.json.
 """
 
 from __future__ import annotations
@@ -34,29 +37,38 @@ from probattn.models import capture
 from probattn.recipes import TranslationRecipe, load_any_recipe
 
 PLAIN = "plain"
-METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
+METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
     {
-        PLAIN: ("repulsion=null",),
-        "disagreement": ("repulsion=null", "disagreement={method: outputs, weight: 1.0}"),
-        "svgd": (),
-        "svgd_first": ("repulsion.layers=first",),
+        "heads": {
+            PLAIN: ("repulsion=null",),
+            "disagreement": ("repulsion=null", "disagreement={method: outputs, weight: 1.0}"),
+            "svgd": (),
+            "svgd_first": ("repulsion.layers=first",),
+        },
+        "latent": {
+            PLAIN: (),
+            "va_enumerate": ("attention={method: variational, estimator: enumerate}",),
+            "va_sample": ("attention={method: variational, estimator: sample}",),
+            "bam": ("attention={method: bam}",),
+            "babn": ("attention={method: babn}",),
+        },
     }
 )
-"""Keys of the recipe that each method changes; the first is what all are compared with."""
+"""Keys of the recipe that each method of a comparison changes; the first is what all are compared with."""
 
-MEASURES = (
-    "bleu",
-    "perplexity",
-    "token_accuracy",
-    "distance",
-    "relative_distance",
-    "overlap",
-    "step_seconds",
+RECIPES: Mapping[str, str] = MappingProxyType(
+    {"heads": "multi30k_reduced", "latent": "multi30k_lstm_reduced"}
+)
+QUALITY = ("bleu", "perplexity", "token_accuracy", "step_seconds")
+DIFFERENCE = ("distance", "relative_distance", "overlap")
+MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"heads": (*QUALITY, *DIFFERENCE), "latent": QUALITY}
 )
 SEEN = 200
 """Test pairs over which heads are compared."""
 
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "translation.json"
+DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
+OUTPUTS = {"heads": DATA / "translation.json", "latent": DATA / "translation_latent.json"}
 
 Run = dict[str, Any]
 
@@ -66,10 +78,12 @@ class Job:
     """One network to train and measure.
 
     Attributes:
-        method: one of :data:`METHODS`.
+        comparison: one of :data:`METHODS`.
+        method: one of that comparison's.
         seed: of the run.
     """
 
+    comparison: str
     method: str
     seed: int
 
@@ -81,7 +95,7 @@ class Job:
     @property
     def overrides(self) -> list[str]:
         """Keys of the recipe that it changes."""
-        return [*METHODS[self.method], f"training.seed={self.seed}", "report.baseline=false"]
+        return [*METHODS[self.comparison][self.method], f"training.seed={self.seed}", "report.baseline=false"]
 
 
 def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
@@ -109,7 +123,8 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
         "token_accuracy": scores.token_accuracy,
         "step_seconds": scores.step_seconds,
     }
-    found |= heads(trained, prepared.splits.test)
+    if job.comparison == "heads":
+        found |= heads(trained, prepared.splits.test)
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
@@ -136,10 +151,11 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for method in dict.fromkeys(run["method"] for run in runs):
         own = [run for run in runs if run["method"] == method]
-        summary[method] = means(own, MEASURES) | {"parameters": own[0]["parameters"]}
+        measures = MEASURES[own[0]["comparison"]]
+        summary[method] = means(own, measures) | {"parameters": own[0]["parameters"]}
         if method != PLAIN and plain:
             summary[method] |= {
-                "difference": differences(own, plain, MEASURES),
+                "difference": differences(own, plain, measures),
                 "step_ratio": ratio(own, plain, "step_seconds"),
             }
     return summary
@@ -153,33 +169,37 @@ def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None
 
 
 def main(
+    comparison: Annotated[str, typer.Argument(help="What is compared: heads or latent.")],
     folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; all by default.")] = None,
     recipe: Annotated[
-        str, typer.Option(help="The recipe; multi30k_small has the full size.")
-    ] = "multi30k_reduced",
-    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+        str | None, typer.Option(help="The recipe; multi30k_small and multi30k_lstm have the full sizes.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The file of results.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and writes the results after each run."""
-    chosen = methods.split(",")
-    unknown = [name for name in chosen if name not in METHODS]
+    if comparison not in METHODS:
+        raise typer.BadParameter(f"comparison: expected one of {', '.join(METHODS)}, got {comparison!r}")
+    known, recipe = METHODS[comparison], recipe or RECIPES[comparison]
+    chosen = list(known) if methods is None else methods.split(",")
+    unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise typer.BadParameter(f"methods: expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
+        raise typer.BadParameter(f"methods: expected some of {', '.join(known)}, got {unknown[0]!r}")
     overrides = list(set_ or [])
     setting = {
         "recipe": recipe,
-        "methods": {name: list(METHODS[name]) for name in chosen},
+        "methods": {name: list(known[name]) for name in chosen},
         "overrides": overrides,
         "versions": package_versions(),
     }
     runs: list[Run] = []
     for seed, method in product(range(seeds), chosen):
-        job = Job(method, seed)
+        job = Job(comparison, method, seed)
         runs.append(run_one(job, recipe, overrides, folder))
-        write(runs, setting, output)
-        said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES)
+        write(runs, setting, output or OUTPUTS[comparison])
+        said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES[comparison])
         typer.echo(f"{job.folder}: {said}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from measured_tables.markdown import interval, table
 
-SOURCE = "tests/benchmarks/translation_study.py"
+SOURCE = "tests/benchmarks/translation_study.py heads"
 METHODS = {
     "plain": "as it is",
     "disagreement": "disagreement of outputs (Li et al. 2018)",
@@ -17,24 +17,32 @@ METHODS = {
 def tables(content: Mapping[str, Any]) -> str:
     """Quality and time by method, then how different heads are."""
     rows = content["summary"]
-    return "\n\n".join([_quality(rows), _heads(rows)])
+    return "\n\n".join([quality(rows, METHODS), _heads(rows)])
 
 
-def _quality(rows: Mapping[str, Any]) -> str:
+def quality(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
+    """BLEU, perplexity, size and time by method.
+
+    Args:
+        rows: the study's summary.
+        methods: words for its methods.
+    """
     cells = []
     for name, row in rows.items():
         cells.append(
             [
-                METHODS[name],
+                methods[name],
                 interval(row["bleu"], ".2f", strong=True),
                 interval(row.get("difference", {}).get("bleu"), "+.2f"),
                 f"{row['perplexity']['mean']:.2f}",
+                f"{row['parameters'] / 1e6:.2f} M",
                 f"{1000 * row['step_seconds']['mean']:.0f} ms",
                 interval(row.get("step_ratio"), ".2f"),
                 str(row["bleu"]["seeds"]),
             ]
         )
-    return table(["", "BLEU", "difference", "perplexity", "an update", "over as it is", "seeds"], cells)
+    head = ["", "BLEU", "difference", "perplexity", "parameters", "an update", "over the first", "seeds"]
+    return table(head, cells)
 
 
 def _heads(rows: Mapping[str, Any]) -> str:

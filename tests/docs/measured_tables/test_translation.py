@@ -3,7 +3,7 @@
 import translation_study
 
 
-def run(method, seed, bleu, seconds):
+def run(method, seed, bleu, seconds, comparison="heads"):
     fixed = {
         "perplexity": 8.0,
         "token_accuracy": 0.5,
@@ -11,7 +11,8 @@ def run(method, seed, bleu, seconds):
         "relative_distance": 1.0,
         "overlap": 0.5,
     }
-    return {"method": method, "seed": seed, "bleu": bleu, "step_seconds": seconds, "parameters": 7} | fixed
+    own = {"comparison": comparison, "method": method, "seed": seed, "parameters": 1_230_000}
+    return own | {"bleu": bleu, "step_seconds": seconds} | fixed
 
 
 def test_means_differences_and_ratios(load):
@@ -23,7 +24,7 @@ def test_means_differences_and_ratios(load):
     ]
     tables = load("measured_tables.translation")
     shown = tables.tables({"summary": translation_study.summarise(runs)})
-    assert "| as it is | **21.00** [8.29, 33.71] |  | 8.00 | 150 ms |  | 2 |" in shown
+    assert "| as it is | **21.00** [8.29, 33.71] |  | 8.00 | 1.23 M | 150 ms |  | 2 |" in shown
     assert "| repulsive, all layers | **22.50** [3.44, 41.56] | +1.50 [-4.85, +7.85] |" in shown
     assert "| 165 ms | 1.10 [1.10, 1.10] | 2 |" in shown
     assert "| repulsive, all layers | 2 | 1.000 [1.000, 1.000] | +0.000 [+0.000, +0.000] | 0.500 |" in shown
@@ -33,4 +34,14 @@ def test_one_seed_has_no_interval_and_every_name_has_words(load):
     tables = load("measured_tables.translation")
     shown = tables.tables({"summary": translation_study.summarise([run("plain", 0, 20.0, 0.1)])})
     assert "| as it is | **20.00** |  |" in shown
-    assert set(tables.METHODS) == set(translation_study.METHODS)
+    assert set(tables.METHODS) == set(translation_study.METHODS["heads"])
+
+
+def test_latent_attention_has_a_table_of_its_own(load):
+    tables = load("measured_tables.translation_latent")
+    runs = [run("plain", 0, 20.0, 0.1, "latent"), run("babn", 0, 21.0, 0.2, "latent")]
+    shown = tables.tables({"summary": translation_study.summarise(runs)})
+    assert "| soft attention | **20.00** |  | 8.00 | 1.23 M | 100 ms |  | 1 |" in shown
+    assert "| BABN (Zhang et al. 2021) | **21.00** | +1.00 | 8.00 | 1.23 M | 200 ms | 2.00 | 1 |" in shown
+    assert "Dist" not in shown
+    assert set(tables.METHODS) == set(translation_study.METHODS["latent"])

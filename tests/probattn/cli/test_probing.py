@@ -112,8 +112,14 @@ def test_files_of_other_examples_are_refused(watched, command, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--set", "probe={steps: [10, 5]}"], "probe.steps (override probe={steps: [10, 5]}): expected rising numbers >= 0, got [10, 5]"),
-        (["--set", "probe={examples: 0}"], "probe.examples (override probe={examples: 0}): expected a whole number >= 1, got 0"),
+        (
+            ["--set", "probe={steps: [10, 5]}"],
+            "probe.steps (override probe={steps: [10, 5]}): expected rising numbers >= 0, got [10, 5]",
+        ),
+        (
+            ["--set", "probe={examples: 0}"],
+            "probe.examples (override probe={examples: 0}): expected a whole number >= 1, got 0",
+        ),
     ],
 )
 def test_bad_keys_are_refused(recipe, command, tmp_path, options, said):

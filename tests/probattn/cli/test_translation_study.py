@@ -21,6 +21,7 @@ from probattn.recipes import load_any_recipe
 def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_path):
     def run():
         translation_study.main(
+            "heads",
             tmp_path,
             seeds=2,
             methods="plain,svgd_first",
@@ -45,8 +46,8 @@ def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_pat
 
 def test_the_methods_are_what_they_are_called():
     found = {}
-    for method in translation_study.METHODS:
-        job = translation_study.Job(method, 3)
+    for method in translation_study.METHODS["heads"]:
+        job = translation_study.Job("heads", method, 3)
         recipe = load_any_recipe("multi30k_reduced", job.overrides)
         assert recipe.training.seed == 3
         found[method] = [(type(part).__name__, part.layers) for part in recipe.methods()]
@@ -56,6 +57,38 @@ def test_the_methods_are_what_they_are_called():
         "svgd": [("RepulsiveAttention", "all")],
         "svgd_first": [("RepulsiveAttention", "first")],
     }
+
+
+def test_latent_methods_are_what_they_are_called():
+    found = {}
+    for method in translation_study.METHODS["latent"]:
+        job = translation_study.Job("latent", method, 3)
+        recipe = load_any_recipe("multi30k_lstm_reduced", job.overrides)
+        made = [type(part).__name__ for part in recipe.methods()]
+        found[method] = (recipe.attention.method, recipe.attention.estimator, made, recipe.training.kl_weight)
+    assert found["plain"][::2] == ("deterministic", [])
+    assert found["va_enumerate"] == ("variational", "enumerate", [], 1.0)
+    assert found["va_sample"] == ("variational", "sample", [], 1.0)
+    assert found["bam"][0] == "bam" and found["babn"][0] == "babn"
+    assert found["bam"][2] == found["babn"][2] == ["BayesianAttention"]
+
+
+def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
+    keys = ["network={name: lstm, width: 8, layers: 1, heads: 1}", "repulsion=null", "training.steps=2"]
+    translation_study.main(
+        "latent",
+        tmp_path,
+        seeds=1,
+        methods="plain,va_sample,babn",
+        recipe=str(translation_recipe),
+        output=tmp_path / "latent.json",
+        set_=keys,
+    )
+    content = json.loads((tmp_path / "latent.json").read_text(encoding="utf-8"))
+    runs = {run["method"]: run for run in content["runs"]}
+    assert runs["babn"]["parameters"] > runs["va_sample"]["parameters"] > runs["plain"]["parameters"] - 1
+    assert all("overlap" not in run and run["perplexity"] > 1 for run in runs.values())
+    assert content["summary"]["babn"]["step_ratio"]["mean"] > 0
 
 
 def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, translation_recipe):
@@ -89,6 +122,8 @@ def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, tran
 
 def test_what_it_does_not_know_is_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, .*, got 'magic'"):
-        translation_study.main(tmp_path, methods="magic")
+        translation_study.main("heads", tmp_path, methods="magic")
+    with pytest.raises(typer.BadParameter, match=r"comparison: expected one of heads, latent, got 'magic'"):
+        translation_study.main("magic", tmp_path)
     with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):
-        translation_study.main(tmp_path, methods="svgd", recipe="demo", output=tmp_path / "x.json")
+        translation_study.main("heads", tmp_path, methods="svgd", recipe="demo", output=tmp_path / "x.json")
