@@ -3,8 +3,9 @@
     PROBATTN_DATA=/data python tests/benchmarks/head_count_study.py runs/heads --heads 2,5,10,20,30 --seeds 3
 
 The form of An et al. 2020, Fig. 3. Training, sizes and measures are those of `repulsion_study.py`; it takes two
-heads to compare. Runs that are finished are read and interrupted ones resumed. It writes
-`accuracy.json` into the folder after each run, with mean accuracy and its interval by method and number of heads.
+heads to compare. Runs that are finished are read and interrupted ones resumed. After each run it writes
+docs/data/head_counts.json, with mean accuracy and its interval by method and number of heads; `docs/_figures/head_counts.py`
+draws it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import Annotated, Any
 import typer
 from repulsion_study import METHODS, PLAIN, SUBJECTS, Job, Run, reductions, run_one
 
+from probattn.cli.evaluating import package_versions
 from probattn.metrics.functional import mean_interval
+
+
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "head_counts.json"
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
@@ -38,6 +43,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
     subject: Annotated[str, typer.Option(help="The network and its data.")] = "trec",
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = f"{PLAIN},svgd",
+    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
     full: Annotated[bool, typer.Option("--full", help="Sizes of the recipe.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
 ) -> None:
@@ -55,8 +61,10 @@ def main(
         own = [*overrides, f"network.config.num_attention_heads={count}"]
         found = run_one(Job(subject, method, seed), SUBJECTS[subject].recipe, own, folder / f"heads-{count}")
         runs.append(found | {"heads": count})
-        content = {"overrides": overrides, "runs": runs, "summary": summarise(runs)}
-        (folder / "accuracy.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        setting = {"subject": subject, "overrides": overrides, "versions": package_versions()}
+        content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         typer.echo(f"{count} heads, {method}, seed {seed}: accuracy {found['accuracy']:.4f}")
 
 

@@ -17,8 +17,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_every_number_of_heads_is_trained_with_every_method_and_seed(reviews, tmp_path):
     keys = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
     keys += ["network.embeddings=null"]
-    head_count_study.main(tmp_path, heads="2,3", seeds=2, subject="trec", methods="plain,svgd", set_=keys)
-    content = json.loads((tmp_path / "accuracy.json").read_text(encoding="utf-8"))
+    output = tmp_path / "head_counts.json"
+    options = {"heads": "2,3", "seeds": 2, "subject": "trec", "methods": "plain,svgd"}
+    head_count_study.main(tmp_path, **options, output=output, set_=keys)
+    content = json.loads(output.read_text(encoding="utf-8"))
     assert len(content["runs"]) == 2 * 2 * 2
     for method in ("plain", "svgd"):
         for heads in (2, 3):

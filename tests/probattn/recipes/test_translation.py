@@ -50,7 +50,9 @@ def test_each_of_them_loads_and_round_trips(name: str, tmp_path: Path) -> None:
         return
     method = recipe.methods()[0]
     assert isinstance(method, RepulsiveAttention)
-    weight = {"multi30k_small": 0.01, "multi30k_reduced": 1e-3}[name]  # the paper's, and the one that was chosen
+    weight = {"multi30k_small": 0.01, "multi30k_reduced": 1e-3}[
+        name
+    ]  # the paper's, and the one that was chosen
     assert (method.sampler, method.step_size, method.repulsion) == ("svgd", 0.1, weight)
     assert recipe.training.label_smoothing == 0.1
 
