@@ -4,8 +4,8 @@
 
 The form of An et al. 2020, Fig. 3. Training, sizes and measures are those of `repulsion_study.py`; it takes two
 heads to compare. Runs that are finished are read and interrupted ones resumed. After each run it writes
-docs/data/head_counts.json, with mean accuracy and its interval by method and number of heads; `docs/_figures/head_counts.py`
-draws it.
+docs/data/head_counts.json, with mean accuracy and its interval by method and number of heads;
+`docs/_figures/head_counts.py` draws it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from repulsion_study import METHODS, PLAIN, SUBJECTS, Job, Run, reductions, run_
 
 from probattn.cli.evaluating import package_versions
 from probattn.metrics.functional import mean_interval
-
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "head_counts.json"
 
