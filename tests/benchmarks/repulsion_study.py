@@ -82,7 +82,7 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
 """Keys of the recipe that each method changes; the first is what all are compared with."""
 
 MASKED = (PLAIN, "svgd")
-"""Methods whose first seed is measured without each of its heads, too."""
+"""Methods whose first seed is measured without each of its heads, too, and that can have more seeds."""
 
 MASKED_TEXTS = 300
 """Test texts for that."""
@@ -118,9 +118,19 @@ class Job:
         return [*METHODS[self.method], f"training.seed={self.seed}", "report.baseline=false"]
 
 
-def jobs(seeds: int, subjects: Sequence[str], methods: Sequence[str]) -> list[Job]:
-    """What is to be done, seed by seed, so that every method has as many as the others when the study is stopped."""
-    return [Job(name, method, seed) for seed, name, method in product(range(seeds), subjects, methods)]
+def jobs(seeds: int, subjects: Sequence[str], methods: Sequence[str], more: int = 0) -> list[Job]:
+    """What is to be done, seed by seed, so that every method has as many as the others when the study is stopped.
+
+    Args:
+        seeds: of every method.
+        subjects: what is trained.
+        methods: with which methods.
+        more: seeds of the methods in :data:`MASKED` after those.
+    """
+    found = [Job(name, method, seed) for seed, name, method in product(range(seeds), subjects, methods)]
+    kept = [method for method in methods if method in MASKED]
+    later = range(seeds, seeds + more)
+    return found + [Job(name, method, seed) for seed, name, method in product(later, subjects, kept)]
 
 
 def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
@@ -214,6 +224,7 @@ def reductions(subject: str, full: bool) -> list[str]:
 def main(
     folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
+    more: Annotated[int, typer.Option(min=0, help="Further seeds of the network as it is and of SVGD.")] = 0,
     subjects: Annotated[str, typer.Option(help="Subjects, separated by commas.")] = ",".join(SUBJECTS),
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
     output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
@@ -234,7 +245,7 @@ def main(
         "versions": package_versions(),
     }
     runs: list[Run] = []
-    for job in jobs(seeds, chosen["subjects"], chosen["methods"]):
+    for job in jobs(seeds, chosen["subjects"], chosen["methods"], more):
         runs.append(run_one(job, SUBJECTS[job.subject].recipe, overrides[job.subject], folder))
         write(runs, setting, output)
         said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES)

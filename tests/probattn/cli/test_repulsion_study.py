@@ -47,6 +47,14 @@ def test_every_method_has_every_seed_and_a_folder_of_its_own():
     assert len({job.folder for job in found}) == len(found) == 5 * len(subjects) * len(methods)
     assert {job.seed for job in found[: len(subjects) * len(methods)]} == {0}
     assert {"plain", "svgd", "spos", "sgld", "svgd_normal", "frobenius"} == set(STUDY["METHODS"])
+    longer = STUDY["jobs"](5, subjects, methods, 2)
+    assert longer[: len(found)] == found
+    assert [(job.method, job.seed) for job in longer[len(found) :] if job.subject == "trec"] == [
+        ("plain", 5),
+        ("svgd", 5),
+        ("plain", 6),
+        ("svgd", 6),
+    ]
 
 
 def test_every_override_is_a_key_of_the_recipes():
