@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -227,6 +229,7 @@ class SVIDriver:
                 find_unused_parameters=self.find_unused_parameters,
             ) as accelerator,
             preserved_random_state(accelerator.device),
+            _frozen_parameters(),
         ):
             seed_generators(self.seed, accelerator.process_index)
             run = Run(self, accelerator, train, validation, steps=steps, epochs=epochs)
@@ -299,6 +302,14 @@ class SVIDriver:
         if self.precision == "fp16" and (self.cpu or not torch.accelerator.is_available()):
             raise ValueError("SVIDriver.precision: 'fp16' needs a GPU; use 'bf16' or 'no' on a CPU")
         return self.precision
+
+
+@contextmanager
+def _frozen_parameters() -> Iterator[None]:
+    """Lets parameters be frozen without Pyro's warning, one a parameter, that they are not in its store."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not registered in the param store because requires_grad")
+        yield
 
 
 def _require_at_least(least: int, name: str, value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -62,9 +61,5 @@ def learning(net: nn.Module, training: TrainingRecipe) -> Iterator[None]:
     if not training.frozen_probe:
         yield
         return
-    with frozen_probe(net, score_modules(net)), warnings.catch_warnings():
-        # Pyro's warning that a frozen parameter is not in its store, one a parameter: that is what is wanted.
-        warnings.filterwarnings(
-            "ignore", message=".*not registered in the param store because requires_grad=False"
-        )
+    with frozen_probe(net, score_modules(net)):
         yield

@@ -496,3 +496,14 @@ def test_reductions_are_labelled_in_the_records(tiny: ModuleType) -> None:
     assert result.train is not None
     assert result.train["kl_reduction"] == "sum"
     assert result.train["kl"] == pytest.approx(result.train["kl_weight"] * result.train["kl_nats"], rel=1e-5)
+
+
+def test_frozen_parameters_stay_and_nothing_warns(tiny: ModuleType) -> None:
+    """Warnings are errors here, and Pyro has one for every parameter without a gradient."""
+    model = tiny.tiny_model()
+    model.out.requires_grad_(False)
+    before = weights_of(model)
+    tiny.tiny_driver(model).fit(tiny.tiny_data(10), steps=3)
+    after = weights_of(model)
+    assert torch.equal(before["out.weight"], after["out.weight"])
+    assert not torch.equal(before["query.weight"], after["query.weight"])
