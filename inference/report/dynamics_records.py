@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 Matrix = tuple[tuple[Probability, ...], ...]
+Bleu = Annotated[float, Field(ge=0, le=100.001)]
 
 
 class WatchedStep(Record):
@@ -26,7 +27,7 @@ class WatchedStep(Record):
     agreement: Probability
     with_last: Probability
     accuracy: Probability
-    bleu: Annotated[float, Field(ge=0, le=100.001)] | None = None
+    bleu: Bleu | None = None
 
 
 class WatchedMaps(Record):

@@ -137,4 +137,21 @@ class RatedWords:
         names = [field.name for field in fields(cls)]
         if sorted(tensors) != sorted(names):
             raise ValueError(f"{path}: expected tensors {', '.join(names)}, got {', '.join(sorted(tensors))}")
-        return cls(**tensors)
+        found = cls(**tensors)
+        if not found._fits():
+            shapes = ", ".join(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}" for name in names)
+            raise ValueError(f"{path}: expected ratings of words that fit each other, got {shapes}")
+        return found
+
+    def _fits(self) -> bool:
+        """Whether tensors are of the kinds and sizes of :meth:`gather`, and ratings numbers."""
+        pairs, outputs = (self.attention, self.probe), (self.lengths, self.example, self.correct)
+        kinds = [torch.float32, torch.float32, torch.int64, torch.int64, torch.bool]
+        if [each.dtype for each in (*pairs, *outputs)] != kinds or self.lengths.ndim != 1:
+            return False
+        return (
+            bool((self.lengths >= 0).all())
+            and all(each.shape == (int(self.lengths.sum()),) for each in pairs)
+            and all(each.shape == self.lengths.shape for each in outputs)
+            and not any(each.isnan().any() for each in pairs)
+        )

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from transformers import PreTrainedModel
@@ -19,6 +20,8 @@ from probattn.cli.errors import CommandError, one_line
 from probattn.inference import StepObserver
 from probattn.inference.durable import write_atomically
 from probattn.inference.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
+from probattn.inference.report.dynamics_records import Bleu
+from probattn.inference.report.record import Count, Record
 from probattn.models import RatedWords, rate_words
 from probattn.recipes import ProbeRecipe
 
@@ -27,7 +30,22 @@ EXAMPLES = "examples.json"
 """Words of the examples whose maps are shown."""
 
 STEP = re.compile(r"step-(\d+)\.safetensors")
-Batch = dict[str, Tensor]
+Content = TypeVar("Content")
+
+
+class ShownWords(Record):
+    """The words of an example whose maps are shown, as :data:`EXAMPLES` has them."""
+
+    row: Count
+    text: str
+    keys: tuple[str, ...]
+    queries: tuple[str, ...]
+
+
+class Translated(Record):
+    """What the watched sentences' translations were worth at a step."""
+
+    bleu: Bleu
 
 
 @dataclass(frozen=True)
@@ -123,13 +141,12 @@ def recorded_bleu(folder: Path) -> dict[int, float]:
 
     Args:
         folder: the run's.
+
+    Raises:
+        CommandError: a file is damaged.
     """
     files = {step: file.with_suffix(".json") for step, file in recorded_steps(folder).items()}
-    return {
-        step: json.loads(file.read_text(encoding="utf-8"))["bleu"]
-        for step, file in files.items()
-        if file.exists()
-    }
+    return {step: _read(file, TypeAdapter(Translated)).bleu for step, file in files.items() if file.exists()}
 
 
 def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
@@ -148,7 +165,7 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
         return None
     try:
         rated = {step: RatedWords.load(file) for step, file in files.items()}
-        examples = json.loads((folder / FOLDER / EXAMPLES).read_text(encoding="utf-8")) if maps else []
+        examples = _read(folder / FOLDER / EXAMPLES, TypeAdapter(list[ShownWords])) if maps else []
     except (OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
     last, scores = rated[max(rated)], recorded_bleu(folder)
@@ -156,6 +173,11 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
         if not (torch.equal(each.lengths, last.lengths) and torch.equal(each.example, last.example)):
             raise CommandError(
                 f"{files[step]}: expected the examples of {files[max(rated)].name}, got others; train anew"
+            )
+    for words in examples:
+        if last.lengths[last.example == words.row].tolist() != [len(words.keys)] * len(words.queries):
+            raise CommandError(
+                f"{folder / FOLDER / EXAMPLES}: expected the words of example {words.row}, got others; train anew"
             )
     return Dynamics(
         model=model,
@@ -176,10 +198,20 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
     )
 
 
-def _maps(rated: Mapping[int, RatedWords], words: Mapping[str, Any]) -> WatchedExample:
-    row, found = words["row"], []
+def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
+    try:
+        return kind.validate_json(file.read_bytes())
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]["msg"]
+        raise CommandError(
+            f"{file}: expected what --probe writes, got a damaged file ({problem}); train anew"
+        ) from error
+
+
+def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
+    found = []
     for step, each in rated.items():
-        rows = each.example == row
+        rows = each.example == words.row
         attention, mask = (part[rows] for part in each.padded(each.attention))
         probe = each.padded(each.probe.exp())[0][rows]
         length = int(mask[0].sum())
@@ -187,9 +219,9 @@ def _maps(rated: Mapping[int, RatedWords], words: Mapping[str, Any]) -> WatchedE
             WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
         )
     return WatchedExample(
-        text=words["text"],
-        keys=tuple(words["keys"]),
-        queries=tuple(words["queries"]),
+        text=words.text,
+        keys=words.keys,
+        queries=words.queries,
         maps=tuple(found),
     )
 

@@ -1,5 +1,6 @@
 """Ratings of a set of examples, end to end: against loops over the batches they came from, and their file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,33 @@ def test_other_files_and_other_examples_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match=r"broken: expected ratings of words, got a damaged file"):
         RatedWords.load(tmp_path / "broken")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attention": torch.zeros(2)},
+        {"probe": torch.zeros(2)},
+        {"example": torch.zeros(1, dtype=torch.int64)},
+        {"correct": torch.zeros(1, dtype=torch.bool)},
+        {"lengths": torch.zeros(4)},
+        {"lengths": torch.tensor(4)},
+        {"lengths": torch.tensor([3, -1, 2])},
+        {"attention": torch.full((4,), torch.nan)},
+    ],
+)
+def test_ratings_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, torch.Tensor]) -> None:
+    fitting = RatedWords(
+        torch.rand(4),
+        torch.rand(4),
+        torch.tensor([2, 1, 1]),
+        torch.arange(3),
+        torch.ones(3, dtype=torch.bool),
+    )
+    fitting.save(tmp_path / "step")
+    RatedWords.load(tmp_path / "step")
+    replace(fitting, **change).save(tmp_path / "step")
+    with pytest.raises(
+        ValueError, match=r"step: expected ratings of words that fit each other, got attention"
+    ):
+        RatedWords.load(tmp_path / "step")

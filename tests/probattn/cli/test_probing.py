@@ -8,6 +8,8 @@ import shutil
 import pytest
 import torch
 
+from probattn.cli.errors import CommandError
+from probattn.cli.probing import read_dynamics
 from probattn.cli.trained import load_model
 from probattn.data import DataWarning, PadCollate, TokenizedTexts
 from probattn.inference.report import read_any_results
@@ -98,15 +100,42 @@ def test_files_of_other_examples_are_refused(watched, command, tmp_path):
     shutil.copytree(watched, folder)
     file = folder / "probe" / "step-000002.safetensors"
     rated = RatedWords.load(file)
-    RatedWords(rated.attention[:-1], rated.probe[:-1], rated.lengths - 1, rated.example, rated.correct).save(
-        file
-    )
+    lengths = rated.lengths.clone()
+    lengths[-1] -= 1
+    RatedWords(rated.attention[:-1], rated.probe[:-1], lengths, rated.example, rated.correct).save(file)
     result = command("evaluate", folder)
     assert result.exit_code == 2
     assert (
         "step-000002.safetensors: expected the examples of step-000006.safetensors, got others"
         in result.output
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("examples.json", "{", r"expected what --probe writes, got a damaged file \(Invalid JSON"),
+        ("examples.json", "[{}]", r"expected what --probe writes, got a damaged file \(Field required"),
+        (
+            "examples.json",
+            '[{"row": 0, "text": "a", "keys": ["a"], "queries": ["b"]}]',
+            "expected the words of example 0, got others",
+        ),
+        (
+            "examples.json",
+            '[{"row": 99, "text": "a", "keys": ["a"], "queries": ["b"]}]',
+            "expected the words of example 99, got others",
+        ),
+        ("step-000002.json", "{", r"expected what --probe writes, got a damaged file \(Invalid JSON"),
+        ("step-000002.json", '{"bleu": "x"}', r"expected .* a damaged file \(Input should be a valid number"),
+    ],
+)
+def test_damaged_files_are_named(watched, tmp_path, name, content, said):
+    folder = tmp_path / "damaged"
+    shutil.copytree(watched / "probe", folder / "probe")
+    (folder / "probe" / name).write_text(content, encoding="utf-8")
+    with pytest.raises(CommandError, match=f"{name}: {said}"):
+        read_dynamics(folder, "bayesian_mean", maps=True)
 
 
 @pytest.mark.parametrize(
