@@ -36,7 +36,7 @@ from probattn.recipes import Recipe, TranslationRecipe, load_any_recipe
 OTHER_SEED = 1000
 """What is added to a seed for its second run."""
 
-TRANSLATION_STEPS = [0, 50, 100, 250, 500, 750, 1000, 1500, 2000, 2500]
+TRANSLATION_STEPS = [0, 50, 100, 250, 500, 750, 1000, 1500]
 CLASSIFICATION_STEPS = [0, 10, 50, 100, 150, 200, 250, 500, 750]
 SENTENCES = 60
 """Sentences for which the best attention is computed."""
