@@ -14,7 +14,7 @@ import torch
 
 from probattn.cli.aligning import measure_alignment
 from probattn.cli.heads import measure_heads
-from probattn.cli.probing import read_dynamics
+from probattn.cli.probing import of_the_same_examples, read_dynamics
 from probattn.cli.showing import attention_of, predict_texts
 from probattn.cli.trained import EvaluationOptions, TrainedModel
 from probattn.data import TextDataset
@@ -100,7 +100,7 @@ def evaluate_run(
         scores=measured.scores,
         differences=measured.differences,
         curves=tuple(curves),
-        dynamics=tuple(item for item in watched if item is not None),
+        dynamics=of_the_same_examples(watched),
         **details,
     )
 

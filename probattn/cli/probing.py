@@ -198,6 +198,21 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
     )
 
 
+def of_the_same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
+    """What was recorded of a run's networks, without a baseline that was trained elsewhere and watched on others.
+
+    Args:
+        found: of each network, the run's own last; None where nothing was recorded.
+    """
+    kept = [item for item in found if item is not None]
+    return tuple(
+        item
+        for item in kept
+        if (item.examples, item.outputs, item.chance)
+        == (kept[-1].examples, kept[-1].outputs, kept[-1].chance)
+    )
+
+
 def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
     try:
         return kind.validate_json(file.read_bytes())

@@ -16,7 +16,7 @@ from probattn.cli.description import method_words
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.networks import quiet_loading
-from probattn.cli.probing import read_dynamics
+from probattn.cli.probing import of_the_same_examples, read_dynamics
 from probattn.cli.trained import BASELINE, MODEL, RECIPE, model_key
 from probattn.cli.translation_networks import network_words
 from probattn.cli.translation_training import SUBWORDS
@@ -151,7 +151,7 @@ def evaluate_translation_run(
         differences=_differences(counts, recipe),
         samples=_samples(test, found, recipe.report.samples),
         curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
-        dynamics=tuple(item for item in watched if item is not None),
+        dynamics=of_the_same_examples(watched),
     )
 
 

@@ -72,6 +72,18 @@ def test_report_tells_the_course(watched, command):
     assert "How did attention come about?" in page and own.maps[0].text in page
 
 
+def test_a_baseline_watched_on_other_examples_is_left_out(watched, recipe, command, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(watched, folder)
+    options = ["--set", "attention={method: deterministic}", "--set", "probe={steps: [0], examples: 5}"]
+    result = command("train", recipe, "--output", tmp_path / "plain", "--quiet", *options)
+    assert result.exit_code == 0, result.output
+    result = command("evaluate", folder, "--baseline", tmp_path / "plain")
+    assert result.exit_code == 0, result.output
+    (own,) = read_any_results(folder / "metrics.json").dynamics
+    assert (own.model, own.examples) == ("bayesian_mean", 7)
+
+
 def test_option_takes_the_defaults(translation_recipe, command, tmp_path):
     pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
     pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
