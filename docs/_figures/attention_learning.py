@@ -8,7 +8,6 @@ network knows and whose attention is clearest. A minute on one core. Grey and th
 dark pages.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from page_examples import run_examples
 from style import GREY, STYLE
 
 mpl.use("svg")
@@ -26,15 +26,6 @@ FILE = DOCS / "images" / "attention_learning.svg"
 PAGE = DOCS / "tutorials" / "attention_learning.md"
 LAST = "## Attention without knowledge"
 BLUE, ORANGE, WORDS = "#4c78a8", "#d9822b", 14
-
-
-def trained() -> dict[str, Any]:
-    """What the page's examples leave behind, up to the second training."""
-    names: dict[str, Any] = {}
-    text = PAGE.read_text(encoding="utf-8").partition(LAST)[0]
-    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        exec(code, names)
-    return names
 
 
 def draw_course(axes: Axes, names: dict[str, Any]) -> None:
@@ -93,7 +84,7 @@ def draw_map(axes: Axes, values: np.ndarray, top: float, colour: str, title: str
 
 def main() -> None:
     """Makes the file."""
-    names = trained()
+    names = run_examples(PAGE, LAST)
     learned, row = names["learned"], choose(names)
     steps = list(learned)
     maps = [

@@ -7,15 +7,14 @@ the test article with the fewest unknown words at its beginning among those whos
 minute on one core. Grey and the colour are legible on light and on dark pages.
 """
 
-import re
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from page_examples import run_examples
 from style import GREY, STYLE
 
 from probattn.models import capture
@@ -28,15 +27,6 @@ FILE = DOCS / "images" / "repulsive_heads.svg"
 PAGE = DOCS / "tutorials" / "repulsive_heads.md"
 LAST = "## Looking again"
 BLUE, WORDS, FULL = "#4c78a8", 16, 0.25
-
-
-def trained() -> dict[str, Any]:
-    """What the page's examples leave behind, up to the second training."""
-    names: dict[str, Any] = {}
-    text = PAGE.read_text(encoding="utf-8").partition(LAST)[0]
-    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        exec(code, names)
-    return names
 
 
 def draw(axes: Axes, weights: np.ndarray, words: list[str], title: str) -> None:
@@ -55,7 +45,7 @@ def draw(axes: Axes, weights: np.ndarray, words: list[str], title: str) -> None:
 
 def main() -> None:
     """Makes the file."""
-    names = trained()
+    names = run_examples(PAGE, LAST)
     tokenizer, batch, labels = names["tokenizer"], names["batch"], names["labels"]
     networks = {"as it is": names["net"].eval(), "with repulsion": names["other"].eval()}
     with torch.no_grad():
