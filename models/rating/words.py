@@ -50,7 +50,7 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
         batch: arguments of its forward pass, with ``labels`` (int64 ``[B]``, or ``[B, T]`` and -100 at padding).
 
     Returns:
-        The ratings, without gradients; the network is in the mode it was in.
+        The ratings, without gradients; the network and its parts are in the modes they were in.
 
     Raises:
         TypeError: the probe is not defined for the network.
@@ -67,7 +67,7 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
     if "labels" not in batch:
         raise ValueError(f"rate_words: expected labels in the batch, got {', '.join(sorted(batch))}")
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    training = net.training
+    training = [module for module in net.modules() if module.training]
     net.eval()
     try:
         with torch.no_grad():
@@ -75,7 +75,8 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
                 return _translation(net, inputs, batch["labels"])
             return _classification(net, inputs, batch["labels"])
     finally:
-        net.train(training)
+        for module in training:
+            module.training = True
 
 
 def _mask(inputs: Mapping[str, Tensor]) -> Tensor:

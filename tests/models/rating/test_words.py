@@ -88,14 +88,15 @@ def test_translation_is_the_definition(heads: int) -> None:
     assert torch.equal(found.mask, MASK.bool())
 
 
-def test_self_attentive_classifier_is_the_definition() -> None:
+@pytest.mark.parametrize("heads", [1, 3])
+def test_self_attentive_classifier_is_the_definition(heads: int) -> None:
     torch.manual_seed(0)
     config = SelfAttentiveConfig(
         vocab_size=9,
         embedding_size=4,
         hidden_size=4,
         attention_size=5,
-        num_attention_heads=3,
+        num_attention_heads=heads,
         classifier_size=6,
     )
     net = SelfAttentiveForSequenceClassification(config).eval()
@@ -105,7 +106,7 @@ def test_self_attentive_classifier_is_the_definition() -> None:
     for row in range(3):
         assert found.correct[row, 0] == (output.logits[row].argmax() == LABELS[row])
         for place in range(int(MASK[row].sum())):
-            logits = net.classifier(F.relu(net.dense(states[row, place].repeat(3))))
+            logits = net.classifier(F.relu(net.dense(states[row, place].repeat(heads))))
             torch.testing.assert_close(found.probe[row, 0, place], logits.log_softmax(-1)[LABELS[row]])
     torch.testing.assert_close(found.attention[:, 0], output.attentions[0].mean(1)[:, 0])
     torch.testing.assert_close(found.attention.sum(-1), torch.ones(3, 1))
@@ -155,7 +156,54 @@ def test_hosts_are_probed_with_their_own_head(kind: str) -> None:
     torch.testing.assert_close(found.attention[:, 0], weights.masked_fill(MASK == 0, 0))
     # the network itself is as it was
     torch.testing.assert_close(net(WORDS, attention_mask=MASK).logits, output.logits)
-    assert "forward" not in vars(getattr(net, net.base_model_prefix))
+    base = getattr(net, net.base_model_prefix)
+    assert "forward" not in vars(base) and not base._forward_hooks
+
+
+def test_padding_on_the_left_moves_nothing() -> None:
+    net = host("gpt2")
+    turned = torch.tensor([[4, 5, 6, 7, 8], [0, 0, 8, 4, 5], [0, 0, 0, 6, 7]])
+    place = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 1, 2], [0, 0, 0, 0, 1]])  # in its own text
+    found = rate_words(
+        net,
+        {"input_ids": turned, "attention_mask": MASK.flip(1), "position_ids": place, "labels": LABELS},
+    )
+    right = rate_words(net, BATCH)
+    assert torch.equal(found.mask, MASK.flip(1).bool())
+    for ours, plain in ((found.attention, right.attention), (found.probe, right.probe)):
+        torch.testing.assert_close(ours[:, 0][found.mask], plain[:, 0][right.mask])
+
+
+def test_padding_on_the_left_moves_nothing_of_a_sentence() -> None:
+    torch.manual_seed(0)
+    net = SelfAttentiveForSequenceClassification(SelfAttentiveConfig(vocab_size=9, hidden_size=4))
+    turned = torch.tensor([[4, 5, 6, 7, 8], [0, 0, 8, 4, 5], [0, 0, 0, 6, 7]])
+    found = rate_words(net, {"input_ids": turned, "attention_mask": MASK.flip(1), "labels": LABELS})
+    right = rate_words(net, BATCH)
+    for ours, plain in ((found.attention, right.attention), (found.probe, right.probe)):
+        torch.testing.assert_close(ours[:, 0][found.mask], plain[:, 0][right.mask])
+
+
+def test_without_a_mask_all_words_count() -> None:
+    net = host("bert")
+    batch = {"input_ids": WORDS, "labels": LABELS}
+    found, expected = (
+        rate_words(net, batch),
+        rate_words(net, batch | {"attention_mask": torch.ones_like(MASK)}),
+    )
+    assert found.mask.all()
+    torch.testing.assert_close(found.probe, expected.probe)
+    torch.testing.assert_close(found.attention, expected.attention)
+
+
+def test_parts_stay_in_their_modes_and_keep_their_forward() -> None:
+    net = host("bert").train()
+    net.bert.eval()
+    before = {name: module.training for name, module in net.named_modules()}
+    net.bert.forward = wrapped = net.bert.forward  # as accelerate does for mixed precision
+    rate_words(net, BATCH)
+    assert {name: module.training for name, module in net.named_modules()} == before
+    assert vars(net.bert)["forward"] is wrapped
 
 
 def test_latent_attention_is_rated_at_its_expectation() -> None:
