@@ -21,7 +21,7 @@ from probattn.models.hosts import (
     revert,
     save,
 )
-from probattn.models.rating import RatedWords, WordRatings, own_head, rate_words
+from probattn.models.rating import ProxyProgram, RatedWords, WordRatings, own_head, rate_words, word_saliency
 from probattn.models.sentence import (
     SelfAttentiveConfig,
     SelfAttentiveForSequenceClassification,
@@ -47,6 +47,7 @@ __all__ = [
     "CapturedCall",
     "Classifier",
     "HeadRedundancy",
+    "ProxyProgram",
     "RatedWords",
     "RecurrentForTranslation",
     "RecurrentModel",
@@ -72,4 +73,5 @@ __all__ = [
     "revert",
     "save",
     "translate",
+    "word_saliency",
 ]

@@ -5,6 +5,12 @@ are :class:`Results`, which :func:`write_results` and :func:`read_results` keep 
 :func:`write_report` shows.
 """
 
+from probattn.inference.report.agreement_records import (
+    Agreement,
+    Contextualized,
+    PairAgreement,
+    Rating,
+)
 from probattn.inference.report.alignment import (
     HeadDistances,
     TokenSample,
@@ -131,6 +137,10 @@ __all__ = [
     "HeadRows",
     "HeadsKey",
     "Curve",
+    "Agreement",
+    "Contextualized",
+    "PairAgreement",
+    "Rating",
     "Dynamics",
     "WatchedExample",
     "WatchedMaps",

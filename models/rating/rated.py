@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -70,6 +70,21 @@ class RatedWords:
         if not parts:
             raise ValueError("RatedWords.gather: expected ratings of at least one batch, got none")
         return cls(*(torch.cat(group).cpu() for group in zip(*parts, strict=True)))
+
+    @classmethod
+    def flat(
+        cls, batches: Iterable[Mapping[str, Tensor]], rate: Callable[[Mapping[str, Tensor]], Tensor]
+    ) -> Tensor:
+        """Other ratings of the same examples, in the order in which :meth:`gather` puts them.
+
+        Args:
+            batches: the examples, with ``attention_mask`` and ``labels``.
+            rate: gives ``[B, T, S]`` of one batch, T = 1 where labels are classes.
+
+        Returns:
+            ``[P]``, what :meth:`agreement` takes.
+        """
+        return cls.gather(_as_ratings(batch, rate(batch)) for batch in batches).attention
 
     def padded(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
         """Values row by row.
@@ -155,3 +170,9 @@ class RatedWords:
             and all(each.shape == self.lengths.shape for each in outputs)
             and not any(each.isnan().any() for each in pairs)
         )
+
+
+def _as_ratings(batch: Mapping[str, Tensor], rating: Tensor) -> WordRatings:
+    labels = batch["labels"]
+    valid = (labels if labels.ndim == 2 else labels[:, None]) >= 0
+    return WordRatings(rating, rating, batch["attention_mask"].bool(), valid, torch.zeros_like(valid))

@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, predict, report, inspect, demo."""
+"""The command line: train, evaluate, predict, report, agreement, inspect, demo."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 import probattn
+from probattn.cli.agreement import AGREEMENT, agreement_table, measure_agreement
 from probattn.cli.description import describe_run
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line
 from probattn.cli.evaluating import evaluate_run
@@ -26,6 +27,7 @@ from probattn.cli.trained import BASELINE, MODEL, RECIPE, EvaluationOptions, Tra
 from probattn.cli.training import prepare, train_run
 from probattn.cli.translation import train_translation, translate_texts, translation_table
 from probattn.cli.translation_evaluating import evaluate_translation_run
+from probattn.inference.durable import write_atomically
 from probattn.inference.report import (
     AnyResults,
     Example,
@@ -190,6 +192,23 @@ def report(
     else:
         page = write_report(results, run / REPORT)
     typer.echo(f"report: {page}")
+
+
+@app.command()
+@fails_in_one_line
+def agreement(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that was trained with --probe.")],
+    uniform: Annotated[
+        Path | None, typer.Option(help="Folder of the same run under uniform attention.")
+    ] = None,
+    second: Annotated[Path | None, typer.Option(help="Folder of the same run from another seed.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Measure what a run's attention agrees with: probes, saliency, and what that is worth; writes agreement.json."""
+    found = measure_agreement(run, uniform, second, quiet=quiet)
+    write_atomically(run / AGREEMENT, (found.model_dump_json(indent=1) + "\n").encode())
+    _console().print(agreement_table(found))
+    typer.echo(f"agreement: {run / AGREEMENT}")
 
 
 @app.command()

@@ -20,15 +20,13 @@ from types import MappingProxyType
 from typing import Annotated, Any, cast
 
 import typer
-from agreement_measures import PAIRS, mean_course, measure, name, optimal, train_proxy
-from transformers import PreTrainedModel
+from agreement_measures import PAIRS, mean_course, measure, name, optimal
 
 from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import MODEL, RECIPE, load_model
+from probattn.cli.trained import MODEL, RECIPE
 from probattn.cli.training import prepare, train_run
 from probattn.cli.translation_evaluating import load_translator
 from probattn.cli.translation_training import prepare_translation, train_translation_run
-from probattn.data import PadCollate, PairCollate
 from probattn.metrics.functional import mean_interval
 from probattn.models import RecurrentForTranslation
 from probattn.recipes import Recipe, TranslationRecipe, load_any_recipe
@@ -128,38 +126,16 @@ def run_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Fou
     folders = {method: place / method for method in subject.methods}
     trained = [run_one(subject, method, seed, overrides, folders[method]) for method in subject.methods]
     prepared = trained[0]
-    net = _network(folders["learned"], subject)
     head = {"subject": key, "seed": seed}
-    if "uniform" not in folders:
-        found = head | {"optimal": optimal(cast(RecurrentForTranslation, net), prepared.watched, SENTENCES)}
+    if subject.linear:
+        net = cast(RecurrentForTranslation, load_translator(folders["learned"]).model.net.cpu())
+        found = head | {"optimal": optimal(net, prepared.watched, SENTENCES)}
     else:
-        found = head | measure(folders, net, prepared.watched, _proxy(prepared, net, seed))
+        found = head | measure(folders)
     written = json.dumps(found, indent=1) + "\n"
     file.write_text(written, encoding="utf-8")
     again: Found = json.loads(written)  # as another call will read it: keys are text there
     return again
-
-
-def _network(place: Path, subject: Subject) -> PreTrainedModel:
-    if subject.is_translation:
-        return cast(PreTrainedModel, load_translator(place).model.net.cpu())
-    return load_model(place).net.cpu()
-
-
-def _proxy(prepared: Any, net: PreTrainedModel, seed: int) -> Any:
-    """The proxy, with the width, the updates, the batches and the learning rate of the network."""
-    training, translation = prepared.recipe.training, isinstance(prepared.recipe, TranslationRecipe)
-    sizes = (net.config.vocab_size, net.config.vocab_size if translation else net.config.num_labels)
-    return train_proxy(
-        prepared.train,
-        PairCollate() if translation else PadCollate(prepared.tokenizer),
-        sizes,
-        width=net.config.hidden_size,
-        steps=training.steps,
-        batch_size=training.batch_size,
-        rate=training.learning_rate,
-        seed=seed,
-    )
 
 
 def summarise(runs: Sequence[Found]) -> Found:

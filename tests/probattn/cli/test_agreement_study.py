@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 
-import agreement_measures
 import agreement_study
 import pytest
 import torch
 
 from probattn.cli.trained import load_model
-from probattn.data import PadCollate
 from probattn.models import RatedWords
 from probattn.probes import contextualized_agreement
 
@@ -90,49 +88,6 @@ def test_the_methods_differ_in_what_they_are_called(study):
     assert torch.equal(first.probe, trained.probe) and not torch.equal(first.attention, trained.attention)
     moved = last(place, "learned", 0), last(place, "learned", 6)
     assert not torch.equal(moved[0].probe, moved[1].probe)
-
-
-def test_saliency_and_proxy_are_row_by_row(study):
-    place, _ = study
-    folder = place / "sst2" / "seed-0" / "learned"
-    recipe = agreement_study.load_any_recipe(str(folder / "recipe.yaml"))
-    prepared = agreement_study.prepare(recipe)
-    net = load_model(folder).net
-    watched = prepared.watched
-    found = agreement_measures.flat(watched.batches(), lambda batch: agreement_measures._saliency(net, batch))
-    position = 0
-    for row in range(len(watched.rows)):
-        batch = PadCollate(prepared.tokenizer)([watched.rows[row]])
-        embedded = net.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
-        logits = net(inputs_embeds=embedded, attention_mask=batch["attention_mask"]).logits
-        logits.log_softmax(-1)[0, batch["labels"][0]].backward()
-        length = embedded.shape[1]
-        torch.testing.assert_close(
-            found[position : position + length], embedded.grad[0].norm(dim=-1), rtol=1e-4, atol=1e-7
-        )
-        position += length
-    assert position == len(found)
-
-
-def test_proxy_learns_what_words_say():
-    rows = [
-        {"input_ids": [2 + label, 4 + row % 3], "attention_mask": [1, 1], "labels": label}
-        for row in range(60)
-        for label in (0, 1)
-    ]
-
-    def collate(items):
-        return {key: torch.tensor([item[key] for item in items]) for key in items[0]}
-
-    proxy = agreement_measures.train_proxy(
-        rows, collate, (7, 2), width=16, steps=60, batch_size=20, rate=0.05, seed=0
-    )
-    source, target = torch.tensor([[2, 5], [3, 5]]), torch.tensor([[0], [1]])
-    probe = proxy.probe(source, target)
-    assert (probe[:, 0, 0] > 0.9).all()
-    assert (probe[0, 0, 1] + probe[1, 0, 1]).item() == pytest.approx(
-        1
-    )  # a word that says nothing says it of both
 
 
 def test_summary_is_the_mean_over_seeds(study):

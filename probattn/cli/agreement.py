@@ -1,0 +1,272 @@
+"""Agreement of attention with probes, from folders of runs that were recorded (Snell et al. 2021, Tables 2 to 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from rich import box
+from rich.table import Table
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from probattn.cli.errors import CommandError, one_line
+from probattn.cli.probing import Watched, recorded_bleu, recorded_steps
+from probattn.cli.trained import RECIPE, load_model
+from probattn.cli.training import prepare
+from probattn.cli.translation_evaluating import load_translator
+from probattn.cli.translation_training import prepare_translation
+from probattn.data import PadCollate, PairCollate
+from probattn.inference import OptimizerOptions, SVIDriver
+from probattn.inference.report import Agreement, Contextualized, PairAgreement, Rating
+from probattn.models import ProxyProgram, RatedWords, word_saliency
+from probattn.probes import BagOfWordsProxy, contextualized_agreement, kendall_tau
+from probattn.recipes import Recipe, TranslationRecipe, load_any_recipe
+
+AGREEMENT = "agreement.json"
+SYMBOLS: dict[Rating, str] = {
+    "attention": "α",
+    "probe": "β",
+    "uniform": "β^uf",
+    "proxy": "β^px",
+    "saliency": "Δ",
+}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run with the ratings that were recorded in its training.
+
+    Attributes:
+        folder: the run's.
+        recipe: the run's.
+        rated: ratings by step, in order.
+    """
+
+    folder: Path
+    recipe: Recipe | TranslationRecipe
+    rated: Mapping[int, RatedWords]
+
+    @classmethod
+    def read(cls, folder: Path) -> Recorded:
+        """Reads them.
+
+        Raises:
+            CommandError: no run, none of texts or of translation, or one without recorded ratings.
+        """
+        if not (folder / RECIPE).exists():
+            raise CommandError(f"{folder}: expected a run folder with {RECIPE}, found none")
+        recipe = load_any_recipe(str(folder / RECIPE))
+        files = recorded_steps(folder)
+        if not isinstance(recipe, (Recipe, TranslationRecipe)) or not files:
+            raise CommandError(f"{folder}: expected a run with recorded ratings; train it with --probe")
+        try:
+            return cls(folder, recipe, {step: RatedWords.load(file) for step, file in files.items()})
+        except ValueError as error:
+            raise CommandError(one_line(error)) from error
+
+    @property
+    def last(self) -> RatedWords:
+        """Ratings after the last update."""
+        return self.rated[max(self.rated)]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether it was trained under uniform attention."""
+        if isinstance(self.recipe, TranslationRecipe):
+            return self.recipe.network.uniform_attention
+        return self.recipe.network.config.get("uniform_attention") is True
+
+    def check_beside(self, other: Recorded) -> None:
+        """Makes sure that both rated the same examples.
+
+        Raises:
+            CommandError: they did not.
+        """
+        mine, theirs = self.last, other.last
+        if not (torch.equal(mine.lengths, theirs.lengths) and torch.equal(mine.example, theirs.example)):
+            raise CommandError(
+                f"{other.folder}: expected ratings of the examples of {self.folder}, got others; give both runs the "
+                "same data and the same section probe"
+            )
+
+
+def measure_agreement(
+    run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
+) -> Agreement:
+    r"""What a run's attention agrees with, over its watched examples.
+
+    Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
+    :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and
+    :math:`A(\Delta, \beta^{\mathrm{uf}})`, for which a bag-of-words proxy is trained on the run's data with the
+    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11).
+
+    Args:
+        run: folder of a run that was trained with ``--probe``.
+        uniform: folder of the same run with uniform attention.
+        second: folder of the same run from another seed.
+        quiet: no progress bars.
+
+    Returns:
+        The record.
+
+    Raises:
+        CommandError: a folder does not hold what it should, or other examples were watched.
+    """
+    learned = Recorded.read(run)
+    if learned.is_uniform:
+        raise CommandError(f"{run}: expected a run with learned attention, its attention is uniform")
+    beside = None if uniform is None else _uniform(learned, uniform)
+    other = None if second is None else _second(learned, second)
+    prepared, net = _prepared(learned)
+    ratings: dict[Rating, Tensor] = {
+        "attention": learned.last.attention,
+        "probe": learned.last.probe,
+        "saliency": RatedWords.flat(_watched(prepared).batches(), lambda batch: word_saliency(net, batch)),
+    }
+    pairs: list[tuple[Rating, Rating]] = [("attention", "probe"), ("saliency", "probe")]
+    found: dict[str, Any] = {}
+    if beside is not None:
+        course = {step: learned.last.agreement(v=each.probe) for step, each in beside.rated.items()}
+        best = max(course, key=course.__getitem__)  # section A.7
+        program = _fit_proxy(prepared, net, quiet)
+        ratings["uniform"] = beside.rated[best].probe
+        ratings["proxy"] = RatedWords.flat(_watched(prepared).batches(), program.rate)
+        pairs = [("attention", "uniform"), ("uniform", "proxy"), ("saliency", "uniform"), *pairs]
+        found |= {"course": course, "uniform_step": best}
+    runs = None if other is None else SecondRun.of(learned, other)
+    if runs is not None:
+        found |= {"second_accuracy": runs.accuracy[-1][1]}
+        found |= {"second_bleu": runs.bleu[-1][1]} if runs.bleu else {}
+    return Agreement(
+        run=str(run),
+        outputs=len(learned.last.lengths),
+        chance=learned.last.chance(),
+        accuracy=learned.last.accuracy,
+        pairs=tuple(_pair(learned.last, pair, ratings, runs) for pair in pairs),
+        **found,
+    )
+
+
+@dataclass(frozen=True)
+class SecondRun:
+    """(step, performance, agreement with the first run's attention) of a second run: by accuracy and, if any, BLEU."""
+
+    accuracy: list[tuple[int, float, float]]
+    bleu: list[tuple[int, float, float]]
+
+    @classmethod
+    def of(cls, learned: Recorded, other: Recorded) -> SecondRun:
+        """Measures it."""
+        agreed = {step: learned.last.agreement(v=each.attention) for step, each in other.rated.items()}
+        scores = recorded_bleu(other.folder)
+        return cls(
+            [(step, each.accuracy, agreed[step]) for step, each in other.rated.items()],
+            [(step, score, agreed[step]) for step, score in scores.items()],
+        )
+
+
+def _pair(
+    rated: RatedWords, pair: tuple[Rating, Rating], ratings: Mapping[Rating, Tensor], runs: SecondRun | None
+) -> PairAgreement:
+    u, v = (ratings[name] for name in pair)
+    agreement = rated.agreement(u, v)
+    (left, mask), (right, _) = rated.padded(u), rated.padded(v)
+    return PairAgreement(
+        first=pair[0],
+        second=pair[1],
+        agreement=agreement,
+        tau=kendall_tau(left, right, mask).nanmean().item(),
+        xi=None if runs is None else _xi(agreement, runs.accuracy),
+        xi_bleu=None if runs is None or not runs.bleu else _xi(agreement, runs.bleu),
+    )
+
+
+def _xi(agreement: float, runs: list[tuple[int, float, float]]) -> Contextualized:
+    found = contextualized_agreement(agreement, runs)
+    return Contextualized(performance=found.performance, step=found.step, reached=found.reached)
+
+
+def _uniform(learned: Recorded, folder: Path) -> Recorded:
+    found = Recorded.read(folder)
+    if not found.is_uniform:
+        raise CommandError(
+            f"{folder}: expected a run under uniform attention; train it with network.config.uniform_attention (texts) "
+            "or network.uniform_attention (translation) set to true"
+        )
+    learned.check_beside(found)
+    return found
+
+
+def _second(learned: Recorded, folder: Path) -> Recorded:
+    found, seed = Recorded.read(folder), learned.recipe.training.seed
+    learned.check_beside(found)
+    if found.is_uniform or found.recipe.training.seed == seed:
+        raise CommandError(
+            f"{folder}: expected the same run from another seed than {seed}, with learned attention; got seed "
+            f"{found.recipe.training.seed}{', uniform attention' if found.is_uniform else ''}"
+        )
+    return found
+
+
+def _prepared(recorded: Recorded) -> tuple[Any, PreTrainedModel]:
+    """The run's data, and its trained network on the CPU."""
+    recipe = recorded.recipe
+    if isinstance(recipe, TranslationRecipe):
+        return prepare_translation(recipe), cast(
+            PreTrainedModel, load_translator(recorded.folder).model.net.cpu()
+        )
+    return prepare(recipe), load_model(recorded.folder).net.cpu()
+
+
+def _watched(prepared: Any) -> Watched:
+    assert prepared.watched is not None
+    return cast(Watched, prepared.watched)
+
+
+def _fit_proxy(prepared: Any, net: PreTrainedModel, quiet: bool) -> ProxyProgram:
+    """The bag-of-words proxy of the run's data."""
+    recipe = prepared.recipe
+    training, translation = recipe.training, isinstance(recipe, TranslationRecipe)
+    words = int(net.config.vocab_size)
+    outputs = words if translation else int(net.config.num_labels or 0)
+    generator = torch.Generator().manual_seed(training.seed)
+    proxy = BagOfWordsProxy(words, outputs, net.config.hidden_size, generator=generator)
+    program = ProxyProgram(proxy, len(prepared.train))
+    SVIDriver(
+        program,
+        optimizer=OptimizerOptions("Adam", training.learning_rate, training.learning_rate, weight_decay=0.0),
+        scheduler=None,
+        batch_size=training.batch_size,
+        collate=PairCollate() if translation else PadCollate(prepared.tokenizer),
+        seed=training.seed,
+        cpu=True,
+        progress=not quiet,
+    ).fit(prepared.train, steps=training.steps, epochs=training.epochs)
+    return program
+
+
+def agreement_table(found: Agreement) -> Table:
+    """The record as a table for the terminal."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU"):
+        table.add_column(heading, justify="left" if heading == "A(u, v)" else "right", no_wrap=True)
+    for item in found.pairs:
+        table.add_row(
+            f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
+            f"{100 * item.agreement:.1f}%",
+            f"{100 * found.chance:.1f}%",
+            f"{100 * item.tau:.1f}",
+            _starred(item.xi, 100),
+            _starred(item.xi_bleu, 1),
+        )
+    return table
+
+
+def _starred(found: Contextualized | None, scale: float) -> str:
+    if found is None:
+        return ""
+    return f"{scale * found.performance:.1f}{'' if found.reached else '*'}"

@@ -1,0 +1,117 @@
+"""`probattn agreement` on tiny runs: its record against the recorded ratings, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from probattn.models import RatedWords
+from probattn.probes import contextualized_agreement
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def runs(reviews, command, tmp_path_factory):
+    """Folders by name: the run, another seed, uniform attention, other examples."""
+    place = tmp_path_factory.mktemp("agreement")
+    file = place / "additive.yaml"
+    file.write_text(
+        f"""
+network:
+  name: self_attentive
+  config:
+    {{embedding_size: 5, hidden_size: 4, attention_size: 4, num_attention_heads: 1, classifier_size: 0,
+      attention_activation: relu}}
+data: {{train: {reviews}}}
+attention: {{method: deterministic}}
+training: {{steps: 6, batch_size: 8, log_every: 2, learning_rate: 1e-2, device: cpu}}
+report: {{baseline: false}}
+probe: {{steps: [0, 3], examples: 9}}
+""",
+        encoding="utf-8",
+    )
+    changes = {
+        "learned": [],
+        "second": ["training.seed=1"],
+        "uniform": ["network.config.uniform_attention=true"],
+        "others": ["probe.examples=5", "training.seed=2"],
+        "unwatched": ["probe=null"],
+    }
+    for name, keys in changes.items():
+        options = [part for key in keys for part in ("--set", key)]
+        result = command("train", file, "--output", place / name, "--quiet", *options)
+        assert result.exit_code == 0, result.output
+    return {name: place / name for name in changes}
+
+
+def rated(folder, step):
+    return RatedWords.load(folder / "probe" / f"step-{step:06d}.safetensors")
+
+
+def test_record_and_table(runs, command):
+    options = ["--uniform", runs["uniform"], "--second", runs["second"], "--quiet"]
+    result = command("agreement", runs["learned"], *options)
+    assert result.exit_code == 0, result.output
+    assert "A(α, β^uf)" in result.output and "Kendall's tau" in result.output
+    found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
+    last = rated(runs["learned"], 6)
+    course = {step: last.agreement(v=rated(runs["uniform"], step).probe) for step in (0, 3, 6)}
+    assert {int(step): value for step, value in found["course"].items()} == course
+    pairs = {(item["first"], item["second"]): item for item in found["pairs"]}
+    assert list(pairs) == [
+        ("attention", "uniform"),
+        ("uniform", "proxy"),
+        ("saliency", "uniform"),
+        ("attention", "probe"),
+        ("saliency", "probe"),
+    ]
+    assert pairs["attention", "uniform"]["agreement"] == max(course.values())
+    assert pairs["attention", "probe"]["agreement"] == last.agreement()
+    second = [(step, rated(runs["second"], step)) for step in (0, 3, 6)]
+    rows = [(step, each.accuracy, last.agreement(v=each.attention)) for step, each in second]
+    for item in pairs.values():
+        expected = contextualized_agreement(item["agreement"], rows)
+        assert item["xi"] == {
+            "performance": expected.performance,
+            "step": expected.step,
+            "reached": expected.reached,
+        }
+        assert -1 <= item["tau"] <= 1 and item["xi_bleu"] is None
+    assert found["second_accuracy"] == second[-1][1].accuracy and found["second_bleu"] is None
+    assert command("agreement", runs["learned"], *options).exit_code == 0
+    assert json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8")) == found
+
+
+def test_alone_it_measures_its_own_probe(runs, command):
+    result = command("agreement", runs["second"], "--quiet")
+    assert result.exit_code == 0, result.output
+    found = json.loads((runs["second"] / "agreement.json").read_text(encoding="utf-8"))
+    assert [(item["first"], item["second"]) for item in found["pairs"]] == [
+        ("attention", "probe"),
+        ("saliency", "probe"),
+    ]
+    assert all(item["xi"] is None for item in found["pairs"]) and found["uniform_step"] is None
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"run": "unwatched"}, "unwatched: expected a run with recorded ratings; train it with --probe"),
+        ({"run": "uniform"}, "uniform: expected a run with learned attention, its attention is uniform"),
+        ({"run": "learned", "uniform": "second"}, "second: expected a run under uniform attention"),
+        ({"run": "learned", "second": "others"}, "others: expected ratings of the examples of"),
+        ({"run": "learned", "second": "learned"}, "learned: expected the same run from another seed than 0"),
+        ({"run": "learned", "second": "uniform"}, "got seed 0, uniform attention"),
+    ],
+)
+def test_folders_that_do_not_fit_are_refused(runs, command, names, said):
+    options = [part for key, name in names.items() if key != "run" for part in (f"--{key}", runs[name])]
+    result = command("agreement", runs[names["run"]], "--quiet", *options)
+    assert result.exit_code == 2 and said in result.output.replace("\n", "")
+
+
+def test_a_folder_without_a_run_is_refused(command, tmp_path):
+    result = command("agreement", tmp_path)
+    assert result.exit_code == 2 and "expected a run folder with recipe.yaml, found none" in result.output
