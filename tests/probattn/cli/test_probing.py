@@ -177,3 +177,31 @@ def test_networks_without_a_probe_are_refused(translation_recipe, command, tmp_p
     assert result.exit_code == 2
     assert "--probe: expected a recipe of texts or of translation" in result.output
     assert not (tmp_path / "run").exists()
+
+
+def test_course_is_read_from_the_ratings(tmp_path):
+    def rated(attention, probe):
+        return RatedWords(
+            torch.tensor([0.5, 0.5, *attention]),
+            torch.tensor([0.5, 0.5, *probe]).log(),
+            torch.tensor([2, 3]),
+            torch.arange(2),
+            torch.tensor([True, False]),
+        )
+
+    even, peaked = [0.3, 0.3, 0.3], [0.1, 0.2, 0.7]
+    rated(even, peaked).save(tmp_path / "probe" / "step-000002.safetensors")
+    rated(peaked, even).save(tmp_path / "probe" / "step-000010.safetensors")
+    words = {"row": 1, "text": "a b c", "keys": ["a", "b", "c"], "queries": ["good"]}
+    (tmp_path / "probe" / "examples.json").write_text(json.dumps([words]), encoding="utf-8")
+    found = read_dynamics(tmp_path, "deterministic", maps=True)
+    assert [item.step for item in found.steps] == [2, 10]
+    # of equal ratings the first counts, and they are all among the highest
+    assert [item.agreement for item in found.steps] == [0.5, 1]
+    assert [item.with_last for item in found.steps] == [1, 1]
+    assert [item.accuracy for item in found.steps] == [0.5, 0.5]
+    assert (found.examples, found.outputs, found.chance) == (2, 2, pytest.approx((1 / 2 + 1 / 3) / 2))
+    (example,) = found.maps
+    for item, attention, probe in zip(example.maps, (even, peaked), (peaked, even), strict=True):
+        assert item.attention[0] == pytest.approx(attention)
+        assert item.probe[0] == pytest.approx(probe)
