@@ -1,12 +1,17 @@
 """What turns docstrings and equations into pages."""
 
+import importlib
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import griffe
 import pytest
 from mkdocs.exceptions import PluginError
 
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
 
 
@@ -66,3 +71,33 @@ def test_equations_become_mathml(load):
 def test_an_equation_that_cannot_be_read_names_its_page(load):
     with pytest.raises(PluginError, match=r"page\.md: the equation '\\\\nosuchcommand'"):
         load("mathml").on_page_content('<span class="arithmatex">\\(\\nosuchcommand\\)</span>', page=PAGE)
+
+
+def test_functions_are_not_hidden_by_modules_of_their_name(load):
+    extensions = griffe.load_extensions(load("shadowed").ShadowedNames())
+    files = {
+        "__init__.py": 'from some.inner import same\nfrom other import alien\n__all__ = ["alien", "same"]\n',
+        "inner/__init__.py": 'from some.inner.same import helper, same\n__all__ = ["helper", "same"]\n',
+        "inner/same.py": 'def same():\n    """What is meant."""\n\ndef helper(): ...\n',
+    }
+    with griffe.temporary_visited_package("some", files, extensions=extensions) as package:
+        for where in (package, package["inner"]):
+            assert where["same"].final_target.is_function
+        assert package["same"].docstring.value == "What is meant."
+        assert package["inner.helper"].final_target.path == "some.inner.same.helper"
+
+
+def test_every_public_function_and_class_is_found_by_its_name(load):
+    """On the package as it is: what Python finds under a public name is what the pages describe."""
+    extensions = griffe.load_extensions(load("shadowed").ShadowedNames())
+    loaded = griffe.load("probattn", search_paths=[ROOT], extensions=extensions)
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        for name in re.findall(r"^::: (probattn[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            try:
+                module = importlib.import_module(name)
+            except ImportError:
+                continue  # an object, or a package that is an extra
+            for public in getattr(module, "__all__", ()):
+                if inspect.isfunction(getattr(module, public)) or inspect.isclass(getattr(module, public)):
+                    found = loaded[f"{name.removeprefix('probattn.')}.{public}"]
+                    assert not found.final_target.is_module, f"{name}.{public}"
