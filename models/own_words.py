@@ -31,9 +31,21 @@ def read_own_words(
         >>> torch.allclose(states[:, 1::2], lstm(words[:, 1::2])[0]), states[:, 0].tolist()
         (True, [[0.0, 0.0, 0.0, 0.0]])
     """
+    if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        # torch takes oneDNN's LSTM there, which many processors have in float32 alone
+        own = next(lstm.parameters()).dtype
+        begin = None if start is None else (start[0].to(own), start[1].to(own))
+        with torch.autocast("cpu", enabled=False):
+            return _read(lstm, embedded.to(own), attention_mask, begin)
+    return _read(lstm, embedded, attention_mask, start)
+
+
+def _read(
+    lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None
+) -> tuple[Tensor, State]:
+    states: Tensor
+    last: State
     if attention_mask is None:
-        states: Tensor
-        last: State
         states, last = lstm(embedded, start)
         return states, last
     real = attention_mask.bool()

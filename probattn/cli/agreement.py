@@ -117,6 +117,11 @@ def measure_agreement(
         CommandError: a folder does not hold what it should, or other examples were watched.
     """
     learned = Recorded.read(run)
+    if learned.recipe.training.early_stopping is not None:
+        raise CommandError(
+            f"{run}: its network is that of its best step, the recorded ratings those of its last; train it without "
+            "early stopping"
+        )
     if learned.is_uniform:
         raise CommandError(f"{run}: expected a run with learned attention, its attention is uniform")
     beside = None if uniform is None else _uniform(learned, uniform)

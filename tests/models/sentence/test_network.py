@@ -320,3 +320,21 @@ def test_half_precision_is_near():
         full = net(**batch).logits
         with torch.autocast("cpu", torch.bfloat16):
             assert (net(**batch).logits.float() - full).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_half_precision_on_a_cpu(padded: bool) -> None:
+    """Autocast leaves the LSTM in float32 there: many processors have no other."""
+    torch.manual_seed(0)
+    config = SelfAttentiveConfig(
+        vocab_size=9, hidden_size=8, embedding_size=8, attention_size=8, num_attention_heads=2
+    )
+    net = SelfAttentiveForSequenceClassification(config).eval()
+    words = torch.tensor([[4, 5, 6], [7, 8, 0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]) if padded else None
+    expected = net(words, mask).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = net(words, mask).logits
+        found.float().square().sum().backward()
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.02)
+    assert net.sentence.lstm.weight_ih_l0.grad.abs().sum() > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -110,6 +111,17 @@ def test_folders_that_do_not_fit_are_refused(runs, command, names, said):
     options = [part for key, name in names.items() if key != "run" for part in (f"--{key}", runs[name])]
     result = command("agreement", runs[names["run"]], "--quiet", *options)
     assert result.exit_code == 2 and said in result.output.replace("\n", "")
+
+
+def test_a_run_that_may_stop_early_is_refused(runs, command, tmp_path):
+    folder = tmp_path / "early"
+    shutil.copytree(runs["second"], folder)
+    recipe = (folder / "recipe.yaml").read_text(encoding="utf-8")
+    assert "early_stopping: null" in recipe
+    changed = recipe.replace("early_stopping: null", "early_stopping: {metric: loss}")
+    (folder / "recipe.yaml").write_text(changed, encoding="utf-8")
+    result = command("agreement", folder)
+    assert result.exit_code == 2 and "its network is that of its best step" in result.output
 
 
 def test_a_folder_without_a_run_is_refused(command, tmp_path):
