@@ -2,8 +2,8 @@
 
     python docs/_figures/head_redundancy.py
 
-From the first seed of docs/data/repulsion.json, which ``tests/benchmarks/repulsion_study.py`` writes. The form of An et
-al. 2020, Fig. 2. Grey and the colours are legible on light and on dark pages.
+From the first seed of docs/data/repulsion.json, which ``tests/benchmarks/repulsion_study.py`` writes; a network that is
+not in it has no panel. The form of An et al. 2020, Fig. 2. Grey and the colours are legible on light and on dark pages.
 """
 
 import json
@@ -21,7 +21,11 @@ from matplotlib import pyplot as plt  # after the choice of its output
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "images" / "head_redundancy.svg"
 DATA = DOCS / "data" / "repulsion.json"
-SUBJECTS = {"trec": "self-attentive classifier, TREC", "sst2_transformer": "MiniLM, SST-2"}
+SUBJECTS = {
+    "trec": "self-attentive classifier, TREC",
+    "sst2": "self-attentive classifier, SST-2",
+    "sst2_transformer": "MiniLM, SST-2",
+}
 METHODS = {"plain": ("as it is", GREY), "svgd": ("with repulsion", "#4c78a8")}
 
 
@@ -39,16 +43,18 @@ def main() -> None:
     """Makes the file."""
     content = json.loads(DATA.read_text(encoding="utf-8"))
     mpl.rcParams |= STYLE | {"font.size": 9, "savefig.transparent": True}
-    figure, panels = plt.subplots(1, len(SUBJECTS), figsize=(7.6, 2.8), layout="constrained")
-    for axes, (subject, title) in zip(panels, SUBJECTS.items(), strict=True):
+    shown = {name: title for name, title in SUBJECTS.items() if name in content["summary"]}
+    size = (min(3.8 * len(shown), 8.6), 2.8)
+    figure, panels = plt.subplots(1, len(shown), figsize=size, layout="constrained", squeeze=False)
+    for axes, (subject, title) in zip(panels[0], shown.items(), strict=True):
         own = {
             run["method"]: run
             for run in content["runs"]
             if run["subject"] == subject and run["seed"] == 0 and run["method"] in METHODS
         }
         draw(axes, own, title)
-    panels[0].set_ylabel("points of accuracy lost")
-    panels[0].legend(frameon=False, labelcolor=GREY)
+    panels[0, 0].set_ylabel("points of accuracy lost")
+    panels[0, 0].legend(frameon=False, labelcolor=GREY)
     figure.savefig(FILE, metadata={"Date": None})
 
 

@@ -110,6 +110,8 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
             f"Hugging Face classifier with labels [B], got {type(net).__name__} with labels {list(labels.shape)}; "
             "compute its ratings with probattn.probes"
         )
+    if net.num_labels == 1:
+        raise ValueError(f"rate_words: expected two classes or more, {type(net).__name__} has one output")
     mask = _mask(inputs)
     calls = capture(net, inputs)
     states, logits = own_states(net, inputs)

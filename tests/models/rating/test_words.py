@@ -225,6 +225,14 @@ def test_what_has_no_probe_is_refused() -> None:
         rate_words(host("bert"), {"input_ids": WORDS, "attention_mask": MASK})
 
 
+def test_a_network_of_one_output_is_refused() -> None:
+    net = BertForSequenceClassification(BertConfig(**SMALL, num_labels=1))
+    with pytest.raises(
+        ValueError, match="expected two classes or more, BertForSequenceClassification has one output"
+    ):
+        rate_words(net, BATCH)
+
+
 def test_a_head_that_reads_the_mean_is_refused() -> None:
     class MeanHead(BertForSequenceClassification):
         def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, **_: Any) -> Any:
