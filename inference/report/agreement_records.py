@@ -35,7 +35,7 @@ class PairAgreement(Record):
         first: whose highest-rated word is looked up.
         second: among whose highest-rated words.
         agreement: A(first, second) (Eq. 10).
-        tau: mean of Kendall's rank correlation.
+        tau: mean of Kendall's rank correlation; None where no output has one, since a rating is constant.
         xi: by accuracy; None without a second run.
         xi_bleu: by BLEU; None where that was not recorded.
     """
@@ -43,7 +43,7 @@ class PairAgreement(Record):
     first: Rating
     second: Rating
     agreement: Probability
-    tau: Annotated[float, Field(ge=-1, le=1)]
+    tau: Annotated[float, Field(ge=-1, le=1)] | None
     xi: Contextualized | None = None
     xi_bleu: Contextualized | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,11 +181,12 @@ def _pair(
     u, v = (ratings[name] for name in pair)
     agreement = rated.agreement(u, v)
     (left, mask), (right, _) = rated.padded(u), rated.padded(v)
+    tau = kendall_tau(left, right, mask).nanmean().item()
     return PairAgreement(
         first=pair[0],
         second=pair[1],
         agreement=agreement,
-        tau=kendall_tau(left, right, mask).nanmean().item(),
+        tau=None if math.isnan(tau) else tau,
         xi=None if runs is None else _xi(agreement, runs.accuracy),
         xi_bleu=None if runs is None or not runs.bleu else _xi(agreement, runs.bleu),
     )
@@ -264,7 +266,7 @@ def agreement_table(found: Agreement) -> Table:
             f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
             f"{100 * item.agreement:.1f}%",
             f"{100 * found.chance:.1f}%",
-            f"{100 * item.tau:.1f}",
+            "" if item.tau is None else f"{100 * item.tau:.1f}",
             _starred(item.xi, 100),
             _starred(item.xi_bleu, 1),
         )

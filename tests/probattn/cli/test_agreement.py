@@ -7,8 +7,12 @@ import shutil
 
 import pytest
 
-from probattn.models import RatedWords
-from probattn.probes import contextualized_agreement
+from probattn.cli.trained import load_model
+from probattn.cli.training import prepare
+from probattn.inference import SVIDriver
+from probattn.models import RatedWords, word_saliency
+from probattn.probes import contextualized_agreement, kendall_tau
+from probattn.recipes import load_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -83,6 +87,46 @@ def test_record_and_table(runs, command):
     assert found["second_accuracy"] == second[-1][1].accuracy and found["second_bleu"] is None
     assert command("agreement", runs["learned"], *options).exit_code == 0
     assert json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8")) == found
+
+
+def test_the_best_step_counts_and_the_first_rating_is_looked_up(runs, command, tmp_path):
+    """A constant probe agrees with everything; the other way round only the first word would count."""
+    folder = tmp_path / "uniform"
+    shutil.copytree(runs["uniform"], folder)
+    constant = rated(folder, 3)
+    constant.probe.zero_()
+    constant.save(folder / "probe" / "step-000003.safetensors")
+    result = command("agreement", runs["learned"], "--uniform", folder, "--quiet")
+    assert result.exit_code == 0, result.output
+    found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
+    agreement = {(item["first"], item["second"]): item["agreement"] for item in found["pairs"]}
+    assert found["uniform_step"] == 3
+    assert agreement["attention", "uniform"] == agreement["saliency", "uniform"] == 1
+    assert agreement["uniform", "proxy"] < 1
+
+
+def test_saliency_and_proxy_are_those_of_the_run(runs, command, monkeypatch):
+    fits = []
+    plain = SVIDriver.fit
+
+    def fit(self, data, **options):
+        fits.append((len(data), self.batch_size, self.optimizer.learning_rate, options))
+        return plain(self, data, **options)
+
+    monkeypatch.setattr(SVIDriver, "fit", fit)
+    result = command("agreement", runs["learned"], "--uniform", runs["uniform"], "--quiet")
+    assert result.exit_code == 0, result.output
+    prepared = prepare(load_recipe(str(runs["learned"] / "recipe.yaml")))
+    assert fits == [(len(prepared.train), 8, 1e-2, {"steps": 6, "epochs": None})]
+    net = load_model(runs["learned"]).net
+    batches = list(prepared.watched.batches())
+    saliency = RatedWords.flat(batches, lambda batch: word_saliency(net, batch))
+    last = rated(runs["learned"], 6)
+    found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
+    (own,) = [item for item in found["pairs"] if (item["first"], item["second"]) == ("saliency", "probe")]
+    (left, mask), (right, _) = last.padded(saliency), last.padded(last.probe)
+    assert own["agreement"] == last.agreement(saliency, last.probe)
+    assert own["tau"] == pytest.approx(kendall_tau(left, right, mask).nanmean().item())
 
 
 def test_alone_it_measures_its_own_probe(runs, command):
