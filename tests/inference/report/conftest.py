@@ -9,6 +9,7 @@ import torch
 from probattn.inference.report.alignment import TokenSample, head_bandwidths, site_alignments
 from probattn.inference.report.alignment_clouds import clouds
 from probattn.inference.report.alignment_records import Alignment
+from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, SiteHeads
@@ -174,6 +175,41 @@ def edges() -> tuple[EdgeAttention, ...]:
     )
 
 
+def dynamics() -> tuple[Dynamics, ...]:
+    """Two networks watched at four steps, maps of one example of a single output."""
+    course = {0: 0.06, 100: 0.31, 500: 0.44, 1000: 0.41}
+    keys = ("[CLS]", "a", "fine", "<film>", "[SEP]")
+    maps = tuple(
+        WatchedMaps(
+            step=step,
+            attention=(tuple(0.2 + (0.1 * share if word == 2 else -0.025 * share) for word in range(5)),),
+            probe=(tuple(0.5 + (0.4 * share if word == 2 else 0.0) for word in range(5)),),
+        )
+        for step, share in course.items()
+    )
+    example = WatchedExample(text="a fine <film>", keys=keys, queries=("positive",), maps=maps)
+    models = ("deterministic", "bayesian_mean")
+    return tuple(
+        Dynamics(
+            model=model,
+            examples=200,
+            outputs=200,
+            chance=0.08,
+            steps=tuple(
+                WatchedStep(
+                    step=step,
+                    agreement=value + 0.01 * number,
+                    with_last=min(1.0, 2 * value),
+                    accuracy=0.5 + 0.5 * value,
+                )
+                for step, value in course.items()
+            ),
+            maps=(example,) if number else (),
+        )
+        for number, model in enumerate(models)
+    )
+
+
 def make_results() -> Results:
     """A full set of results."""
     items = [
@@ -236,6 +272,7 @@ def make_results() -> Results:
         alignment=alignment(),
         heads=heads(),
         edges=edges(),
+        dynamics=dynamics(),
     )
 
 

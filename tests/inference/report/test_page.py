@@ -110,6 +110,9 @@ def test_every_section_and_figure_is_there(page: Page) -> None:
         "Posterior mean of the attention weights": 3,
         "Standard deviation over mean of the attention weights": 3,
         "Probability of ": 12,
+        "Attention agrees with the probe": 1,
+        "Attention by step": 1,
+        "Probe by step": 1,
         "spread ": 6,
     }.items():
         assert sum(label.startswith(start) for label in spoken) == count, start
@@ -176,7 +179,8 @@ def test_the_script_gets_the_maps_to_the_last_digit(page: Page, results: Results
 
 def test_the_first_map_stands_without_script(page: Page, results: Results) -> None:
     of_heads = len(results.heads.rows) + len(results.heads.sites)  # the page's other maps
-    assert len(page.all("image", "map-picture")) == 2 * len(results.attention) + of_heads
+    of_courses = 2 * sum(len(item.maps) for item in results.dynamics)
+    assert len(page.all("image", "map-picture")) == 2 * len(results.attention) + of_heads + of_courses
     shades = [a["style"] for a in page.all("span", "tok")]
     assert len(shades) == sum(len(example.keys) for example in results.attention)
     assert shades.count("--w:1.000") == len(results.attention)
@@ -268,6 +272,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
         ({"alignment": None}, {"alignment"}),
         ({"heads": None}, {"heads"}),
         ({"edges": ()}, {"edges"}),
+        ({"dynamics": ()}, {"dynamics"}),
         ({"uncertain": (), "mistakes": ()}, {"examples"}),
         ({"uncertain": ()}, set()),
         ({"mistakes": ()}, set()),
@@ -377,7 +382,8 @@ def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tens
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
-    assert page.sections() == [name for name, _ in SECTIONS if name not in {"alignment", "heads", "edges"}]
+    absent = {"alignment", "heads", "edges", "dynamics"}
+    assert page.sections() == [name for name, _ in SECTIONS if name not in absent]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
     assert ">more" not in text
