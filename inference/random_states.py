@@ -29,16 +29,15 @@ def seed_generators(*seed: int) -> None:
     """
     python, numpy, torch_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(3))
     random.seed(python)
-    # NPY002: data sets and collate functions of others draw from numpy's global generator, so it is seeded too.
-    np.random.seed(numpy)  # noqa: NPY002
+    np.random.seed(numpy)  # noqa: NPY002 - data sets and collate functions of others draw from it
     torch.manual_seed(torch_seed)
 
 
 def capture_random_state(device: torch.device) -> RandomState:
     """States of all generators a training step may draw from; ``device`` is the one it runs on."""
     version, words, gauss = random.getstate()
-    # NPY002: it is the global generator's own state that a resumed run must find again.
-    name, key, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    legacy = np.random.get_state()  # noqa: NPY002 - what others draw from, a resumed run must find again
+    name, key, position, has_gauss, cached = legacy
     state: RandomState = {
         "python": {"version": version, "words": list(words), "gauss": gauss},
         "numpy": {
@@ -70,8 +69,7 @@ def restore_random_state(state: RandomState, device: torch.device) -> None:
     key: Tensor = numpy["key"]
     words = key.numpy().astype(np.uint32)
     legacy = (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"])
-    # NPY002: the state was that of the global generator, and goes back there.
-    np.random.set_state(legacy)  # noqa: NPY002
+    np.random.set_state(legacy)  # noqa: NPY002 - it was the global generator's, and goes back there
     torch.set_rng_state(state["torch"])
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(state["device"])

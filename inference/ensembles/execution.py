@@ -99,10 +99,10 @@ def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
                 together = _values(stacks, one, vectorized=True)
             if training or graded:
                 _try_training(ensemble, stacks, one)
-        # All that vmap refuses a program with: operations without a batching rule (RuntimeError, NotImplementedError),
-        # branches on values, and shapes or types that the program itself refuses. The loop has run by now, so the
-        # program is sound; the reason is kept where the user can read it.
-        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, ValueError, TypeError) as error:
+            # All that vmap refuses a program with: operations without a batching rule and branches on values
+            # (RuntimeError, of which NotImplementedError is one), and shapes or types that the program itself refuses.
+            # The loop has run by now, so the program is sound; the reason is kept where the user can read it.
             return f"loop: torch.func.vmap cannot run it ({textwrap.shorten(str(error), 160)})"
     low = apart.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(device.type)
     tolerance = LOW_TOLERANCE if low else TOLERANCE

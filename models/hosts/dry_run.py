@@ -93,8 +93,7 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
     attributes = [(module, dict(vars(module)), _copied_dicts(module)) for module in net.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     before, python = implementations(net), random.getstate()
-    # NPY002: forward passes of others draw from numpy's global generator, so that is the one to be kept as it was.
-    legacy = np.random.get_state()  # noqa: NPY002
+    legacy = np.random.get_state()  # noqa: NPY002 - forward passes of others may draw from it
     devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
@@ -102,8 +101,7 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
             yield
     finally:
         random.setstate(python)
-        # NPY002: the state was that of the global generator, and goes back there.
-        np.random.set_state(legacy)  # noqa: NPY002
+        np.random.set_state(legacy)  # noqa: NPY002 - it was the global generator's, and goes back there
         restore(before)
         with torch.no_grad():
             for buffer, content in buffers:

@@ -42,9 +42,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
     """
 
-    # PLR0913, PLR0917: these are the arguments of torch.nn.MultiheadAttention, in its order, so that it can be replaced
-    # where it stands.
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(  # noqa: PLR0913, PLR0917 - torch.nn.MultiheadAttention's arguments, so that it can be replaced
         self,
         embed_dim: int,
         num_heads: int,

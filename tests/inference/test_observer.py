@@ -67,4 +67,4 @@ def test_looks_at_the_last_step_of_a_run_that_stops_early(tiny: ModuleType) -> N
 @pytest.mark.parametrize("step", [-1, 2.0, True])
 def test_a_step_that_is_none_is_refused(step: object) -> None:
     with pytest.raises(ValueError, match=r"StepObserver.steps: expected integers >= 0"):
-        StepObserver(Seen(), (0, step))  # type: ignore[arg-type]
+        StepObserver(Seen(), (0, step))

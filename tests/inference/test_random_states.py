@@ -18,8 +18,7 @@ CPU = torch.device("cpu")
 
 def draws() -> list[float]:
     """From every generator and every cache of it: numpy and Python keep one normal number back."""
-    # NPY002: numpy's global generator is one of those under test.
-    numpy_draws = [float(np.random.rand()), float(np.random.randn())]  # noqa: NPY002
+    numpy_draws = [float(np.random.rand()), float(np.random.randn())]  # noqa: NPY002 - is under test
     return [
         random.random(),
         random.gauss(0, 1),
@@ -37,8 +36,7 @@ def test_a_restored_state_draws_the_same() -> None:
         restore_random_state(state, CPU)
         assert draws() == first
         random.gauss(0, 1)
-        # NPY002: numpy's global generator is one of those under test.
-        np.random.randn()  # noqa: NPY002
+        np.random.randn()  # noqa: NPY002 - numpy's global generator is under test
 
 
 def test_a_state_survives_a_safe_load(tmp_path) -> None:

@@ -77,14 +77,13 @@ def test_what_a_pass_changes_is_put_back(by_name):
 
     def disturb(module, *_):
         module.seen += 1
-        # NPY002: networks of others draw from numpy's global generator, and that must not be seen afterwards.
-        module.later = random.random() + np.random.rand()  # noqa: NPY002
+        legacy = np.random.rand()  # noqa: NPY002 - networks of others draw from it, and none must see that
+        module.later = random.random() + legacy
 
     net.register_forward_pre_hook(disturb)
 
     def state():
-        # NPY002: the global generator is the one that was drawn from.
-        numpy_state = np.random.get_state()[1].tolist()  # noqa: NPY002
+        numpy_state = np.random.get_state()[1].tolist()  # noqa: NPY002 - the one that was drawn from
         return block.shift_size, random.getstate(), numpy_state
 
     before = state()

