@@ -1,6 +1,6 @@
 """How a network rates the words of its input: by its attention, and by what it knows about each word alone."""
 
-from probattn.models.rating.own_head import own_head, own_states
+from probattn.models.rating.own_head import own_head
 from probattn.models.rating.proxy import ProxyProgram
 from probattn.models.rating.rated import RatedWords
 from probattn.models.rating.saliency import word_saliency
@@ -11,7 +11,6 @@ __all__ = [
     "RatedWords",
     "WordRatings",
     "own_head",
-    "own_states",
     "rate_words",
     "word_saliency",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,37 +14,24 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 
 
-def own_states(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The states that a classifier's head reads, and its answers, of one forward pass without gradients.
+@contextmanager
+def kept_outputs(*modules: nn.Module) -> Iterator[dict[nn.Module, Any]]:
+    """What modules gave last, by module, while a network runs inside the block.
 
     Args:
-        net: a Hugging Face classifier in evaluation mode.
-        batch: keyword arguments of its forward pass.
-
-    Returns:
-        The last hidden states of its base model, ``[B, S, D]``, and the logits ``[B, C]``.
-
-    Raises:
-        TypeError: the network has no base model, or that gives no hidden states.
+        *modules: of the network.
     """
-    found: list[Any] = []
+    found: dict[nn.Module, Any] = {}
 
-    def keep(_module: nn.Module, _given: Any, output: Any) -> None:
-        found.append(output)
+    def keep(module: nn.Module, _given: Any, output: Any) -> None:
+        found[module] = output
 
-    handle = _base(net).register_forward_hook(keep)
+    handles = [module.register_forward_hook(keep) for module in modules]
     try:
-        with torch.no_grad():
-            logits = net(**batch).logits
+        yield found
     finally:
-        handle.remove()
-    states = getattr(found[-1], "last_hidden_state", None) if found else None
-    if not isinstance(states, Tensor):
-        raise TypeError(
-            f"{type(net).__name__}: expected a base model that gives last_hidden_state, its "
-            f"{type(_base(net)).__name__} gave none"
-        )
-    return states, logits
+        for handle in handles:
+            handle.remove()
 
 
 def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
@@ -69,24 +56,33 @@ def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
         >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
         >>> net = BertForSequenceClassification(config).eval()
         >>> batch = {"input_ids": torch.ones(3, 5, dtype=torch.long)}
-        >>> states, logits = own_states(net, batch)
-        >>> torch.allclose(own_head(net, states)[:, 0], logits)  # BERT reads its first word
+        >>> states = net.bert(**batch).last_hidden_state
+        >>> torch.allclose(own_head(net, states)[:, 0], net(**batch).logits)  # BERT reads its first word
         True
     """
+    base = base_model(net)
     single = states.reshape(-1, 1, states.shape[-1])
     if isinstance(net, SelfAttentiveForSequenceClassification):
         pooled = single[:, 0].repeat(1, net.config.num_attention_heads)
     else:
-        pooler = getattr(_base(net), "pooler", None)
+        pooler = getattr(base, "pooler", None)
         pooled = pooler(single) if isinstance(pooler, nn.Module) else single[:, 0]
     output = BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=single, pooler_output=pooled)
     words = torch.zeros(len(single), 1, dtype=torch.long, device=states.device)
-    with _replaced(_base(net), output):
+    with _replaced(base, output):
         logits: Tensor = net(input_ids=words).logits
     return logits.unflatten(0, states.shape[:-1])
 
 
-def _base(net: PreTrainedModel) -> nn.Module:
+def base_model(net: PreTrainedModel) -> nn.Module:
+    """What lies below a classifier's head.
+
+    Args:
+        net: a Hugging Face classifier.
+
+    Raises:
+        TypeError: it has no base model.
+    """
     base = getattr(net, net.base_model_prefix or "", None)
     if not isinstance(base, nn.Module) or base is net:
         raise TypeError(

@@ -86,12 +86,11 @@ class RatedWords:
         """
         return cls.gather(_as_ratings(batch, rate(batch)) for batch in batches).attention
 
-    def padded(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Values row by row.
+    def padded(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Values row by row, 0 behind a row's end.
 
         Args:
             values: ``[P]``, such as :attr:`attention`, or another network's of the same examples.
-            fill: what stands behind a row's end.
 
         Returns:
             ``[W, L]`` with L the largest length, and where it holds values, bool of that shape.
@@ -106,7 +105,7 @@ class RatedWords:
             )
         longest = int(self.lengths.max()) if len(self.lengths) else 0
         mask = torch.arange(longest) < self.lengths[:, None]
-        return torch.full(mask.shape, float(fill)).masked_scatter(mask, values.float()), mask
+        return torch.zeros(mask.shape).masked_scatter(mask, values.float()), mask
 
     def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:
         r"""Mean agreement over output words (Snell et al. 2021, Eq. 10); :math:`A(\alpha, \beta)` by default.

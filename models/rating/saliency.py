@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from probattn.models.hosts.dry_run import untouched
 from probattn.probes import SaliencyKind, gradient_saliency
 
 
@@ -27,7 +28,8 @@ def word_saliency(
         kind: which of the three.
 
     Returns:
-        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input. The network is in the mode it was in.
+        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input. The network and its parts are in the
+        modes they were in.
 
     Raises:
         ValueError: no labels.
@@ -54,18 +56,13 @@ def word_saliency(
         found: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
         return found
 
-    training = net.training
-    net.eval()
-    try:
-        # cuDNN has no backward pass of a recurrent network in evaluation mode
-        with torch.backends.cudnn.flags(enabled=False):
-            found = gradient_saliency(
-                score,
-                table(batch["input_ids"]),
-                None if mask is None else mask.bool(),
-                kind=kind,
-                table=table.weight if kind == "replace" else None,
-            )
-    finally:
-        net.train(training)
+    # cuDNN has no backward pass of a recurrent network in evaluation mode
+    with untouched(net), torch.backends.cudnn.flags(enabled=False):
+        found = gradient_saliency(
+            score,
+            table(batch["input_ids"]),
+            None if mask is None else mask.bool(),
+            kind=kind,
+            table=table.weight if kind == "replace" else None,
+        )
     return found if found.ndim == 3 else found[:, None]

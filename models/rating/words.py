@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from probattn.models.hosts import capture
-from probattn.models.rating.own_head import own_head, own_states
+from probattn.models.hosts.dry_run import untouched
+from probattn.models.rating.own_head import base_model, kept_outputs, own_head
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 from probattn.models.translation import RecurrentForTranslation
 from probattn.models.translation.translator import IGNORED
@@ -67,16 +68,10 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
     if "labels" not in batch:
         raise ValueError(f"rate_words: expected labels in the batch, got {', '.join(sorted(batch))}")
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    training = [module for module in net.modules() if module.training]
-    net.eval()
-    try:
-        with torch.no_grad():
-            if isinstance(net, RecurrentForTranslation):
-                return _translation(net, inputs, batch["labels"])
-            return _classification(net, inputs, batch["labels"])
-    finally:
-        for module in training:
-            module.training = True
+    with untouched(net):
+        if isinstance(net, RecurrentForTranslation):
+            return _translation(net, inputs, batch["labels"])
+        return _classification(net, inputs, batch["labels"])
 
 
 def _mask(inputs: Mapping[str, Tensor]) -> Tensor:
@@ -86,10 +81,10 @@ def _mask(inputs: Mapping[str, Tensor]) -> Tensor:
 
 def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], labels: Tensor) -> WordRatings:
     mask, valid = _mask(inputs), labels != IGNORED
-    (call,) = capture(net, inputs).values()
+    with kept_outputs(net) as kept:
+        (call,) = capture(net, inputs).values()
     assert call.weights is not None
-    output = net(**inputs, use_cache=False)
-    target = labels.where(valid, 0)
+    output, target = kept[net], labels.where(valid, 0)
     heads = net.config.num_attention_heads
     probe = lexical_probe(
         lambda context, state: net.output(heads * context, state),
@@ -112,9 +107,15 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
         )
     if net.num_labels == 1:
         raise ValueError(f"rate_words: expected two classes or more, {type(net).__name__} has one output")
-    mask = _mask(inputs)
-    calls = capture(net, inputs)
-    states, logits = own_states(net, inputs)
+    mask, base = _mask(inputs), base_model(net)
+    with kept_outputs(net, base) as kept:
+        calls = capture(net, inputs)
+    logits, states = kept[net].logits, getattr(kept[base], "last_hidden_state", None)
+    if not isinstance(states, Tensor):
+        raise TypeError(
+            f"rate_words: expected a {type(net).__name__} whose base model gives last_hidden_state, its "
+            f"{type(base).__name__} gave none"
+        )
     weights = list(calls.values())[-1].weights  # [B, H, T, S]
     assert weights is not None
     rows = torch.arange(len(labels), device=labels.device)

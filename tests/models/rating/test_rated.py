@@ -48,13 +48,13 @@ def test_means_are_those_of_a_loop_over_outputs() -> None:
 def test_rows_are_padded_anew() -> None:
     each = batch(2, 5, 4, 12)
     rated = RatedWords.gather([each])
-    values, mask = rated.padded(rated.attention, fill=-1)
+    values, mask = rated.padded(rated.attention)
     position = 0
     for row in range(5):
         for t in range(int(each.query_mask[row].sum())):
             length = int(each.mask[row].sum())
             assert torch.equal(values[position, :length], each.attention[row, t, :length])
-            assert (values[position, length:] == -1).all()
+            assert (values[position, length:] == 0).all()
             assert mask[position].sum() == length
             position += 1
     assert position == len(values)

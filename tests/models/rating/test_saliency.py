@@ -79,6 +79,13 @@ def test_the_worst_other_word_is_at_least_as_bad_as_none() -> None:
     assert (word_saliency(net, batch, kind="replace") >= word_saliency(net, batch, kind="erase") - 1e-6).all()
 
 
+def test_every_part_keeps_its_mode() -> None:
+    net = classifiers()[0]
+    net.sentence.lstm.eval()
+    word_saliency(net, {"input_ids": WORDS, "attention_mask": MASK, "labels": torch.tensor([1, 0])})
+    assert net.training and net.sentence.training and not net.sentence.lstm.training
+
+
 def test_labels_are_needed() -> None:
     with pytest.raises(ValueError, match="word_saliency: expected labels in the batch, got input_ids"):
         word_saliency(classifiers()[0], {"input_ids": WORDS})
