@@ -12,7 +12,7 @@ from probattn.inference.report.charts.lines import Line, line_chart, number_word
 from probattn.inference.report.charts.svg import Axis, printable
 from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps
 from probattn.inference.report.figures import Figure
-from probattn.inference.report.markup import exact
+from probattn.inference.report.markup import exact, shortened
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
 
 MARKS = 8
@@ -156,14 +156,14 @@ def _rows(found: Sequence[Dynamics]) -> tuple[Row, ...]:
 def _panel(example: WatchedExample) -> Panel:
     if len(example.queries) == 1:
         words = f"{printable(example.queries[0])}: {printable(example.text)}"
-        return Panel(_short(words), (_course(example),), course=True)
+        return Panel(shortened(words), (_course(example),), course=True)
     chosen = {item.step: item for item in _moments(example.maps)}
     top = _tops(list(chosen.values()))
     moments = tuple(
         Moment(f"{name}, step {item.step:,}", _maps(example, item, top))
         for name, item in zip(MOMENTS[len(chosen) - 1], chosen.values(), strict=True)
     )
-    return Panel(_short(printable(example.text)), moments, course=False)
+    return Panel(shortened(printable(example.text)), moments, course=False)
 
 
 def _moments(maps: Sequence[WatchedMaps]) -> list[WatchedMaps]:
@@ -211,7 +211,3 @@ def _course(example: WatchedExample) -> Moment:
         for title, ramp, values, highest in drawn
     )
     return Moment("by step", drawings)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 110 else text[:109] + "\N{HORIZONTAL ELLIPSIS}"

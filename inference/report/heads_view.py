@@ -11,7 +11,7 @@ from probattn.inference.report.charts.lines import Line, line_chart, ticks
 from probattn.inference.report.charts.svg import Axis, printable
 from probattn.inference.report.figures import Figure
 from probattn.inference.report.heads_records import HeadRows, Heads, HeadsKey, Quantity, SiteHeads
-from probattn.inference.report.markup import exact
+from probattn.inference.report.markup import exact, shortened
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.results import Results
 from probattn.inference.report.side_by_side import Layer, Panel
@@ -230,7 +230,8 @@ def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
         groups.setdefault(item.text, []).append(item)
     return tuple(
         Panel(
-            _short(printable(text)), tuple((_title(item.model), _rows_map(item, members)) for item in members)
+            shortened(printable(text)),
+            tuple((_title(item.model), _rows_map(item, members)) for item in members),
         )
         for text, members in groups.items()
     )
@@ -241,7 +242,3 @@ def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
     heads = [f"head {head}" for head in range(len(item.weights))]
     title = f"Where each head looks, {_label(item.model)}: {item.text}"
     return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 110 else text[:109] + "\N{HORIZONTAL ELLIPSIS}"

@@ -17,3 +17,13 @@ def exact(value: float | None, words: str) -> Markup:
 def plain(words: str) -> Markup:
     """Text without control characters, escaped, kept apart from the direction of the text around it."""
     return Markup("<bdi>{}</bdi>").format(escape(printable(words)))
+
+
+def shortened(text: str, room: int = 110) -> str:
+    """A text as a title of its panel.
+
+    Example:
+        >>> shortened("word " * 3, room=8)
+        'word wo…'
+    """
+    return text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -107,6 +107,14 @@ class RatedWords:
         mask = torch.arange(longest) < self.lengths[:, None]
         return torch.zeros(mask.shape).masked_scatter(mask, values.float()), mask
 
+    def is_of_the_examples_of(self, other: RatedWords) -> bool:
+        """Whether both have the same numbers of output words, and of input words for each.
+
+        Args:
+            other: another moment, or another network.
+        """
+        return torch.equal(self.lengths, other.lengths) and torch.equal(self.example, other.example)
+
     def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:
         r"""Mean agreement over output words (Snell et al. 2021, Eq. 10); :math:`A(\alpha, \beta)` by default.
 

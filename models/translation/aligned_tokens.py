@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from probattn.distributions import SmoothedCategorical
 
 BLOCK = 2**20
-"""Logits that are made at once on a CPU: its caches hold as many, and 10,000 pairs take 0.6 of the time."""
+"""Logits that are made at once on a CPU, as many as its caches hold."""
 
 
 class AlignedTokens(TorchDistribution):

@@ -14,8 +14,8 @@ from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from probattn.cli.errors import CommandError, one_line
-from probattn.cli.probing import Watched, recorded_bleu, recorded_steps
+from probattn.cli.errors import CommandError
+from probattn.cli.probing import Watched, read_ratings, recorded_bleu
 from probattn.cli.trained import RECIPE, load_model
 from probattn.cli.training import prepare
 from probattn.cli.translation_evaluating import load_translator
@@ -61,13 +61,10 @@ class Recorded:
         if not (folder / RECIPE).exists():
             raise CommandError(f"{folder}: expected a run folder with {RECIPE}, found none")
         recipe = load_any_recipe(str(folder / RECIPE))
-        files = recorded_steps(folder)
-        if not isinstance(recipe, (Recipe, TranslationRecipe)) or not files:
+        rated = read_ratings(folder)
+        if not isinstance(recipe, (Recipe, TranslationRecipe)) or not rated:
             raise CommandError(f"{folder}: expected a run with recorded ratings; train it with --probe")
-        try:
-            return cls(folder, recipe, {step: RatedWords.load(file) for step, file in files.items()})
-        except ValueError as error:
-            raise CommandError(one_line(error)) from error
+        return cls(folder, recipe, rated)
 
     @property
     def last(self) -> RatedWords:
@@ -87,8 +84,7 @@ class Recorded:
         Raises:
             CommandError: they did not.
         """
-        mine, theirs = self.last, other.last
-        if not (torch.equal(mine.lengths, theirs.lengths) and torch.equal(mine.example, theirs.example)):
+        if not self.last.is_of_the_examples_of(other.last):
             raise CommandError(
                 f"{other.folder}: expected ratings of the examples of {self.folder}, got others; give both runs the "
                 "same data and the same section probe"

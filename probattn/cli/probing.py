@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, TypeVar, cast
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
@@ -149,6 +148,28 @@ def recorded_bleu(folder: Path) -> dict[int, float]:
     return {step: _read(file, TypeAdapter(Translated)).bleu for step, file in files.items() if file.exists()}
 
 
+def read_ratings(folder: Path) -> dict[int, RatedWords]:
+    """Ratings by step, in order, all of the same examples; none where nothing was recorded.
+
+    Args:
+        folder: the run's.
+
+    Raises:
+        CommandError: a file is damaged, or the files are of different examples.
+    """
+    files = recorded_steps(folder)
+    try:
+        rated = {step: RatedWords.load(file) for step, file in files.items()}
+    except ValueError as error:
+        raise CommandError(one_line(error)) from error
+    for step, each in rated.items():
+        if not each.is_of_the_examples_of(rated[max(rated)]):
+            raise CommandError(
+                f"{files[step]}: expected the examples of {files[max(rated)].name}, got others; train anew"
+            )
+    return rated
+
+
 def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
     """How attention and probe went in a run's training; None where that was not recorded.
 
@@ -160,20 +181,11 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
     Raises:
         CommandError: a file is damaged, or the files are of different examples.
     """
-    files = recorded_steps(folder)
-    if not files:
+    rated = read_ratings(folder)
+    if not rated:
         return None
-    try:
-        rated = {step: RatedWords.load(file) for step, file in files.items()}
-        examples = _read(folder / FOLDER / EXAMPLES, TypeAdapter(list[ShownWords])) if maps else []
-    except (OSError, ValueError) as error:
-        raise CommandError(one_line(error)) from error
+    examples = _read(folder / FOLDER / EXAMPLES, TypeAdapter(list[ShownWords])) if maps else []
     last, scores = rated[max(rated)], recorded_bleu(folder)
-    for step, each in rated.items():
-        if not (torch.equal(each.lengths, last.lengths) and torch.equal(each.example, last.example)):
-            raise CommandError(
-                f"{files[step]}: expected the examples of {files[max(rated)].name}, got others; train anew"
-            )
     for words in examples:
         if last.lengths[last.example == words.row].tolist() != [len(words.keys)] * len(words.queries):
             raise CommandError(
@@ -216,6 +228,8 @@ def of_the_same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ..
 def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
     try:
         return kind.validate_json(file.read_bytes())
+    except OSError as error:
+        raise CommandError(one_line(error)) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]["msg"]
         raise CommandError(

@@ -14,6 +14,7 @@ SUBJECTS = {
 METHODS = {
     "plain": "as it is",
     "svgd": "SVGD",
+    "svgd_strong": "SVGD, weight 0.01",
     "spos": "SPOS",
     "sgld": "SGLD",
     "svgd_normal": "SVGD, normal prior",

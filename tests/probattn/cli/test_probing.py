@@ -123,6 +123,15 @@ def test_files_of_other_examples_are_refused(watched, command, tmp_path):
     )
 
 
+def test_a_lost_file_is_named(watched, tmp_path):
+    folder = tmp_path / "lost"
+    shutil.copytree(watched / "probe", folder / "probe")
+    (folder / "probe" / "examples.json").unlink()
+    assert read_dynamics(folder, "bayesian_mean", maps=False) is not None
+    with pytest.raises(CommandError, match=r"No such file or directory: .*examples\.json"):
+        read_dynamics(folder, "bayesian_mean", maps=True)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

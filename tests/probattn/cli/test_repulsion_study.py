@@ -44,9 +44,13 @@ def study(reviews, tmp_path_factory):
 def test_every_method_has_every_seed_and_a_folder_of_its_own():
     subjects, methods = tuple(STUDY["SUBJECTS"]), tuple(STUDY["METHODS"])
     found = STUDY["jobs"](5, subjects, methods)
-    assert len({job.folder for job in found}) == len(found) == 5 * len(subjects) * len(methods)
-    assert {job.seed for job in found[: len(subjects) * len(methods)]} == {0}
-    assert {"plain", "svgd", "spos", "sgld", "svgd_normal", "frobenius"} == set(STUDY["METHODS"])
+    a_seed = len(subjects) * len(methods) - 1  # MiniLM's recipe has the strong weight
+    assert len({job.folder for job in found}) == len(found) == 5 * a_seed
+    assert {job.seed for job in found[:a_seed]} == {0}
+    expected = {"plain", "svgd", "svgd_strong", "spos", "sgld", "svgd_normal", "frobenius"}
+    assert expected == {job.method for job in found if job.subject == "trec"} == set(methods)
+    assert {job.method for job in found if job.subject == "sst2_transformer"} == expected - {"svgd_strong"}
+    assert "weight: 0.01" in (ROOT / "models" / "recipes" / "sentiment_repulsive.yaml").read_text()
     longer = STUDY["jobs"](5, subjects, methods, 2)
     assert longer[: len(found)] == found
     assert [(job.method, job.seed) for job in longer[len(found) :] if job.subject == "trec"] == [
