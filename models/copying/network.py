@@ -34,8 +34,6 @@ class CopyingOptions:
         width: D, of embeddings, states and the hidden layer; 256 in the paper.
         heads: K >= 1.
         attention: "learned", or "uniform": 1 / L at every position, whatever the scores.
-        shared_embedding: whether encoder and decoder share one embedding. The paper's translation models do (A.8); of
-            copying it does not say.
 
     Raises:
         ValueError: an option out of its range.
@@ -45,7 +43,6 @@ class CopyingOptions:
     width: int = 256
     heads: int = 1
     attention: AttentionMode = "learned"
-    shared_embedding: bool = False
 
     def __post_init__(self) -> None:
         for name in ("words", "width", "heads"):
@@ -121,10 +118,7 @@ class CopyingRuns(nn.Module):
             )
         self.options = options
         generators = run_generators(seeds, _BODY)
-        if options.shared_embedding:
-            read = written = normal_rows(generators, (words + 1, width))
-        else:
-            read, written = (normal_rows(generators, (count, width)) for count in (words, words + 1))
+        read, written = (normal_rows(generators, (count, width)) for count in (words, words + 1))
         self.encoder = StackedLSTM(read, generators)
         self.decoder = StackedLSTM(written, generators)
         self.hidden = StackedLinear(2 * width, width, generators)

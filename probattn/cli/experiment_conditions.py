@@ -98,10 +98,7 @@ def _copying(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDri
     training, condition, seeds = recipe.training, stage.condition, stage.seeds
     task = copy_task(condition)
     attention: AttentionMode = "uniform" if condition.attention == "uniform" else "learned"
-    network = recipe.network
-    options = CopyingOptions(
-        task.vocabulary, network.width, condition.heads, attention, network.shared_embedding
-    )
+    options = CopyingOptions(task.vocabulary, recipe.network.width, condition.heads, attention)
     model = CopyingRuns(options, seeds.models, seeds.heads)
     panel = task.draw(seeds.data, 0, training.probe_sentences, "test")
 

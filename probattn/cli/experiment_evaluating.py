@@ -161,8 +161,7 @@ def _described(run: Path, recipe: ExperimentRecipe, seconds: float) -> RunDescri
         name=recipe.name,
         method=f"{training.runs} runs a condition; Adam, learning rate {training.learning_rate:g}, "
         f"{training.batch_size} sentences an update",
-        network=f"{model}, width {recipe.network.width}"
-        + (", one embedding" if recipe.network.shared_embedding else ""),
+        network=f"{model}, width {recipe.network.width}",
         data="drawn from each run's seed",
         train_size=training.steps * training.batch_size,
         steps=training.steps,

@@ -142,11 +142,6 @@ class ExperimentNetworkRecipe(Section):
         ge=1,
         description="Of embeddings, states of a direction, and the hidden layer before the output.",
     )
-    shared_embedding: bool = Field(
-        default=False,
-        description="Whether encoder and decoder share one embedding, as in the paper's translation models; of copying "
-        "it does not say (`copy`).",
-    )
 
 
 class ExperimentTrainingRecipe(Section):

@@ -29,8 +29,7 @@ class Separate(nn.Module):
         words = runs.options.words
         self.uniform = runs.options.attention == "uniform"
         self.output_embedding = nn.Embedding(words + 1, WIDTH)
-        shared = runs.options.shared_embedding
-        self.embedding = self.output_embedding if shared else nn.Embedding(words, WIDTH)
+        self.embedding = nn.Embedding(words, WIDTH)
         self.encoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
         self.decoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
         self.heads = nn.ParameterList(nn.Parameter(weight.clone()) for weight in runs.attention[run].detach())
@@ -72,17 +71,16 @@ class Separate(nn.Module):
         return all(torch.allclose(ours, own, rtol=1e-9, atol=1e-11) for ours, own in pairs)
 
 
-def made(attention="learned", heads=1, shared=False) -> CopyingRuns:
-    options = CopyingOptions(TASK.vocabulary, WIDTH, heads, attention, shared)
+def made(attention="learned", heads=1) -> CopyingRuns:
+    options = CopyingOptions(TASK.vocabulary, WIDTH, heads, attention)
     return CopyingRuns(options, range(RUNS)).double()
 
 
 @pytest.mark.parametrize(
-    ("attention", "heads", "shared"),
-    [("learned", 1, False), ("learned", 3, True), ("uniform", 1, False), ("uniform", 2, True)],
+    ("attention", "heads"), [("learned", 1), ("learned", 3), ("uniform", 1), ("uniform", 2)]
 )
-def test_updates_are_those_of_separate_models(attention, heads, shared):
-    runs = made(attention, heads, shared)
+def test_updates_are_those_of_separate_models(attention, heads):
+    runs = made(attention, heads)
     separate = [Separate(runs, run) for run in range(RUNS)]
     before = runs.attention.detach().clone()
     optimizer = torch.optim.Adam(runs.parameters(), lr=1e-2)
