@@ -7,8 +7,8 @@ Trained for every seed: for `heads` the Transformer of a recipe as it is, with h
 and in the first of each stack, and with disagreement regularisation (Table 2's and 8's form of An et al. 2020); for
 `latent` the LSTM network with soft attention, variational attention (Deng et al. 2018) by enumeration and by sampling,
 and Bayesian attention modules and belief networks (the table of Zhang et al. 2021). A run that is finished is not run
-again and one that was interrupted is resumed, so the study can be stopped at any time. The time of an update is the
-median over the run's records; `make bench` measures ratios of times on an idle machine. It writes
+again and one that was interrupted is resumed, so the study can be stopped at any time. Times are measured after that,
+method after method in several rounds (`translation_times.py`), and kept beside the runs. It writes
 docs/data/translation.json and docs/data/translation_latent.json.
 """
 
@@ -24,8 +24,9 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import torch
+import translation_times
 import typer
-from paired_runs import differences, means, ratio
+from paired_runs import differences, means
 
 from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import RECIPE
@@ -59,7 +60,7 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
 RECIPES: Mapping[str, str] = MappingProxyType(
     {"heads": "multi30k_reduced", "latent": "multi30k_lstm_reduced"}
 )
-QUALITY = ("bleu", "perplexity", "token_accuracy", "step_seconds")
+QUALITY = ("bleu", "perplexity", "token_accuracy")
 DIFFERENCE = ("distance", "relative_distance", "overlap")
 MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
     {"heads": (*QUALITY, *DIFFERENCE), "latent": QUALITY}
@@ -121,7 +122,6 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
         "bleu": scores.bleu,
         "perplexity": scores.perplexity,
         "token_accuracy": scores.token_accuracy,
-        "step_seconds": scores.step_seconds,
     }
     if job.comparison == "heads":
         found |= heads(trained, prepared.splits.test)
@@ -145,8 +145,27 @@ def heads(trained: TrainedTranslator, test: SentencePairs) -> dict[str, float]:
     }
 
 
-def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """Means over seeds by method, differences to the plain network of the same seed, and the ratio of times."""
+def times(
+    folder: Path, recipe: str, methods: Mapping[str, Sequence[str]], keys: Sequence[str], rounds: int
+) -> Run:
+    """Times of an update, measured or as they stand beside the runs."""
+    file = folder / "times.json"
+    asked = {
+        "recipe": recipe,
+        "keys": {name: [*own, *keys] for name, own in methods.items()},
+        "rounds": rounds,
+    }
+    if file.exists():
+        found: Run = json.loads(file.read_text(encoding="utf-8"))
+        if found["asked"] == asked:
+            return found
+    found = {"asked": asked} | translation_times.measure(recipe, methods, keys, rounds, PLAIN)
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def summarise(runs: Sequence[Run], timed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Means over seeds by method, differences to the plain network of the same seed, and times where there are."""
     plain = {run["seed"]: run for run in runs if run["method"] == PLAIN}
     summary: dict[str, Any] = {}
     for method in dict.fromkeys(run["method"] for run in runs):
@@ -154,17 +173,18 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
         measures = MEASURES[own[0]["comparison"]]
         summary[method] = means(own, measures) | {"parameters": own[0]["parameters"]}
         if method != PLAIN and plain:
-            summary[method] |= {
-                "difference": differences(own, plain, measures),
-                "step_ratio": ratio(own, plain, "step_seconds"),
-            }
+            summary[method]["difference"] = differences(own, plain, measures)
+        if timed is not None:
+            summary[method] |= timed["methods"][method]
     return summary
 
 
-def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None:
+def write(
+    runs: Sequence[Run], setting: Mapping[str, Any], output: Path, timed: Mapping[str, Any] | None = None
+) -> None:
     """Writes settings, runs and their summary."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
+    content = {"setting": setting, "runs": runs, "summary": summarise(runs, timed)}
     output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -176,6 +196,7 @@ def main(
     recipe: Annotated[
         str | None, typer.Option(help="The recipe; multi30k_small and multi30k_lstm have the full sizes.")
     ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each method when times are measured.")] = 5,
     output: Annotated[Path | None, typer.Option(help="The file of results.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
 ) -> None:
@@ -201,6 +222,9 @@ def main(
         write(runs, setting, output or OUTPUTS[comparison])
         said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES[comparison])
         typer.echo(f"{job.folder}: {said}")
+    if PLAIN in chosen:
+        timed = times(folder, recipe, {name: known[name] for name in chosen}, overrides, rounds)
+        write(runs, setting, output or OUTPUTS[comparison], timed)
 
 
 if __name__ == "__main__":

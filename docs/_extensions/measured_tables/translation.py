@@ -36,7 +36,7 @@ def quality(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
                 interval(row.get("difference", {}).get("bleu"), "+.2f"),
                 f"{row['perplexity']['mean']:.2f}",
                 f"{row['parameters'] / 1e6:.2f} M",
-                f"{1000 * row['step_seconds']['mean']:.0f} ms",
+                f"{1000 * row['step_seconds']['mean']:.0f} ms" if "step_seconds" in row else "",
                 interval(row.get("step_ratio"), ".2f"),
                 str(row["bleu"]["seeds"]),
             ]

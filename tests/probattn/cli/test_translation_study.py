@@ -27,6 +27,7 @@ def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_pat
             methods="plain,svgd_first",
             recipe=str(translation_recipe),
             output=tmp_path / "translation.json",
+            rounds=2,
             set_=["training.steps=2"],
         )
         return json.loads((tmp_path / "translation.json").read_text(encoding="utf-8"))
@@ -42,6 +43,8 @@ def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_pat
     row = first["summary"]["svgd_first"]
     gaps = [runs["svgd_first", seed]["bleu"] - runs["plain", seed]["bleu"] for seed in (0, 1)]
     assert row["difference"]["bleu"]["mean"] == pytest.approx(sum(gaps) / 2)
+    assert row["step_ratio"]["seeds"] == 2 and row["step_seconds"]["mean"] > 0
+    assert "step_ratio" not in first["summary"]["plain"]
 
 
 def test_the_methods_are_what_they_are_called():
@@ -82,6 +85,7 @@ def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
         methods="plain,va_sample,babn",
         recipe=str(translation_recipe),
         output=tmp_path / "latent.json",
+        rounds=1,
         set_=keys,
     )
     content = json.loads((tmp_path / "latent.json").read_text(encoding="utf-8"))
