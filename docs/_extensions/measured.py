@@ -37,6 +37,8 @@ TABLES = {
     "translation_latent": translation_latent,
 }
 MARK = re.compile(r"^<!-- (?P<mark>\w+(:\w+)?) -->$", re.MULTILINE)
+INTERVAL = re.compile(r"\[([^][|,]+), ([^][|,]+)\]")
+HYPHEN = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNMEASURED = "*No figures are in this version; `{}` makes them.*"
 
 
@@ -47,6 +49,21 @@ def marks() -> dict[str, tuple[str, str | None]]:
         for name, module in TABLES.items()
         for part in getattr(module, "PARTS", (None,))
     }
+
+
+def typeset(tables: str) -> str:
+    """Minus signs for hyphens before numbers, and intervals that no line end divides, in the rows of tables.
+
+    Example:
+        >>> typeset("| -1.5 [-2, -1] | En-De |")
+        '| −1.5 [−2,\\xa0−1] | En-De |'
+    """
+
+    def row(line: str) -> str:
+        joined = INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}\\2]", line)
+        return HYPHEN.sub("\N{MINUS SIGN}", joined)
+
+    return "\n".join(row(line) if line.startswith("| ") else line for line in tables.split("\n"))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
@@ -71,7 +88,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         if content is None:
             return UNMEASURED.format(module.SOURCE)
         try:
-            return module.tables(content)
+            return typeset(module.tables(content))
         except KeyError as error:
             raise PluginError(
                 f"{where}: docs/data/{path.name} has no {error}, which {match[0]} shows; "

@@ -81,3 +81,13 @@ def test_every_table_has_a_page_and_the_figures_of_this_version(measured):
         assert sum(mark in page for page in pages) == 1
         there = path.exists() and (part is None or part in json.loads(path.read_text("utf-8")))
         assert ("|---|" in shown(measured, mark, DOCS).replace(" ", "")) == there
+
+
+def test_intervals_and_signs_are_typeset_in_rows_alone(measured):
+    found = measured.typeset(
+        "En-De, -1 [-2, -1].\n\n| a | b |\n| --- | --- |\n| En-De | **-1.5** [-2.0, +1e-3] |"
+    )
+    assert found == (
+        "En-De, -1 [-2, -1].\n\n| a | b |\n| --- | --- |\n"
+        "| En-De | **\N{MINUS SIGN}1.5** [\N{MINUS SIGN}2.0,\N{NO-BREAK SPACE}+1e-3] |"
+    )

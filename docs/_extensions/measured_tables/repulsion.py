@@ -47,9 +47,9 @@ def _heads(rows: Mapping[str, Any]) -> str:
         cells.append(
             [
                 METHODS[name],
-                f"{row['distance']['mean']:.3g}",
-                f"{row['relative_distance']['mean']:.3g}",
-                interval(row.get("relative_distance_ratio"), ".3g", strong=True),
+                f"{row['distance']['mean']:#.3g}",
+                f"{row['relative_distance']['mean']:#.3g}",
+                interval(row.get("relative_distance_ratio"), "#.3g", strong=True),
                 f"{row['overlap']['mean']:.3f}",
                 interval(gaps.get("overlap"), "+.3f"),
                 f"{row['cosine']['mean']:.3f}",

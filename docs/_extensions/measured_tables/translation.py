@@ -52,7 +52,7 @@ def _heads(rows: Mapping[str, Any]) -> str:
         cells.append(
             [
                 METHODS[name],
-                f"{row['distance']['mean']:.3g}",
+                f"{row['distance']['mean']:#.3g}",
                 interval(row["relative_distance"], ".3f"),
                 interval(gaps.get("relative_distance"), "+.3f"),
                 f"{row['overlap']['mean']:.3f}",

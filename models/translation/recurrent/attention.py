@@ -97,7 +97,7 @@ class DotAttention(nn.Module):
 
 
 def masked_log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The logarithm of a softmax over the last dimension, finite everywhere.
+    """The logarithm of a softmax over the last dimension, finite everywhere, in float32 or better.
 
     Args:
         scores: ``[..., S]``.
@@ -110,6 +110,8 @@ def masked_log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
         >>> masked_log_softmax(torch.zeros(3), torch.tensor([1, 1, 0])).exp()
         tensor([0.5000, 0.5000, 0.0000])
     """
+    # Half precision has no room for the score of padding, and half as many digits as a divergence needs.
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is None:
         return scores.log_softmax(dim=-1)
     padding = ~mask.bool()

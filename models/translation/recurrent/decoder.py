@@ -186,7 +186,7 @@ def mixture_log_probabilities(
     for start in range(0, length, size):
         part = slice(start, start + size)
         logits = output(hidden[:, None, part], states[:, :, None])  # [B, T, few, V]
-        joint = logits.log_softmax(dim=-1) + log_weights[:, :, part, None]
+        joint = logits.log_softmax(dim=-1, dtype=log_weights.dtype) + log_weights[:, :, part, None]
         found = joint.logsumexp(dim=2)
         total = found if total is None else torch.logaddexp(total, found)
     assert total is not None

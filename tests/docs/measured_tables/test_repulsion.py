@@ -27,7 +27,10 @@ def test_means_differences_and_ratios(load):
     assert shown.startswith("Self-attentive classifier, TREC.\n\n| ")
     assert "| as it is | 85.00 |  | 2 |" in shown
     assert "| SVGD | 85.00 | +0.00 [-12.71, +12.71] | 2 |" in shown
-    assert "| SVGD | 0.5 | 0.45 | **3** [3, 3] | 0.450 | -0.300 [-1.571, +0.971] | 0.250 | 2.00 |" in shown
+    assert (
+        "| SVGD | 0.500 | 0.450 | **3.00** [3.00, 3.00] | 0.450 | -0.300 [-1.571, +0.971] | 0.250 | 2.00 |"
+        in shown
+    )
 
 
 def test_one_seed_has_no_interval_and_every_name_has_words(load):

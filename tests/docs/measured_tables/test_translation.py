@@ -39,7 +39,9 @@ def test_means_differences_and_ratios(load):
     assert "| as it is | **21.00** [8.29, 33.71] |  | 8.00 | 1.23 M | 200 ms |  | 2 |" in shown
     assert "| repulsive, all layers | **22.50** [3.44, 41.56] | +1.50 [-4.85, +7.85] |" in shown
     assert "| 220 ms | 1.10 [1.10, 1.10] | 2 |" in shown
-    assert "| repulsive, all layers | 2 | 1.000 [1.000, 1.000] | +0.000 [+0.000, +0.000] | 0.500 |" in shown
+    assert (
+        "| repulsive, all layers | 2.00 | 1.000 [1.000, 1.000] | +0.000 [+0.000, +0.000] | 0.500 |" in shown
+    )
 
 
 def test_one_seed_has_no_interval_and_every_name_has_words(load):

@@ -179,6 +179,26 @@ def test_padding_moves_nothing(estimator):
             assert int(places[row, :steps].max()) < length
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+@pytest.mark.parametrize("estimator", ["enumerate", "sample"])
+def test_half_precision_moves_the_bound_by_its_rounding(estimator, weight, half):
+    model, guide = (part.float() for part in program(estimator, sharp=3.0, mean_length=2.5))
+    guide.kl_weight = weight
+    elbo = TraceEnum_ELBO(max_plate_nesting=2) if estimator == "enumerate" else TraceGraph_ELBO()
+    found = []
+    for enabled in (False, True):
+        torch.manual_seed(0)
+        with torch.autocast("cpu", half, enabled=enabled):
+            found.append(ProgramELBOModule(model, guide, elbo)(batch()))
+    whole, mixed = found
+    torch.testing.assert_close(mixed.loss, whole.loss, rtol=2e-3, atol=0)
+    torch.testing.assert_close(mixed.kl, whole.kl, rtol=2e-2, atol=0)
+    answers = model(batch())
+    with torch.autocast("cpu", half):
+        torch.testing.assert_close(model(batch()), answers, rtol=5e-3, atol=5e-3)
+
+
 def test_without_handlers_it_answers_with_the_mixture_or_softly():
     model, _ = program(sharp=3.0)
     inputs = batch()
