@@ -155,6 +155,11 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
     refuse_unsupported(net)
     if conversion(net) is not None:
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
+    if getattr(net.config, "latent_alignment", None) == "mixture":
+        raise ValueError(
+            f"{type(net).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
+            "not from its attention, which no method would change; set it to 'soft' or None first"
+        )
     plan = make_plan(methods, find_calls(net), layers, attention)
     stacks = {call.stack: StackPass() for call in plan.hosted}
     hosted, heads = hosted_sites(plan, stacks, net), head_record(plan.repulsive, plan.repelled, net)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -50,8 +51,13 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         for name in ("num_beams", "extra_length", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"SearchOptions.{name}: expected an integer >= 1, got {getattr(self, name)}")
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"SearchOptions.{name}: expected an integer >= 1, got {number!r}")
+        if not isinstance(self.length_penalty, (int, float)) or not math.isfinite(self.length_penalty):
+            raise ValueError(
+                f"SearchOptions.length_penalty: expected a finite number, got {self.length_penalty!r}"
+            )
 
 
 def translate(
@@ -74,8 +80,13 @@ def translate(
         A translation for each source, in their order.
 
     Raises:
+        TypeError: one sentence in place of several.
         ValueError: the network cannot generate, or a source is longer than its positions allow.
     """
+    if isinstance(sources, str):
+        raise TypeError(
+            f"translate: expected a list of sentences, got the sentence {sources!r}; put it in a list"
+        )
     options = options or SearchOptions()
     net = cast(PreTrainedModel, model.net)
     encoded = [vocabulary.encode(source) for source in sources]

@@ -111,7 +111,7 @@ class Translator(PyroModule):
         """What the host is given of a batch, and the decoder's inputs among it.
 
         Raises:
-            ValueError: no decoder input.
+            ValueError: no decoder input, or sources and targets that are empty or of different number.
         """
         inputs = {name: value for name, value in batch.items() if name != self.label_name}
         decoder = inputs.get("decoder_input_ids")
@@ -119,6 +119,12 @@ class Translator(PyroModule):
             raise ValueError(
                 "Translator: expected decoder_input_ids in the batch, the target tokens shifted by one; "
                 f"got {', '.join(sorted(batch)) or 'nothing'}"
+            )
+        source, target = inputs.get("input_ids", decoder).shape, decoder.shape
+        if len(target) != 2 or len(source) != 2 or source[0] != target[0] or 0 in (*source, *target):
+            raise ValueError(
+                "Translator: expected sources [B, S] and decoder_input_ids [B, T], neither empty, got "
+                f"{list(source)} and {list(target)}"
             )
         return inputs, decoder
 
@@ -158,12 +164,14 @@ def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
         classes: V.
 
     Raises:
-        ValueError: another shape, or a label outside 0..V-1.
+        ValueError: another shape, no whole numbers, or a label outside 0..V-1.
     """
     if labels.shape != shape:
         raise ValueError(
             f"Translator: expected labels {list(shape)}, one for each decoder input, got {list(labels.shape)}"
         )
+    if labels.dtype != torch.int64:
+        raise ValueError(f"Translator: expected labels of dtype torch.int64, got {labels.dtype}")
     kept = labels[labels != IGNORED]
     if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
         raise ValueError(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from probattn.models.hosts.convert import conversion
 from probattn.models.translation.aligned_tokens import AlignedTokens
 from probattn.models.translation.recurrent import RecurrentForTranslation, RecurrentTranslationConfig
+from probattn.models.translation.recurrent.encoder import check_mask
 from probattn.models.translation.recurrent.posterior import AlignmentInference
 from probattn.models.translation.translator import IGNORED, Translator, check_labels
 
@@ -244,17 +245,24 @@ class AlignmentGuide(PyroModule):
             Places in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` of an enumeration.
 
         Raises:
-            ValueError: no labels, which are what the posterior reads.
+            ValueError: no source tokens or labels, which are what the posterior reads, or a mask of another shape.
         """
         model = self._program[0]
         inputs, _ = model.inputs(batch)
+        source, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+        if source is None:
+            raise ValueError(
+                "AlignmentGuide: expected 'input_ids' in the batch, which the posterior reads, got "
+                f"{', '.join(sorted(batch))}"
+            )
+        check_mask("AlignmentGuide", "attention_mask", mask, source.shape)
         labels, valid = model.targets(batch)
         if labels is None:
             raise ValueError(
                 f"AlignmentGuide: expected {model.label_name!r} in the batch, which the posterior reads; to predict, "
                 "call the model itself"
             )
-        posterior = self.inference(inputs["input_ids"], inputs.get("attention_mask"), labels, valid)
+        posterior = self.inference(source, mask, labels, valid)
         with model.plates(valid), poutine.scale(scale=max(model.kl_weight, SMALLEST)):
             chosen: Tensor = pyro.sample(
                 SITE, dist.Categorical(logits=posterior), infer=self._infer(batch, valid)

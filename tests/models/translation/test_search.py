@@ -106,6 +106,21 @@ def test_a_source_beyond_the_positions_and_a_network_without_search_are_refused(
 def test_options_out_of_range_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: expected an integer >= 1, got 0"):
         SearchOptions(**{name: 0})
+    with pytest.raises(ValueError, match=f"{name}: expected an integer >= 1, got 1.5"):
+        SearchOptions(**{name: 1.5})
+
+
+@pytest.mark.parametrize("penalty", [float("nan"), float("-inf"), "1"])
+def test_a_length_penalty_that_is_no_number_is_refused(penalty):
+    with pytest.raises(ValueError, match=f"length_penalty: expected a finite number, got {penalty!r}"):
+        SearchOptions(length_penalty=penalty)
+
+
+def test_one_sentence_in_place_of_several_is_refused():
+    with pytest.raises(
+        TypeError, match="expected a list of sentences, got the sentence 'ab'; put it in a list"
+    ):
+        translate(model(), "ab", Letters())
 
 
 class Rows:

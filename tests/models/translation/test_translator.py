@@ -186,7 +186,11 @@ def test_token_measures_give_perplexity_and_accuracy():
         ({"labels": torch.full((3, 5), WORDS)}, rf"labels in 0..{WORDS - 1}, or -100 at padding, got 23..23"),
         ({"labels": torch.full((3, 5), -1)}, "got -1..-1"),
         ({"labels": torch.zeros(3, 4, dtype=torch.long)}, r"expected labels \[3, 5\].*got \[3, 4\]"),
+        ({"labels": torch.zeros(3, 5)}, "expected labels of dtype torch.int64, got torch.float32"),
         ({"decoder_input_ids": None}, "expected decoder_input_ids in the batch"),
+        ({"decoder_input_ids": torch.ones(2, 5).long()}, r"neither empty, got \[3, \d\] and \[2, 5\]"),
+        ({"decoder_input_ids": torch.ones(3, 0).long()}, r"neither empty, got \[3, \d\] and \[3, 0\]"),
+        ({"input_ids": torch.ones(3, 0).long()}, r"neither empty, got \[3, 0\] and \[3, 5\]"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(change, words):

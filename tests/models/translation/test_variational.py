@@ -349,6 +349,13 @@ def test_what_cannot_be_is_refused():
     without = {name: value for name, value in batch().items() if name != "labels"}
     with pytest.raises(ValueError, match="expected 'labels' in the batch, which the posterior reads"):
         guide(without)
+    without = {name: value for name, value in batch().items() if name != "input_ids"}
+    with pytest.raises(ValueError, match="expected 'input_ids' in the batch, which the posterior reads"):
+        guide(without)
+    with pytest.raises(ValueError, match=r"AlignmentGuide: expected attention_mask \[3, 5\], got \[3, 4\]"):
+        guide(batch() | {"attention_mask": batch()["attention_mask"][:, 1:]})
+    with pytest.raises(ValueError, match="latent_alignment 'mixture' it answers from single source tokens"):
+        convert(model.net, probattn.BayesianAttention())
     with pytest.raises(ValueError, match=r"expected labels in 0\.\.11"):
         guide(batch() | {"labels": batch()["labels"] + 8})
     assert KLSchedule().weight(0, 10) == 0  # the default schedule begins where poutine.scale refuses
