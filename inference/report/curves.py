@@ -32,7 +32,8 @@ def training_curves(
             step of their window.
 
     Returns:
-        One curve per kind and quantity that occurs; a quantity that is 0 throughout is left out.
+        One curve per kind and quantity that occurs; a quantity that is 0 throughout is left out, and so is the weight
+        of the KL where there is no KL.
 
     Example:
         >>> records = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]
@@ -40,6 +41,8 @@ def training_curves(
         [('loss', (1.0, 0.5))]
     """
     curves = []
+    if not any(record.get("kl_nats") for record in records):
+        quantities = [name for name in quantities if name != "kl_weight"]
     for name in quantities:
         for kind in ("train", "validation"):
             found = [

@@ -106,7 +106,11 @@ def _disagreement_words(penalty: DisagreementAttention) -> str:
 def _changed(method: Method, usual: Method) -> list[str]:
     """The options that differ, in words."""
     return [
-        f"{option.name} {getattr(method, option.name)}"
+        f"{option.name} {_value_words(getattr(method, option.name))}"
         for option in fields(method)
         if getattr(method, option.name) != getattr(usual, option.name)
     ]
+
+
+def _value_words(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -28,6 +28,12 @@ def test_a_null_leaves_a_gap_and_a_constant_0_is_no_curve() -> None:
     assert curve.steps == (2, 4)
 
 
+@pytest.mark.parametrize(("divergence", "names"), [(0.0, ["loss"]), (2.0, ["loss", "kl_nats", "kl_weight"])])
+def test_the_weight_of_the_kl_is_a_curve_where_there_is_a_kl(divergence: float, names: list[str]) -> None:
+    weighted = [{**record, "kl_nats": divergence, "kl_weight": 0.5} for record in records(2)]
+    assert [curve.name for curve in training_curves(weighted, "deterministic")] == names
+
+
 @pytest.mark.parametrize(("count", "window", "points"), [(10, 1, 10), (11, 2, 6), (35, 4, 9)])
 def test_long_curves_are_averaged_in_windows(count: int, window: int, points: int) -> None:
     (curve,) = training_curves(records(count), "deterministic", points=10)

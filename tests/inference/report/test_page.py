@@ -390,6 +390,9 @@ def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tens
     assert "word word" in page.inside["blockquote"][0]
     assert len(text) < 1_000_000
     assert "KL as trained" not in text
+    assert "1 step each</dd>" in text
+    bayesian = tuple(score for score in results.scores if score.model != "deterministic")
+    assert "1 step</dd>" in render_report(changed(results, scores=bayesian, differences=()))
 
 
 def test_cross_attention_shows_the_keys(results: Results) -> None:

@@ -185,3 +185,4 @@ def test_the_page_of_one_model() -> None:
     page = render_translation_report(alone)
     assert f"<h1>Deterministic attention reaches BLEU {full.scores[0].bleu:.1f}</h1>" in page
     assert 'id="samples"' not in page and 'id="training"' not in page and "Difference</th>" not in page
+    assert "25 steps</dd>" in page and "25 steps each</dd>" in render_translation_report(full)

@@ -245,3 +245,5 @@ def test_words_for_the_method(recipe):
     assert method_words(load_recipe(recipe, overrides)) == (
         "deterministic attention; repulsive heads by SPOS, weight 0.01, layers first"
     )
+    overrides[1] = "repulsion={projections: [query, key], layers: [0]}"
+    assert method_words(load_recipe(recipe, overrides)).endswith("projections query and key, layers 0")
