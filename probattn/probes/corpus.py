@@ -63,7 +63,7 @@ class ParallelCorpus:
             The corpus.
 
         Raises:
-            DataError: no pair, unequal numbers of sentences, or a sentence without words.
+            DataError: no pair, unequal numbers of sentences, a sentence without words, or one that is a single text.
         """
         _check_pairs(source, target)
         vocabularies = Vocabulary.of(source), Vocabulary.of(target)
@@ -123,6 +123,11 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
     if not len(source):
         raise DataError("parallel corpus: expected sentence pairs, got none")
     for side, sentences in (("source", source), ("target", target)):
+        text = next((number for number, each in enumerate(sentences) if isinstance(each, str)), None)
+        if text is not None:
+            raise DataError(
+                f"parallel corpus: expected every sentence as its words, got the text {side}[{text}]; split it first"
+            )
         empty = next((number for number, each in enumerate(sentences) if not len(each)), None)
         if empty is not None:
             raise DataError(f"parallel corpus: expected words in every sentence, got none in {side}[{empty}]")

@@ -56,6 +56,11 @@ def test_a_vocabulary_numbers_words_in_order():
         (lambda: ParallelCorpus.from_words(SOURCE, TARGET[:2]), "both sides, got 3 and 2"),
         (lambda: ParallelCorpus.from_words([["a"], []], [["b"], ["c"]]), r"got none in source\[1\]"),
         (
+            lambda: ParallelCorpus.from_words([["a"], "a man"], TARGET[:2]),
+            r"as its words, got the text source\[1\]; split it first",
+        ),
+        (lambda: ParallelCorpus.from_words(SOURCE, ["a", "b", "c"]), r"got the text target\[0\]"),
+        (
             lambda: ParallelCorpus.from_ids([torch.tensor([3])], [torch.tensor([0])], 3, 3),
             r"in 0 .. 2, got 3",
         ),
