@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -86,6 +87,19 @@ def refuse_unsupported(model: nn.Module) -> None:
                 f"{name or 'the model'} recomputes activations (gradient checkpointing), which would draw its "
                 "attention sites twice; switch gradient checkpointing off in the network"
             )
+
+
+def refuse_unwrapped(model: nn.Module) -> None:
+    """Refuses a network of transformers, which takes the parts of a batch by name and not the batch.
+
+    Raises:
+        TypeError: names it and the way out.
+    """
+    if getattr(model, "main_input_name", None) in signature(model.forward).parameters:
+        raise TypeError(
+            f"expected a model that takes a whole batch, got {type(model).__name__}, which takes its parts by name; "
+            "wrap it first: probattn.models.Classifier(net), probattn.models.Translator(net, ...) or your own module"
+        )
 
 
 def _qualified_name(thing: Any) -> str:

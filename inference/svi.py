@@ -16,7 +16,7 @@ from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
 from probattn.inference.batches import Collate, as_rows
-from probattn.inference.configuration import refuse_unsupported
+from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
@@ -155,6 +155,7 @@ class SVIDriver:
                 f"SVIDriver.model: expected a torch.nn.Module, got {type(self.model).__name__}; wrap the function in a "
                 "module (pyro.nn.PyroModule) that holds its parameters"
             )
+        refuse_unwrapped(self.model)
         for name in ("batch_size", "accumulation", "log_every", "keep_last"):
             _require_at_least(1, name, getattr(self, name))
         for name in ("eval_every", "checkpoint_every", "length_pool"):

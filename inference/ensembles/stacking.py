@@ -81,6 +81,10 @@ def rows_of(
     initial: Callable[[int], nn.Module], count: int, chosen: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Rows ``[P, ...]`` of the chosen tensors, from one model after another."""
+    if not callable(initial):
+        raise TypeError(
+            f'{OWNER}.initial: expected "perturb" or a function of the particle\'s number, got {initial!r}'
+        )
     rows = {name: repeated(tensor, count) for name, tensor in chosen.items()}
     for index in range(count):
         model = initial(index)

@@ -62,7 +62,11 @@ class Recorded:
             raise CommandError(f"{folder}: expected a run folder with {RECIPE}, found none")
         recipe = load_any_recipe(str(folder / RECIPE))
         rated = read_ratings(folder)
-        if not isinstance(recipe, (Recipe, TranslationRecipe)) or not rated:
+        if not isinstance(recipe, (Recipe, TranslationRecipe)):
+            raise CommandError(
+                f"{folder}: expected a run of texts or of translation, got one of another kind"
+            )
+        if not rated:
             raise CommandError(f"{folder}: expected a run with recorded ratings; train it with --probe")
         return cls(folder, recipe, rated)
 

@@ -10,8 +10,10 @@ from probattn.inference.configuration import (
     optimizer_configuration,
     options_configuration,
     refuse_unsupported,
+    refuse_unwrapped,
 )
 from probattn.inference.schedules import KLSchedule
+from probattn.inference.svi import SVIDriver
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.site import AttentionSite, SiteSpec
 
@@ -64,6 +66,16 @@ def test_threads_over_devices_are_refused() -> None:
     model = nn.ModuleDict({"net": nn.DataParallel(network())})
     with pytest.raises(ValueError, match=r"net is a torch.nn.DataParallel.*accelerate launch"):
         refuse_unsupported(model)
+
+
+def test_networks_that_take_the_parts_of_a_batch_are_refused() -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 4, "num_attention_heads": 1, "intermediate_size": 4, "vocab_size": 8}
+    net = BertForSequenceClassification(BertConfig(num_hidden_layers=1, **sizes))
+    with pytest.raises(TypeError, match=r"got BertForSequenceClassification, .*wrap it first: .*Classifier"):
+        SVIDriver(net, cpu=True)
+    refuse_unwrapped(nn.ModuleDict({"net": net}))
 
 
 def test_recomputed_activations_are_refused() -> None:

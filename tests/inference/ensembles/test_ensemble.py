@@ -361,6 +361,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         ({"chunk_size": 0}, ValueError, r"chunk_size: expected an integer >= 1, got 0"),
         ({"execution": "fast"}, ValueError, r"execution: expected one of 'auto', 'vectorized', 'loop'"),
         ({"model": torch.relu}, TypeError, r"model: expected a torch\.nn\.Module, got builtin"),
+        ({"initial": "random"}, TypeError, r'initial: expected "perturb" or a function .* got \'random\''),
         ({"initial": lambda _: 3}, TypeError, r"initial: expected a torch\.nn\.Module, got int"),
         (
             {"initial": lambda i: nn.Linear(2, 3 + i)},
