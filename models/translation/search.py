@@ -71,7 +71,7 @@ def translate(
 
     Args:
         model: a :class:`Translator` of a network that has ``generate``; evaluated in evaluation mode, without
-            gradients, and left in the mode it was in.
+            gradients, and every part of it left in the mode it was in.
         sources: the sentences; a blank one stays blank.
         vocabulary: turns sentences into tokens and back.
         options: of the search.
@@ -93,7 +93,7 @@ def translate(
     limit = _position_limit(net, encoded)
     found = [""] * len(encoded)
     order = sorted((row for row, tokens in enumerate(encoded) if tokens), key=lambda row: len(encoded[row]))
-    training = model.training
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         for start in range(0, len(order), options.batch_size):
@@ -102,7 +102,8 @@ def translate(
             for row, tokens in zip(rows, outputs, strict=True):
                 found[row] = vocabulary.decode(tokens)
     finally:
-        model.train(training)
+        for part, mode in modes:
+            part.training = mode
     return found
 
 

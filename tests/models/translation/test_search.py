@@ -91,8 +91,11 @@ def test_company_changes_no_translation():
 
 def test_the_mode_is_left_as_it_was():
     translator = model().train()
+    translator.net.model.encoder.eval()
+    before = [part.training for part in translator.modules()]
     translate(translator, ["ab"], Letters(), SearchOptions(num_beams=2))
-    assert translator.training and translator.net.training
+    assert [part.training for part in translator.modules()] == before
+    assert any(before) and not all(before)
 
 
 def test_a_source_beyond_the_positions_and_a_network_without_search_are_refused():
