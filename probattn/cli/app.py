@@ -260,6 +260,16 @@ def demo(
 
 def _evaluate(run: Path, baseline_run: Path | None) -> AnyResults:
     recipe = _any_recipe_of(run)
+    # the baseline within a run has no recipe of its own
+    other = (
+        recipe
+        if baseline_run is None or not (baseline_run / RECIPE).exists()
+        else _any_recipe_of(baseline_run)
+    )
+    if type(other) is not type(recipe):
+        raise CommandError(
+            f"{baseline_run}: expected a baseline of the same kind as {run}, got another kind of run"
+        )
     results: AnyResults
     if isinstance(recipe, TranslationRecipe):
         results = evaluate_translation_run(run, recipe, baseline_run)

@@ -96,6 +96,12 @@ def test_other_methods_train_and_report(
     )
 
 
+def test_a_run_of_another_kind_is_no_baseline(translation_run, run, command):
+    words = "expected a baseline of the same kind as"
+    refused(command("evaluate", run, "--baseline", translation_run), words)
+    refused(command("report", translation_run, "--baseline", run), words)
+
+
 def test_a_resumed_run_ends_where_the_whole_one_did(translation_run, translation_recipe, command, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(translation_run, copy)
