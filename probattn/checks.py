@@ -44,5 +44,13 @@ def check_integer(owner: str, name: str, value: object, *, least: int) -> None:
         raise ValueError(f"{owner}.{name}: expected an integer >= {least}, got {value!r}")
 
 
+def check_instance(owner: str, name: str, value: object, kind: type, words: str) -> None:
+    """Raises ``TypeError`` unless ``value`` is of the ``kind``, which ``words`` describe."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{owner}.{name}: expected {words}, got {value if isinstance(value, str) else type(value)!r}"
+        )
+
+
 def _is_number(value: object) -> TypeGuard[float]:
     return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

@@ -35,6 +35,13 @@ SYMBOLS: dict[Rating, str] = {
     "proxy": "β^px",
     "saliency": "Δ",
 }
+WORDS: dict[Rating, str] = {
+    "attention": "attention",
+    "probe": "lexical probe",
+    "uniform": "probe under uniform attention",
+    "proxy": "probe of a bag of words",
+    "saliency": "gradient saliency",
+}
 
 
 @dataclass(frozen=True)
@@ -257,20 +264,32 @@ def _fit_proxy(prepared: Any, net: PreTrainedModel, quiet: bool) -> ProxyProgram
 
 
 def agreement_table(found: Agreement) -> Table:
-    """The record as a table for the terminal."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU"):
-        table.add_column(heading, justify="left" if heading == "A(u, v)" else "right", no_wrap=True)
-    for item in found.pairs:
-        table.add_row(
+    """The record as a table for the terminal, without columns that hold nothing, and what its letters mean."""
+    table = Table(box=box.SIMPLE_HEAD, caption=_legend(found), caption_justify="left")
+    heads = ["A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU"]
+    rows = [
+        [
             f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
             f"{100 * item.agreement:.1f}%",
             f"{100 * found.chance:.1f}%",
             "" if item.tau is None else f"{100 * item.tau:.1f}",
             _starred(item.xi, 100),
             _starred(item.xi_bleu, 1),
-        )
+        ]
+        for item in found.pairs
+    ]
+    shown = [place for place in range(len(heads)) if any(row[place] for row in rows)]
+    for place in shown:
+        table.add_column(heads[place], justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
     return table
+
+
+def _legend(found: Agreement) -> str:
+    """Words for the letters in use."""
+    used = {rating for item in found.pairs for rating in (item.first, item.second)}
+    return ", ".join(f"{symbol} {WORDS[rating]}" for rating, symbol in SYMBOLS.items() if rating in used)
 
 
 def _starred(found: Contextualized | None, scale: float) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 import probattn
 from probattn.cli.agreement import AGREEMENT, agreement_table, measure_agreement
 from probattn.cli.description import describe_run
-from probattn.cli.errors import CommandError, fails_in_one_line, one_line
+from probattn.cli.errors import CommandError, fails_in_one_line, one_line, one_to_compare
 from probattn.cli.evaluating import evaluate_run
 from probattn.cli.experiment_evaluating import evaluate_experiment, experiment_table
 from probattn.cli.experiments import train_experiment
@@ -285,6 +285,8 @@ def _evaluate(run: Path, baseline_run: Path | None) -> AnyResults:
 
 def _evaluate_texts(run: Path, recipe: Recipe, baseline_run: Path | None) -> Results:
     trained = load_model(run)
+    if baseline_run is not None and not trained.is_converted:
+        raise CommandError(one_to_compare(run, baseline_run))
     baseline = _baseline(run, baseline_run) if trained.is_converted else None
     data = {str(role): item for role, item in recipe.data.load().roles().items()}
     options = EvaluationOptions.of(recipe)

@@ -6,6 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TextIO, TypeVar
 
 import typer
@@ -37,6 +38,14 @@ EXPECTED = (
     NonFiniteError,
     OSError,
 )
+
+
+def one_to_compare(run: Path, baseline: Path) -> str:
+    """What is wrong with a baseline of a run that is one itself."""
+    return (
+        f"--baseline {baseline}: expected a run that is compared with it, {run} is deterministic itself; give the "
+        "other run first"
+    )
 
 
 def one_line(error: BaseException) -> str:

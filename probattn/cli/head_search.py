@@ -15,13 +15,14 @@ Pools = Mapping[int, tuple[Sequence[int], Sequence[int]]]
 
 
 def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
-    """A run of one head for each candidate of each model; candidates of all models are different ones."""
+    """A run of one head for each candidate of each model; candidates of all models are different ones.
+
+    All candidates of a model read the same sentences, so that nothing but the head decides between them.
+    """
     first = recipe.training.seed
     count = search.models * search.candidates
     models = tuple(first + index // search.candidates for index in range(count))
-    return Seeds(
-        models, tuple(range(first, first + count)), tuple((first + index,) for index in range(count))
-    )
+    return Seeds(models, models, tuple((first + index,) for index in range(count)))
 
 
 def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
@@ -45,7 +46,7 @@ def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
 def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Pools) -> Seeds:
     """Heads for the runs of a condition, each run in one of the models that were searched.
 
-    Every condition takes the same model for its n-th run, and sentences that no candidate saw.
+    Every condition takes the same model for its n-th run, and the sentences of that model's candidates.
 
     Args:
         recipe: of the experiment.
@@ -66,7 +67,6 @@ def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Po
         )
     tried = sum(len(good) + len(bad) for good, bad in found.values())
     models = tuple(usable[run % len(usable)] for run in range(runs))
-    data = tuple(range(first + tried, first + tried + runs))
     chosen = []
     for run, model in enumerate(models):
         draw = np.random.default_rng((first, run))
@@ -79,4 +79,4 @@ def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Po
         if condition.starts == "one_good":
             picked[int(draw.integers(heads))] = int(draw.choice(list(good)))
         chosen.append(tuple(picked))
-    return Seeds(models, data, tuple(chosen))
+    return Seeds(models, models, tuple(chosen))

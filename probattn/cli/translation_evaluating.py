@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
 from probattn.cli.description import method_words
-from probattn.cli.errors import CommandError, one_line
+from probattn.cli.errors import CommandError, one_line, one_to_compare
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.networks import quiet_loading
 from probattn.cli.probing import of_the_same_examples, read_dynamics
@@ -158,6 +158,8 @@ def evaluate_translation_run(
 def _baseline(run: Path, given: Path | None, trained: TrainedTranslator) -> list[TrainedTranslator]:
     """The deterministic network beside the run's own, where there is one."""
     folder = given or run / BASELINE
+    if given is not None and trained.key == "deterministic":
+        raise CommandError(one_to_compare(run, given))
     if trained.key == "deterministic" or (given is None and not (folder / MODEL).is_dir()):
         return []
     found = load_translator(folder)

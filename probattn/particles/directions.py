@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from probattn.checks import check_number
+from probattn.checks import check_instance, check_number
 from probattn.particles.checks import checked_pair
 from probattn.particles.kernel import ParticleKernel
 
@@ -37,7 +37,7 @@ def svgd_direction(
         with itself.
 
     Raises:
-        TypeError: particles are not floating-point.
+        TypeError: particles are not floating-point, or the kernel is none.
         ValueError: shapes, types or devices do not fit, or a negative repulsion.
 
     Example:
@@ -51,6 +51,13 @@ def svgd_direction(
                 [-0.0250]])
     """
     check_number("svgd_direction", "repulsion", repulsion, positive=False)
+    check_instance(
+        "svgd_direction",
+        "kernel",
+        kernel,
+        ParticleKernel,
+        "a kernel of probattn.particles, such as MedianRBF()",
+    )
     particles, grads = checked_pair("svgd_direction", particles, grads)
     found = kernel.interact(particles, grads)
     total = found.attraction if repulsion == 0 else found.attraction - repulsion * found.repulsion

@@ -7,6 +7,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from probattn.checks import check_instance
 from probattn.probes.rows import rated, valid_positions
 
 
@@ -99,7 +100,7 @@ def random_agreement(lengths: Tensor, top: float = 0.05) -> Tensor:
         ``[...]`` float32; NaN where the length is 0. Its mean over output words stands beside a mean agreement.
 
     Raises:
-        TypeError: ``lengths`` are not integers.
+        TypeError: ``lengths`` are no tensor of integers.
         ValueError: a length is negative, or ``top`` is out of range.
 
     Example:
@@ -107,6 +108,7 @@ def random_agreement(lengths: Tensor, top: float = 0.05) -> Tensor:
         tensor([1.0000, 0.0714, 0.0500, 0.0952])
     """
     share = _share(top)
+    check_instance("random_agreement", "lengths", lengths, Tensor, "a tensor of integers")
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"random_agreement: expected integer lengths, got {lengths.dtype}")
     if bool((lengths < 0).any()):

@@ -11,6 +11,7 @@ import torch
 from scipy.sparse import csr_matrix, hstack
 from torch import Tensor
 
+from probattn.checks import check_instance, check_integer
 from probattn.probes import ibm_file
 from probattn.probes.corpus import ParallelCorpus
 from probattn.probes.expectation import expected_counts, normalisers, table_entries
@@ -75,8 +76,12 @@ class IBMModel1:
             The model.
 
         Raises:
+            TypeError: the corpus is none.
             ValueError: ``steps`` is less than 1.
         """
+        check_instance(
+            "IBMModel1.fit", "corpus", corpus, ParallelCorpus, "a ParallelCorpus; from_words makes one"
+        )
         if steps < 1:
             raise ValueError(
                 f"IBMModel1: expected steps >= 1, got {steps}; one step gives the counts of Eq. 16"
@@ -220,14 +225,16 @@ class IBMModel1:
 
         Args:
             word: a source word, or :data:`NULL` where that is an option taken.
-            most: how many to give at most.
+            most: how many to give at most, >= 1.
 
         Returns:
             Target words with their probability, the most probable first; those that are equally so by number.
 
         Raises:
             KeyError: the word is not in the vocabulary.
+            ValueError: ``most`` is less than 1.
         """
+        check_integer("IBMModel1.translations", "most", most, least=1)
         if word == NULL and self.null:
             row = len(self.source_vocabulary)
         elif word in self.source_vocabulary.numbers:

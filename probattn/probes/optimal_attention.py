@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.checks import check_instance
 from probattn.probes.interior_point import Problem, solve
 from probattn.probes.rows import valid_positions
 
@@ -67,7 +68,7 @@ def optimal_attention(
         of ``query_logits`` alone.
 
     Raises:
-        TypeError: ``target`` is not of an integer type, or ``mask`` is not bool.
+        TypeError: logits or targets are no tensors, ``target`` is not of an integer type, or ``mask`` is not bool.
         ValueError: shapes do not fit, a number is out of its range, or a logit that counts is not finite.
         NotOptimalError: the gap is not below the tolerance after all steps.
 
@@ -108,6 +109,8 @@ def _problems(
     logits: Tensor, target: Tensor, query: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, query logits and mask, expanded to the shape of the targets."""
+    for name, value in (("position_logits", logits), ("target", target)):
+        check_instance("optimal_attention", name, value, Tensor, "a tensor")
     if target.is_floating_point() or target.dtype == torch.bool:
         raise TypeError(f"optimal_attention: expected integer targets, got {target.dtype}")
     if logits.ndim < 2 or 0 in logits.shape[-2:] or not logits.is_floating_point():

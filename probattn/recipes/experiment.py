@@ -71,8 +71,9 @@ class ConditionRecipe(Section):
 class HeadSearchRecipe(Section):
     """Trains models of one head to find out which initial values of a head are good: the model then learns in time.
 
-    Whether a head is good depends on the model around it, so candidates are tried in several models, each with its own
-    initial values of everything else; the runs of conditions take one of these models and heads that were tried in it.
+    Whether a head is good depends on the model around it and on the sentences, so candidates are tried in several
+    models, each with its own initial values of everything else and its own sentences; the runs of conditions take one
+    of these models, its sentences, and heads that were tried in it.
     """
 
     models: int = Field(default=4, ge=1, description="Initial values of everything but heads.")

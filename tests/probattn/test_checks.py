@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from probattn.checks import check_choice, check_integer, check_number, check_share
+from probattn.checks import check_choice, check_instance, check_integer, check_number, check_share
 
 POSITIVE = partial(check_number, "Options", "rate", positive=True)
 WEIGHT = partial(check_number, "Options", "rate", positive=False)
@@ -44,3 +44,11 @@ def test_checks(check, good, bad, message):
         with pytest.raises(ValueError) as caught:
             check(value)
         assert str(caught.value) == "Options.rate: " + message.format(value)
+
+
+def test_kinds():
+    check_instance("f", "places", (1,), tuple, "a tuple")
+    for value, got in (([1], "<class 'list'>"), ("1", "'1'")):
+        with pytest.raises(TypeError) as error:
+            check_instance("f", "places", value, tuple, "a tuple")
+        assert str(error.value) == f"f.places: expected a tuple, got {got}"

@@ -60,6 +60,9 @@ def test_record_and_table(runs, command):
     result = command("agreement", runs["learned"], *options)
     assert result.exit_code == 0, result.output
     assert "A(α, β^uf)" in result.output and "Kendall's tau" in result.output
+    assert "BLEU" not in result.output  # it classifies
+    words = " ".join(result.output.split())
+    assert "α attention, β lexical probe, β^uf probe under uniform attention" in words
     found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
     last = rated(runs["learned"], 6)
     course = {step: last.agreement(v=rated(runs["uniform"], step).probe) for step in (0, 3, 6)}

@@ -30,7 +30,7 @@ training: {runs: 3, steps: 12, batch_size: 8, learning_rate: 0.02, evaluate_ever
 HEADS = """
 experiment:
   threshold: 0.45
-  search: {models: 2, candidates: 8, steps: 10}
+  search: {models: 3, candidates: 8, steps: 10}
   conditions:
     bad: {types: 4, length: 4, heads: 2, starts: bad}
     one_good: {types: 4, length: 4, heads: 2, starts: one_good}
@@ -159,6 +159,7 @@ def test_heads_are_those_that_the_search_found(tmp_path):
     found = found_heads(recipe, place)
     accuracy = [record["accuracy"] for record in plain(place / "search" / "metrics.jsonl")]
     seeds = search_seeds(recipe, recipe.experiment.search)
+    assert seeds.data == seeds.models and len(set(seeds.heads)) == len(seeds.heads)
     learned = {head for run, (head,) in enumerate(seeds.heads) if any(row[run] >= 0.45 for row in accuracy)}
     assert learned == {head for good, _ in found.values() for head in good}
     goods = {}
@@ -168,7 +169,7 @@ def test_heads_are_those_that_the_search_found(tmp_path):
         for model, heads in zip(stage.seeds.models, stage.seeds.heads, strict=True):
             tried = {head for each in found[model] for head in each}
             assert (set(heads) <= tried) == (name != "random") and len(set(heads)) == 2
-        assert not set(stage.seeds.data) & set(seeds.data)
+        assert stage.seeds.data == stage.seeds.models
     assert goods == {"bad": [0] * 5, "one_good": [1] * 5, "random": [0] * 5}
 
 

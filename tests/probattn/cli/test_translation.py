@@ -102,6 +102,16 @@ def test_a_run_of_another_kind_is_no_baseline(translation_run, run, command):
     refused(command("report", translation_run, "--baseline", run), words)
 
 
+def test_what_is_deterministic_itself_is_not_compared(translation_run, run, command, tmp_path):
+    for whole in (translation_run, run):
+        plain = tmp_path / whole.name
+        shutil.copytree(whole / "baseline", plain)
+        shutil.copy(whole / "recipe.yaml", plain)
+        words = f"expected a run that is compared with it, {plain} is deterministic itself"
+        refused(command("evaluate", plain, "--baseline", whole / "baseline"), words)
+        assert not (plain / "metrics.json").exists()
+
+
 def test_a_resumed_run_ends_where_the_whole_one_did(translation_run, translation_recipe, command, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(translation_run, copy)

@@ -317,5 +317,7 @@ def test_on_a_gpu_it_is_the_same(kernel):
 def test_what_is_no_kernel_or_no_number_is_refused():
     with pytest.raises(TypeError, match=r"PyroKernel: expected a pyro.infer.svgd.SteinKernel, got str"):
         PyroKernel("rbf")
+    with pytest.raises(TypeError, match=r"svgd_direction\.kernel: expected a kernel .* got 'median_rbf'"):
+        svgd_direction(torch.ones(2, 2), torch.ones(2, 2), "median_rbf")
     with pytest.raises(TypeError, match=r"expected floating-point particles, got torch.int64"):
         svgd_direction(torch.ones(2, 2).long(), torch.ones(2, 2).long(), MedianRBF())

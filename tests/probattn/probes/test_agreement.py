@@ -144,6 +144,11 @@ def test_the_baseline_of_a_batch():
         (lambda: agreement(torch.rand(3), torch.tensor([0, torch.nan, 0])), ValueError, "NaN in the second"),
         (lambda: random_agreement(torch.tensor([-1])), ValueError, "lengths >= 0, got -1"),
         (lambda: random_agreement(torch.tensor([1.0])), TypeError, "integer lengths"),
+        (
+            lambda: random_agreement(14),
+            TypeError,
+            "lengths: expected a tensor of integers, got <class 'int'>",
+        ),
     ],
 )
 def test_wrong_inputs_are_named(call, error, words):

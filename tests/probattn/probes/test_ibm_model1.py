@@ -263,6 +263,12 @@ def test_wrong_calls_are_named(corpus):
     model = IBMModel1.fit(corpus)
     with pytest.raises(ValueError, match="steps >= 1, got 0"):
         IBMModel1.fit(corpus, 0)
+    with pytest.raises(
+        TypeError, match=r"corpus: expected a ParallelCorpus; from_words .* got <class 'list'>"
+    ):
+        IBMModel1.fit([["the"]])
+    with pytest.raises(ValueError, match=r"most: expected an integer >= 1, got -2"):
+        model.translations("the", -2)
     with pytest.raises(TypeError, match="integer source words"):
         model.probe(torch.zeros(3), torch.zeros(3).long())
     other = ParallelCorpus.from_words([["the"]], [["das"]])

@@ -158,6 +158,7 @@ def test_equal_positions_share_and_nothing_to_solve_is_solved():
     ("change", "error", "words"),
     [
         ({"target": torch.tensor([0.0])}, TypeError, "integer targets"),
+        ({"target": 0}, TypeError, "target: expected a tensor, got <class 'int'>"),
         ({"target": torch.tensor([3])}, ValueError, r"in 0 .. 2, got 3 .. 3"),
         ({"position_logits": torch.rand(3, 4, 3)}, ValueError, "logits that fit targets"),
         ({"position_logits": torch.rand(1, 0, 3)}, ValueError, "with L, O >= 1"),
