@@ -13,7 +13,6 @@ from probattn.inference.report.figures import Figure
 from probattn.inference.report.heads_records import HeadRows, Heads, HeadsKey, Quantity, SiteHeads
 from probattn.inference.report.markup import exact, shortened
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
-from probattn.inference.report.results import Results
 from probattn.inference.report.side_by_side import Layer, Panel
 from probattn.inference.report.tables import site_labels
 
@@ -64,6 +63,8 @@ class HeadsView:
         site: whose rows these are.
         texts: over how many texts heads were compared.
         masked_texts: over how many accuracy was measured.
+        unit: what a text is.
+        measure: what accuracy is.
         start: whether the network before training is among the columns.
     """
 
@@ -78,12 +79,19 @@ class HeadsView:
     site: str
     texts: int
     masked_texts: int
+    unit: str
+    measure: str
     start: bool
 
 
-def heads_view(results: Results) -> HeadsView | None:
-    """The section's parts; None where nothing was measured."""
-    found = results.heads
+def heads_view(found: Heads | None, unit: str = "texts", measure: str = "accuracy") -> HeadsView | None:
+    """The section's parts; None where nothing was measured.
+
+    Args:
+        found: the records.
+        unit: what a text of theirs is, in words.
+        measure: what their accuracy is, in words.
+    """
     if found is None:
         return None
     names = site_labels([site.site for site in found.sites])
@@ -93,8 +101,8 @@ def heads_view(results: Results) -> HeadsView | None:
         columns=tuple(Column(_title(model), _style(model)) for model in found.models),
         rows=_rows(found),
         layers=tuple(_layer(found, name, label) for name, label in names.items()),
-        falls=_falls(found),
-        fallen=_fallen(found),
+        falls=_falls(found, measure),
+        fallen=_fallen(found, measure),
         similarity=tuple(
             _similarity(found, name, label)
             for name, label in names.items()
@@ -104,6 +112,8 @@ def heads_view(results: Results) -> HeadsView | None:
         site=names.get(shown, shown),
         texts=found.texts,
         masked_texts=found.masked_texts,
+        unit=unit,
+        measure=measure,
         start="start" in found.models,
     )
 
@@ -144,7 +154,7 @@ def _rows(found: Heads) -> tuple[Row, ...]:
     rows += [
         (
             f"Length of a head, {part}",
-            "Of its slice of the weight; repulsion makes it longer" if part == PARTS[0] else "Likewise",
+            "Of its slice of the weight" if part == PARTS[0] else "Likewise",
             [found.mean_length(model, part) for model in found.models],
         )
         for part in PARTS
@@ -174,7 +184,7 @@ def _layer(found: Heads, name: str, label: str) -> Layer:
     return Layer(name, label, tuple(values))
 
 
-def _falls(found: Heads) -> tuple[Figure, ...]:
+def _falls(found: Heads, measure: str) -> tuple[Figure, ...]:
     if not found.drops:
         return ()
     lines = []
@@ -186,26 +196,32 @@ def _falls(found: Heads) -> tuple[Figure, ...]:
     values = [value for line in lines for _, value in line.points]
     low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
     x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
-    y = Axis(low, high, "accuracy lost (points)", _points(low, high))
-    chart = Markup(line_chart(lines, x, y, "Accuracy lost without each head"))
-    return (Figure("Accuracy lost without a head", chart, note="one at a time, sorted"),)
+    y = Axis(low, high, f"{measure} lost (points)", _points(low, high))
+    chart = Markup(line_chart(lines, x, y, f"{measure.capitalize()} lost without each head"))
+    return (Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted"),)
 
 
 def _points(low: float, high: float) -> tuple[tuple[float, str], ...]:
     return tuple((value / 100, label.replace("-", MINUS)) for value, label in ticks(100 * low, 100 * high, 5))
 
 
-def _fallen(found: Heads) -> str:
+def _fallen(found: Heads, measure: str) -> str:
     """How many heads cost nothing when they are gone, and how many are better gone."""
     said = []
     for model in found.whole:
         falls = found.falls(model)
         if not falls:
             continue
+        if not any(falls):
+            said.append(
+                f"Each of the {len(falls)} heads of the {MODEL_LABELS[model]} network can be taken out without any "
+                f"change of {measure}."
+            )
+            continue
         idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
         said.append(
             f"Of the {len(falls)} heads of the {MODEL_LABELS[model]} network, {idle} can be taken out without any "
-            f"change of accuracy, {harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
+            f"change of {measure}, {harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
         )
     return " ".join(said)
 

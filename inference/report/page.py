@@ -128,7 +128,7 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
             results.attention, _site_names(results), _script_json, results.contender
         ),
         "alignment": alignment_view(results),
-        "heads": heads_view(results),
+        "heads": heads_view(results.heads),
         "minus": MINUS,
         "edges": edge_rows(results.edges),
         "edge_measures": EDGE_MEASURES,

@@ -13,6 +13,7 @@ from probattn.inference.durable import write_atomically
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.figures import QUANTITIES, training_figures
+from probattn.inference.report.heads_view import heads_view
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
 from probattn.inference.report.page import colour_channels, make_environment, run_context
@@ -25,6 +26,7 @@ from probattn.inference.report.translation_records import (
 SECTIONS = (
     ("compare", "BLEU"),
     ("samples", "Translations"),
+    ("heads", "Heads"),
     ("dynamics", "Dynamics"),
     ("training", "Training"),
     ("run", "What was run"),
@@ -96,9 +98,11 @@ def render_translation_report(results: TranslationResults) -> str:
     quantities = {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}
     training = training_figures(results.curves, quantities)
     dynamics = dynamics_view(results.dynamics)
+    heads = heads_view(results.heads, unit="sentence pairs", measure="token accuracy")
     shown = {
         "compare": True,
         "samples": samples,
+        "heads": heads,
         "dynamics": dynamics,
         "training": training,
         "run": True,
@@ -110,9 +114,11 @@ def render_translation_report(results: TranslationResults) -> str:
         "opening": opening(results),
         "rows": _rows(results),
         "samples": samples,
+        "heads": heads,
         "dynamics": dynamics,
         "training": training,
         "ramps": colour_channels(),
+        "minus": MINUS,
         "contents": [(name, words) for name, words in SECTIONS if shown[name]],
     }
     return environment.get_template("translation.html").render(context)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from probattn.inference.report.dynamics_records import Dynamics
+from probattn.inference.report.heads_records import Heads
 from probattn.inference.report.measurements import Curve
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.inference.report.results import DataSet, RunDescription
@@ -76,6 +77,7 @@ class TranslationResults(Record):
         samples: translations.
         curves: training curves.
         dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
+        heads: how heads differ; None where no method was there to keep them apart.
     """
 
     schema_version: Literal[1] = 1
@@ -90,6 +92,7 @@ class TranslationResults(Record):
     samples: tuple[TranslationSample, ...] = ()
     curves: tuple[Curve, ...] = ()
     dynamics: tuple[Dynamics, ...] = ()
+    heads: Heads | None = None
 
     @model_validator(mode="after")
     def _known_models(self) -> TranslationResults:

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from probattn.cli.errors import CommandError
 from probattn.cli.probing import Watched, read_ratings, recorded_bleu
 from probattn.cli.trained import RECIPE, load_model
+from probattn.cli.trained_translator import load_translator
 from probattn.cli.training import prepare
-from probattn.cli.translation_evaluating import load_translator
 from probattn.cli.translation_training import prepare_translation
 from probattn.data import PadCollate, PairCollate
 from probattn.inference import OptimizerOptions, SVIDriver
@@ -230,9 +230,7 @@ def _prepared(recorded: Recorded) -> tuple[Any, PreTrainedModel]:
     """The run's data, and its trained network on the CPU."""
     recipe = recorded.recipe
     if isinstance(recipe, TranslationRecipe):
-        return prepare_translation(recipe), cast(
-            PreTrainedModel, load_translator(recorded.folder).model.net.cpu()
-        )
+        return prepare_translation(recipe), load_translator(recorded.folder).net.cpu()
     return prepare(recipe), load_model(recorded.folder).net.cpu()
 
 

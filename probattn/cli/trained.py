@@ -94,18 +94,6 @@ class TrainedModel:
         return record is not None and record.alignment is not None
 
     @property
-    def is_repulsive(self) -> bool:
-        """Whether its heads repelled each other in training."""
-        record = conversion(self.net)
-        return record is not None and record.repulsive is not None
-
-    @property
-    def is_regularised(self) -> bool:
-        """Whether its heads paid for being alike in training."""
-        record = conversion(self.net)
-        return record is not None and record.disagreement is not None
-
-    @property
     def key(self) -> ModelKey:
         """What it is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
         return model_key(self.net)
@@ -113,7 +101,7 @@ class TrainedModel:
     @property
     def compares_heads(self) -> bool:
         """Whether a method was there to keep its heads apart, so that a report looks at them."""
-        return self.is_repulsive or self.is_regularised
+        return compares_heads(self.net)
 
     @property
     def alters_weights(self) -> bool:
@@ -136,6 +124,12 @@ class TrainedModel:
         config = self.net.config
         rows = TokenizedTexts(data, self.tokenizer, max_length=options.max_length, config=config)
         return DataLoader(rows, batch_size=options.batch_size, collate_fn=PadCollate(self.tokenizer))
+
+
+def compares_heads(net: PreTrainedModel) -> bool:
+    """Whether the heads of a network repelled each other in training, or paid for being alike."""
+    record = conversion(net)
+    return record is not None and (record.repulsive is not None or record.disagreement is not None)
 
 
 def model_key(net: PreTrainedModel) -> ModelKey:

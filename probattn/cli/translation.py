@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from probattn.cli.translation_evaluating import load_translator
+from probattn.cli.trained_translator import load_translator
 from probattn.cli.translation_training import prepare_translation, train_translation_run
 from probattn.inference.report import MODEL_TITLES, TranslationResults
 from probattn.inference.result import FitResult

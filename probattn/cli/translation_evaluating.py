@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
-from transformers import PreTrainedModel
 
 from probattn.cli.description import method_words
 from probattn.cli.errors import CommandError, one_line, one_to_compare
-from probattn.cli.evaluating import RECORDS, now, package_versions
-from probattn.cli.networks import quiet_loading
+from probattn.cli.evaluating import now, package_versions
 from probattn.cli.probing import of_the_same_examples, read_dynamics
-from probattn.cli.trained import BASELINE, MODEL, RECIPE, model_key
+from probattn.cli.trained import BASELINE, MODEL, RECIPE
+from probattn.cli.trained_translator import TrainedTranslator, load_translator
+from probattn.cli.translation_heads import measure_heads
 from probattn.cli.translation_networks import network_words
-from probattn.cli.translation_training import SUBWORDS
-from probattn.data import PairCollate, SentencePairs, Subwords, TokenizedPairs
-from probattn.inference.records import Record, read_records
+from probattn.data import SentencePairs
+from probattn.inference.records import Record
 from probattn.inference.report import (
     MODEL_LABELS,
     DataSet,
@@ -34,73 +30,11 @@ from probattn.inference.report import (
     translation_scores,
 )
 from probattn.metrics.functional import bleu, bleu_counts
-from probattn.models import SearchOptions, Translator, load, translate
-from probattn.models.translation import token_measures
+from probattn.models import SearchOptions, translate
 from probattn.recipes import TranslationRecipe
 
 TRANSLATIONS = "translations.jsonl"
 """All test sentences of a run with their references and translations, one JSON object a line."""
-
-
-@dataclass(frozen=True)
-class TrainedTranslator:
-    """A network of a run with its vocabulary, on the device where it translates."""
-
-    model: Translator
-    subwords: Subwords
-    folder: Path
-
-    @property
-    def key(self) -> ModelKey:
-        """What it is called in records; latent attention translates at its expectation."""
-        key = model_key(cast(PreTrainedModel, self.model.net))
-        return "bayesian_expectation" if key == "bayesian_mean" else key
-
-    @property
-    def records(self) -> list[Record]:
-        """What was recorded in training."""
-        return read_records(self.folder / RECORDS)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network lies."""
-        return next(self.model.parameters()).device
-
-    def tokens(self, pairs: SentencePairs, recipe: TranslationRecipe) -> dict[str, float]:
-        """Sums over sentence pairs of what perplexity and token accuracy are made of."""
-        options = recipe.translation
-        rows = TokenizedPairs(
-            pairs.rows(pairs.shortest_first()),
-            self.subwords,
-            max_length=options.max_length,
-            on_long=options.on_long,
-        )
-        sums = dict.fromkeys(("nll", "tokens", "correct"), 0.0)
-        for batch in DataLoader(rows, batch_size=recipe.search.batch_size, collate_fn=PairCollate()):
-            inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
-            with torch.no_grad():
-                found = token_measures(self.model(inputs), inputs["labels"])
-            sums = {name: sums[name] + found[name].double().sum().item() for name in sums}
-        return sums
-
-
-def load_translator(folder: Path) -> TrainedTranslator:
-    """Loads a trained network from the folder of its records.
-
-    Raises:
-        CommandError: the folder holds no finished run.
-        DataError: its vocabulary is missing or damaged.
-    """
-    place = folder / MODEL
-    if not place.is_dir():
-        raise CommandError(
-            f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first"
-        )
-    with quiet_loading():
-        net = load(place)
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    model = Translator(net).to(device or torch.device("cpu"))
-    return TrainedTranslator(model.eval(), Subwords.load(place / SUBWORDS), folder)
 
 
 def evaluate_translation_run(
@@ -152,6 +86,7 @@ def evaluate_translation_run(
         samples=_samples(test, found, recipe.report.samples),
         curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
         dynamics=of_the_same_examples(watched),
+        heads=measure_heads(networks, test, recipe),
     )
 
 

@@ -169,6 +169,18 @@ class TranslationReportRecipe(Section):
         "compare.",
     )
     samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
+    head_pairs: int = Field(
+        default=64,
+        ge=0,
+        description="Test pairs over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 "
+        "for none.",
+    )
+    masked_pairs: int = Field(
+        default=64,
+        ge=0,
+        description="Test pairs over which the share of right subwords without each head is measured, one pass a head; "
+        "0 for none.",
+    )
     resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")

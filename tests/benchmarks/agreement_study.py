@@ -24,8 +24,8 @@ from agreement_measures import PAIRS, mean_course, measure, name, optimal
 
 from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import MODEL, RECIPE
+from probattn.cli.trained_translator import load_translator
 from probattn.cli.training import prepare, train_run
-from probattn.cli.translation_evaluating import load_translator
 from probattn.cli.translation_training import prepare_translation, train_translation_run
 from probattn.metrics.functional import mean_interval
 from probattn.models import RecurrentForTranslation
@@ -128,7 +128,7 @@ def run_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Fou
     prepared = trained[0]
     head = {"subject": key, "seed": seed}
     if subject.linear:
-        net = cast(RecurrentForTranslation, load_translator(folders["learned"]).model.net.cpu())
+        net = cast(RecurrentForTranslation, load_translator(folders["learned"]).net.cpu())
         found = head | {"optimal": optimal(net, prepared.watched, SENTENCES)}
     else:
         found = head | measure(folders)

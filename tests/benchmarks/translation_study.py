@@ -30,7 +30,8 @@ from paired_runs import differences, means
 
 from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import RECIPE
-from probattn.cli.translation_evaluating import TrainedTranslator, evaluate_translation_run, load_translator
+from probattn.cli.trained_translator import TrainedTranslator, load_translator
+from probattn.cli.translation_evaluating import evaluate_translation_run
 from probattn.cli.translation_training import prepare_translation, train_translation_run
 from probattn.data import PairCollate, SentencePairs, TokenizedPairs
 from probattn.metrics.functional import attention_overlap, head_distance

@@ -116,8 +116,8 @@ def test_the_numbers_are_those_of_the_records(results: Results) -> None:
     assert "could not be loaded again" not in section
 
 
-def test_words_say_what_was_found(results: Results) -> None:
-    view = heads_view(results.model_copy(update={"heads": measured()}))
+def test_words_say_what_was_found() -> None:
+    view = heads_view(measured())
     assert view.words == (
         "Relative to their length, the outputs of two heads of the repulsive network lie 1.35 apart, and two heads "
         "spend 40% of their attention on the same tokens. In the deterministic network these are 1.20 and 40%."
@@ -129,8 +129,20 @@ def test_words_say_what_was_found(results: Results) -> None:
     )
 
 
-def test_falls_are_sorted_lines_of_both_networks(results: Results) -> None:
-    view = heads_view(results.model_copy(update={"heads": measured()}))
+def test_heads_that_nobody_misses_and_other_units() -> None:
+    spared = tuple(item.model_copy(update={"accuracy": (0.9, 0.9)}) for item in measured().drops)
+    whole = {item.model: 0.9 for item in spared}
+    view = heads_view(measured(drops=spared, whole=whole), unit="sentence pairs", measure="token accuracy")
+    assert view.fallen.startswith(
+        "Each of the 4 heads of the deterministic network can be taken out without any "
+    )
+    assert view.fallen.endswith("change of token accuracy.") and view.falls[0].heading.startswith(
+        "Token accuracy lost"
+    )
+
+
+def test_falls_are_sorted_lines_of_both_networks() -> None:
+    view = heads_view(measured())
     (figure,) = view.falls
     lines = re.findall(r'class="line (\w+)" d="([^"]+)"', figure.svg)
     assert [css for css, _ in lines] == ["det", "bay"]
@@ -157,12 +169,12 @@ def test_a_network_alone_without_its_start(results: Results) -> None:
     assert "The network before training could not be loaded again" in section
     assert "In the deterministic network" not in section
     plain = measured(sites=(site("regularised", NAMES[0], overlap=None),), drops=(), whole={}, rows=())
-    assert "attention" not in heads_view(results.model_copy(update={"heads": plain})).words
+    assert "attention" not in heads_view(plain).words
 
 
 def test_without_measurements_there_is_no_section(results: Results) -> None:
     without = results.model_copy(update={"heads": None})
-    assert heads_view(without) is None
+    assert heads_view(without.heads) is None
     assert 'id="heads"' not in render_report(without)
 
 

@@ -10,6 +10,7 @@ from probattn.cli.description import method_words
 from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
+from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -52,7 +53,7 @@ def test_training_pays_and_the_report_compares(regularised, command):
     records = [record for record in read_records(regularised / "metrics.jsonl") if record["kind"] == "train"]
     assert all(record["factors"] < 0 for record in records)
     trained = load_model(regularised)
-    assert (trained.key, trained.is_regularised, trained.is_bayesian) == ("regularised", True, False)
+    assert (trained.key, trained.compares_heads, trained.is_bayesian) == ("regularised", True, False)
     result = command("report", regularised)
     assert result.exit_code == 0, result.output
     found = read_results(regularised / "metrics.json")
@@ -72,7 +73,8 @@ def test_it_resumes_beside_repulsion(recipe, command, tmp_path):
     result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
     assert result.exit_code == 0, result.output
     assert losses(run) == losses(copy)
-    assert load_model(copy).key == "repulsive" and load_model(copy).is_regularised
+    assert load_model(copy).key == "repulsive"
+    assert conversion(load_model(copy).net).disagreement is not None
 
 
 def test_words_for_the_method(recipe):

@@ -13,6 +13,7 @@ from probattn.cli.description import method_words
 from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
+from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.sites.repulsive import repulsive_heads
 
@@ -172,7 +173,7 @@ def test_an_interrupted_run_with_noise_repeats_the_whole_one(recipe, command, tm
     assert result.exit_code == 0, result.output
     assert losses(run) == losses(copy)
     first, second = (load_model(folder) for folder in (run, copy))
-    assert first.is_bayesian and first.is_repulsive and first.key == "bayesian_mean"
+    assert first.is_bayesian and conversion(first.net).repulsive is not None and first.key == "bayesian_mean"
     other = second.net.state_dict()
     assert all(value.equal(other[name]) for name, value in first.net.state_dict().items())
 

@@ -7,9 +7,11 @@ import shutil
 
 import pytest
 
+from probattn.cli.trained_translator import load_translator
 from probattn.inference.records import read_records
 from probattn.inference.report import bleu_difference, read_any_results
 from probattn.metrics.functional import bleu, bleu_counts
+from probattn.recipes import load_any_recipe
 
 pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
@@ -201,3 +203,37 @@ def test_a_sentence_beyond_the_limit_is_refused_or_cut(translation_recipe, pairs
     )
     result = command("train", translation_recipe, "--output", out, *options)
     assert result.exit_code == 0 and "they are truncated" in result.output
+
+
+def test_heads_are_compared(translation_run, translation_recipe, command, tmp_path):
+    """Against what transformers' own network answers when a head's part of the output projection is zero."""
+    copy = tmp_path / "copy"
+    shutil.copytree(translation_run, copy)
+    assert command("report", copy).exit_code == 0
+    results = read_any_results(copy / "metrics.json")
+    heads = results.heads
+    assert heads.models == ("start", "deterministic", "repulsive") and heads.texts == results.test.size
+    sites = [site.site for site in heads.sites if site.model == "repulsive"]
+    assert len(sites) == 3 and all(site.lengths["query"] > 0 for site in heads.sites)
+    page = (copy / "report.html").read_text(encoding="utf-8")
+    assert "Do its heads differ?" in page and "Token accuracy without a head is measured over" in page
+    trained = load_translator(copy)
+    test = load_any_recipe(str(translation_recipe)).translation.load().test
+    score = next(item for item in results.scores if item.model == "repulsive")
+    assert heads.whole["repulsive"] == pytest.approx(score.token_accuracy)
+    layer = trained.net.model.decoder.layers[0].encoder_attn
+    layer.out_proj.weight.data[:, 8:] = 0  # the second of two heads of 8
+    sums = trained.tokens(test, load_any_recipe(str(translation_recipe)))
+    drop = next(item for item in heads.drops if item.model == "repulsive" and "encoder_attn" in item.site)
+    assert drop.accuracy[1] == pytest.approx(sums["correct"] / sums["tokens"])
+
+
+def test_heads_are_left_out_where_nothing_kept_them_apart(
+    translation_run, translation_recipe, command, tmp_path
+):
+    copy = tmp_path / "copy"
+    shutil.copytree(translation_run, copy)
+    recipe = (copy / "recipe.yaml").read_text(encoding="utf-8")
+    (copy / "recipe.yaml").write_text(recipe.replace("head_pairs: 64", "head_pairs: 0"), encoding="utf-8")
+    assert command("evaluate", copy).exit_code == 0
+    assert read_any_results(copy / "metrics.json").heads is None

@@ -13,7 +13,7 @@ pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation
 
 import translation_study
 
-from probattn.cli.translation_evaluating import load_translator
+from probattn.cli.trained_translator import load_translator
 from probattn.data import PairCollate, TokenizedPairs
 from probattn.recipes import load_any_recipe
 
