@@ -4,8 +4,8 @@
 
 Trained for every seed and subject (a network and its data): the network as it is, and with each method. Networks or
 their training are smaller than the recipes' (`SUBJECTS`); `--full` takes the recipes as they are. A run that is
-finished is not run again and one that was interrupted is resumed, so the study can be stopped at any time. It writes
-docs/data/repulsion.json.
+finished is not run again and one that was interrupted is resumed, so the study can be stopped at any time; with
+`--finished` it trains nothing. It writes docs/data/repulsion.json.
 """
 
 from __future__ import annotations
@@ -94,6 +94,9 @@ MASKED = (PLAIN, "svgd")
 MASKED_TEXTS = 300
 """Test texts for that."""
 
+MEASURED = "measured.json"
+"""What a finished run's folder holds."""
+
 MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "repulsion.json"
 
@@ -143,7 +146,7 @@ def jobs(seeds: int, subjects: Sequence[str], methods: Sequence[str], more: int 
 def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
     """Trains and measures one network, or reads what is there."""
     place = folder / job.folder
-    file = place / "measured.json"
+    file = place / MEASURED
     if file.exists():
         found: Run = json.loads(file.read_text(encoding="utf-8"))
         return found
@@ -236,6 +239,9 @@ def main(
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
     output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
     full: Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")] = False,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Train nothing; take what is finished.")
+    ] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and writes the results after each run."""
@@ -253,6 +259,8 @@ def main(
     }
     runs: list[Run] = []
     for job in jobs(seeds, chosen["subjects"], chosen["methods"], more):
+        if finished and not (folder / job.folder / MEASURED).exists():
+            continue
         runs.append(run_one(job, SUBJECTS[job.subject].recipe, overrides[job.subject], folder))
         write(runs, setting, output)
         said = ", ".join(f"{name} {runs[-1][name]:.4f}" for name in MEASURES)

@@ -38,6 +38,9 @@ def study(reviews, tmp_path_factory):
     second = run()
     assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
     assert first == second
+    part = folder / "data" / "part.json"
+    STUDY["main"](folder, seeds=3, subjects="trec", output=part, set_=keys, finished=True)
+    assert json.loads(part.read_text(encoding="utf-8"))["summary"] == first["summary"]
     return first
 
 
