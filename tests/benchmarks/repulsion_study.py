@@ -238,6 +238,7 @@ def main(
     subjects: Annotated[str, typer.Option(help="Subjects, separated by commas.")] = ",".join(SUBJECTS),
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
     output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+    *,
     full: Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")] = False,
     finished: Annotated[
         bool, typer.Option("--finished", help="Train nothing; take what is finished.")
