@@ -17,7 +17,7 @@ HEADS = """
 name: copying_few_reduced
 experiment:
   threshold: 0.45
-  search: {models: 2, candidates: 8, steps: 10}
+  search: {models: 3, candidates: 8, steps: 10}
   conditions:
     bad: {types: 4, length: 4, heads: 2, starts: bad, title: all bad}
     random: {types: 4, length: 4, heads: 2}
@@ -52,7 +52,7 @@ def test_experiments_are_collected_from_their_records(study, tmp_path):
     found = study(HEADS, KEYWORD)
     assert list(found) == ["few", "places"]
     few = found["few"]
-    assert sum(each["good"] + each["bad"] for each in few["search"]) == 16
+    assert sum(each["good"] + each["bad"] for each in few["search"]) == 24
     assert few["setting"]["recipe"] == "copying_few_reduced" and few["setting"]["search_steps"] == 10
     assert few["setting"]["training"]["learning_rate"] == 0.02 and few["setting"]["by_step"] == 4
     bad, drawn = few["conditions"]["bad"], few["conditions"]["random"]
