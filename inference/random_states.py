@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
+from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor
 
 RandomState = dict[str, Any]
@@ -28,16 +30,16 @@ def seed_generators(*seed: int) -> None:
         True
     """
     python, numpy, torch_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(3))
+    pyro.set_rng_seed(numpy)  # seeds all three; two get words of their own, or all would start from one
     random.seed(python)
-    np.random.seed(numpy)  # noqa: NPY002 - data sets and collate functions of others draw from it
     torch.manual_seed(torch_seed)
 
 
 def capture_random_state(device: torch.device) -> RandomState:
     """States of all generators a training step may draw from; ``device`` is the one it runs on."""
-    version, words, gauss = random.getstate()
-    legacy = np.random.get_state()  # noqa: NPY002 - what others draw from, a resumed run must find again
-    name, key, position, has_gauss, cached = legacy
+    found = get_rng_state()
+    version, words, gauss = found["random"]
+    name, key, position, has_gauss, cached = found["numpy"]
     state: RandomState = {
         "python": {"version": version, "words": list(words), "gauss": gauss},
         "numpy": {
@@ -47,7 +49,7 @@ def capture_random_state(device: torch.device) -> RandomState:
             "has_gauss": int(has_gauss),
             "gauss": float(cached),
         },
-        "torch": torch.get_rng_state(),
+        "torch": found["torch"],
     }
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state()
@@ -65,12 +67,15 @@ def restore_random_state(state: RandomState, device: torch.device) -> None:
             f"random states: expected the state of a {device.type} generator, got one saved on a CPU"
         )
     python, numpy = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
     key: Tensor = numpy["key"]
     words = key.numpy().astype(np.uint32)
-    legacy = (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"])
-    np.random.set_state(legacy)  # noqa: NPY002 - it was the global generator's, and goes back there
-    torch.set_rng_state(state["torch"])
+    set_rng_state(
+        {
+            "random": (python["version"], tuple(python["words"]), python["gauss"]),
+            "numpy": (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"]),
+            "torch": state["torch"],
+        }
+    )
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(state["device"])
 

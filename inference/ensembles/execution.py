@@ -100,9 +100,9 @@ def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
             if training or graded:
                 _try_training(ensemble, stacks, one)
         except (RuntimeError, ValueError, TypeError) as error:
-            # All that vmap refuses a program with: operations without a batching rule and branches on values
-            # (RuntimeError, of which NotImplementedError is one), and shapes or types that the program itself refuses.
-            # The loop has run by now, so the program is sound; the reason is kept where the user can read it.
+            # All that vmap refuses a program with: RuntimeError for an operation without a batching rule or a branch on
+            # values, the others for shapes or types that the program itself refuses then. The loop has run by now, so
+            # the program is sound; the reason is kept where the user can read it.
             return f"loop: torch.func.vmap cannot run it ({textwrap.shorten(str(error), 160)})"
     low = apart.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(device.type)
     tolerance = LOW_TOLERANCE if low else TOLERANCE

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
+from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -92,16 +91,14 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
     """
     attributes = [(module, dict(vars(module)), _copied_dicts(module)) for module in net.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
-    before, python = implementations(net), random.getstate()
-    legacy = np.random.get_state()  # noqa: NPY002 - forward passes of others may draw from it
+    before, generators = implementations(net), get_rng_state()
     devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             net.eval()
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(legacy)  # noqa: NPY002 - it was the global generator's, and goes back there
+        set_rng_state(generators)
         restore(before)
         with torch.no_grad():
             for buffer, content in buffers:

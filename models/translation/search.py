@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from probattn.checks import check_integer
 from probattn.models.translation.network import BEGIN, END, PAD
 from probattn.models.translation.translator import Translator
 
@@ -51,9 +52,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         for name in ("num_beams", "extra_length", "batch_size"):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"SearchOptions.{name}: expected an integer >= 1, got {number!r}")
+            check_integer("SearchOptions", name, getattr(self, name), least=1)
         if not isinstance(self.length_penalty, (int, float)) or not math.isfinite(self.length_penalty):
             raise ValueError(
                 f"SearchOptions.length_penalty: expected a finite number, got {self.length_penalty!r}"

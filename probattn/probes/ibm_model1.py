@@ -82,10 +82,7 @@ class IBMModel1:
         check_instance(
             "IBMModel1.fit", "corpus", corpus, ParallelCorpus, "a ParallelCorpus; from_words makes one"
         )
-        if steps < 1:
-            raise ValueError(
-                f"IBMModel1: expected steps >= 1, got {steps}; one step gives the counts of Eq. 16"
-            )
+        check_integer("IBMModel1.fit", "steps", steps, least=1)
         source = _source(corpus, null)
         lengths = np.asarray(source.sum(axis=1)).ravel()
         share = corpus.target.astype(np.float64)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter, OrderedDict
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,6 @@ from probattn.inference.checkpoint import (
     require_same_configuration,
     verify_checkpoint,
 )
-
-# A disk that is really full is a small one of the test's own, and only root may mount that.
-needs_mount = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs the right to mount a small disk"
-)
-# The killed saves run in forked children, and Windows has neither fork nor SIGKILL.
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 
 
 def parts(value: float = 1.0) -> dict[str, Any]:
@@ -196,11 +190,11 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(
     assert float(store.load(1).parts["model"]["w"][0, 0]) == 1.0
 
 
-@needs_mount
 def test_a_really_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
     command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(tmp_path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine does not allow to mount a small disk")
+    allowed = which("mount") and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if not allowed:
+        pytest.skip("needs the right to mount a small disk, which only root has")
     try:
         store = CheckpointStore(tmp_path, keep_last=5)
         saved = fill(store)
@@ -223,7 +217,7 @@ def fill(store: CheckpointStore) -> int:
 
 
 @pytest.mark.slow
-@needs_fork
+@pytest.mark.fork
 def test_killed_at_any_file_operation_a_save_leaves_complete_checkpoints_only(tmp_path: Path) -> None:
     """The program verifies every folder with a checkpoint's name after each kill."""
     program = Path(__file__).parent / "programs" / "crash.py"

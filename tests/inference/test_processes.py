@@ -19,9 +19,8 @@ PROGRAM = Path(__file__).parent / "programs" / "processes.py"
 
 pytestmark = [
     pytest.mark.slow,
-    # The ranks are forked children, which Windows has not, and talk by gloo, without which some builds of torch come.
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
-    pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch's gloo"),
+    pytest.mark.fork,
+    pytest.mark.gloo,
 ]
 
 

