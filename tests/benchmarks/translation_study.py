@@ -32,7 +32,13 @@ from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import RECIPE
 from probattn.cli.trained_translator import TrainedTranslator, load_translator
 from probattn.cli.translation_evaluating import evaluate_translation_run
-from probattn.cli.translation_training import prepare_translation, train_translation_run
+from probattn.cli.translation_training import (
+    PreparedTranslation,
+    build_translator,
+    inference_options,
+    prepare_translation,
+    train_translation_run,
+)
 from probattn.data import PairCollate, SentencePairs, TokenizedPairs
 from probattn.metrics.functional import attention_overlap, head_distance
 from probattn.models import capture
@@ -118,7 +124,7 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
     found = asdict(job) | {
         "steps": result.step,
         "seconds": round(result.seconds, 1),
-        "parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+        "parameters": trained_parameters(prepared),
         "signature": results.signature,
         "bleu": scores.bleu,
         "perplexity": scores.perplexity,
@@ -128,6 +134,14 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
         found |= heads(trained, prepared.splits.test)
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
+
+
+def trained_parameters(prepared: PreparedTranslation) -> int:
+    """How many numbers are trained: those of the network and, of latent alignments, those of the posterior."""
+    model = build_translator(prepared, baseline=False)
+    guide = inference_options(model, prepared.recipe).get("guide")
+    parts = (model,) if guide is None else (model, guide)
+    return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
 def heads(trained: TrainedTranslator, test: SentencePairs) -> dict[str, float]:

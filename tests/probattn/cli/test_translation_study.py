@@ -90,7 +90,7 @@ def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
     )
     content = json.loads((tmp_path / "latent.json").read_text(encoding="utf-8"))
     runs = {run["method"]: run for run in content["runs"]}
-    assert runs["babn"]["parameters"] > runs["va_sample"]["parameters"] > runs["plain"]["parameters"] - 1
+    assert runs["va_sample"]["parameters"] > runs["babn"]["parameters"] > runs["plain"]["parameters"]
     assert all("overlap" not in run and run["perplexity"] > 1 for run in runs.values())
     assert content["summary"]["babn"]["step_ratio"]["mean"] > 0
 
