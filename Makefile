@@ -19,7 +19,7 @@ help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
 	@echo 'make test     set up everything and run the tests (WORKERS=$(WORKERS) processes)'
 	@echo 'make docs     build the documentation into site/'
-	@echo 'make bench    time attention, deterministic against Bayesian'
+	@echo 'make bench    time attention, deterministic against Bayesian, and how it learns'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
 	@echo 'make type     mypy                              make imports  which package may import which'
 	@echo 'make clean    remove the environment, caches and built files; runs are kept'
@@ -49,6 +49,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
+	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/learning.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

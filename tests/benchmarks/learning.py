@@ -1,0 +1,155 @@
+"""Times what is measured of how attention learns: `make bench`.
+
+IBM Model 1 on the training pairs of Multi30k, five steps of expectation-maximisation, where `PROBATTN_DATA` has them.
+And updates of many copying models as one batched program on all cores, against one after another on one core, whose
+time is divided by the number of cores, as if each had a part of the models and none disturbed another; in turns within
+every round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from attention import QUIET, machine, timed
+from rich.console import Console
+from rich.table import Table
+
+from probattn.data import DataError, load_multi30k
+from probattn.inference import ManyRunsDriver
+from probattn.models.copying import CopyingOptions, CopyingRuns, CopyTask
+from probattn.probes import IBMModel1, ParallelCorpus
+
+CPU = torch.device("cpu")
+STEPS = 5
+SECONDS = 60.0
+"""In which IBM Model 1 is to be done."""
+
+UPDATES = 5
+"""Of every model in a turn."""
+
+TITLES = {
+    "batched": "one batched program",
+    "cores": "a part on each core, at best",
+}
+
+
+def ibm_model1(pairs: tuple[tuple[str, ...], tuple[str, ...]], rounds: int) -> dict[str, Any]:
+    """Seconds for numbering the words and five steps, the median over rounds."""
+    words = [[sentence.lower().split() for sentence in side] for side in pairs]
+
+    def fit() -> None:
+        IBMModel1.fit(ParallelCorpus.from_words(*words), STEPS)
+
+    seconds = statistics.median(timed(fit, CPU) for _ in range(rounds))
+    return {
+        "pairs": len(words[0]),
+        "steps": STEPS,
+        "seconds": seconds,
+        "bar": SECONDS,
+        "passed": seconds <= SECONDS,
+    }
+
+
+def many_runs(runs: int, width: int, rounds: int) -> dict[str, Any]:
+    """Seconds of an update of all models, and their ratio to a part on each core in the same round."""
+    task, cores = CopyTask(20, length=20), os.cpu_count() or 1
+    seeds = range(runs)
+    seconds: dict[str, list[float]] = {name: [] for name in TITLES}
+    for number in range(rounds + 1):  # the first warms up
+        with threads(cores):
+            batched = timed(updates(task, seeds, width), CPU)
+        with threads(1):
+            alone = sum(timed(updates(task, [seed], width), CPU) for seed in seeds)
+        if number:
+            for name, taken in zip(TITLES, (batched, alone / cores), strict=True):
+                seconds[name].append(taken / UPDATES)
+    variants = {}
+    for name, own in seconds.items():
+        ratios = [one / other for one, other in zip(own, seconds["cores"], strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        variants[name] = {
+            "seconds": statistics.median(own),
+            "ratio": {"median": statistics.median(ratios), "quartiles": [low, high]},
+        }
+    return {"runs": runs, "width": width, "variants": variants}
+
+
+def updates(task: CopyTask, seeds: Any, width: int) -> Callable[[], Any]:
+    """A driver's whole call of a few updates, ready to start."""
+    model = CopyingRuns(CopyingOptions(task.vocabulary, width=width), seeds)
+    driver = ManyRunsDriver(
+        model, lambda step: task.draw(seeds, step, 32), UPDATES, learning_rate=1e-3, progress=False, cpu=True
+    )
+    return driver.fit
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch with a number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def print_tables(content: dict[str, Any], console: Console) -> None:
+    """What was measured."""
+    model = content["ibm_model1"]
+    if model is not None:
+        verdict = "pass" if model["passed"] else "FAIL"
+        console.print(
+            f"IBM Model 1: {model['pairs']:,} pairs, {model['steps']} steps, {model['seconds']:.1f} s: "
+            f"{verdict} (<= {model['bar']:.0f} s)"
+        )
+    found = content["many_runs"]
+    table = Table("variant", "seconds", "ratio", "quartiles", title=f"update of {found['runs']} models")
+    for name, row in found["variants"].items():
+        low, high = row["ratio"]["quartiles"]
+        figures = f"{row['seconds']:.3f}", f"{row['ratio']['median']:.2f}"
+        table.add_row(TITLES[name], *figures, f"{low:.2f}..{high:.2f}")
+    console.print(table)
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds; five or more for figures.")] = 5,
+    runs: Annotated[int, typer.Option(min=1, help="Copying models.")] = 20,
+    width: Annotated[int, typer.Option(min=1, help="Of the copying models.")] = 64,
+    output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/learning.json"),
+) -> None:
+    """Times IBM Model 1 and many small models at once, and writes and prints the figures."""
+    console = Console()
+    about = machine(CPU)
+    if about["load_before"] > QUIET:
+        console.print(
+            f"The machine is busy (load {about['load_before']:.1f}): these figures are not to be kept."
+        )
+    try:
+        train = load_multi30k().train
+        model = ibm_model1((train.sources, train.targets), rounds)
+    except DataError as error:
+        console.print(f"IBM Model 1 is left out: {error}")
+        model = None
+    content = {
+        "machine": about,
+        "rounds": rounds,
+        "ibm_model1": model,
+        "many_runs": many_runs(runs, width, rounds),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print_tables(content, console)
+    console.print(f"Written to {output}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
