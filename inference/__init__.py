@@ -10,6 +10,7 @@ from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.graph_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.head_particles import HeadParticles
 from probattn.inference.many_runs import ManyRunsDriver
@@ -50,6 +51,7 @@ __all__ = [
     "SVIDriver",
     "SchedulerOptions",
     "StepObserver",
+    "TraceGraphMeanFieldELBO",
     "posterior_expectation",
     "posterior_predict",
     "read_records",

@@ -188,9 +188,10 @@ class AlignmentGuide(PyroModule):
 
     With ``estimator="enumerate"`` the expectation is a sum over the source, for ``pyro.infer.TraceEnum_ELBO``, and
     there is no noise in the objective; the output network runs for every pair of positions. With ``"sample"`` each
-    token has one alignment drawn, for ``pyro.infer.TraceGraph_ELBO``, whose score-function gradient has as its baseline
-    the log-likelihood from the mean context (Deng et al. 2018, section 4). That takes a pass of the network more,
-    without gradients.
+    token has one alignment drawn, for :class:`probattn.inference.TraceGraphMeanFieldELBO`, which has the divergence in
+    closed form as Deng et al. do, or ``pyro.infer.TraceGraph_ELBO``, which draws it too. The score-function gradient
+    has as its baseline the log-likelihood from the mean context (section 4 there). That takes a pass of the network
+    more, without gradients.
 
     Args:
         model: the program; the guide keeps it, but none of its parameters.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
+from pyro.infer import TraceEnum_ELBO
 
 from probattn.cli.driving import fit_program, keep_network, part_names, put_methods, train_parts
 from probattn.cli.learning import check_frozen_probe
@@ -18,6 +18,7 @@ from probattn.cli.trained import BASELINE
 from probattn.cli.training import check_folder
 from probattn.cli.translation_networks import TITLES, build_network
 from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
+from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.result import FitResult
 from probattn.metrics.functional import bleu
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, translate
@@ -131,7 +132,7 @@ def inference_options(model: Translator, recipe: TranslationRecipe) -> dict[str,
     exact = recipe.attention.estimator == "enumerate"
     return {
         "guide": guide,
-        "elbo": TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraph_ELBO(),
+        "elbo": TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraphMeanFieldELBO(),
     }
 
 

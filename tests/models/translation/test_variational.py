@@ -10,7 +10,7 @@ from pyro import poutine
 from pyro.infer import SVI, TraceEnum_ELBO, TraceGraph_ELBO
 
 import probattn
-from probattn.inference import KLSchedule, OptimizerOptions, SVIDriver
+from probattn.inference import KLSchedule, OptimizerOptions, SVIDriver, TraceGraphMeanFieldELBO
 from probattn.inference.program_elbo import ProgramELBOModule
 from probattn.models import (
     AlignmentGuide,
@@ -121,14 +121,18 @@ def projections(objective, inputs, parameters, ways):
     )
 
 
+SAMPLED = (TraceGraphMeanFieldELBO, TraceGraph_ELBO)
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
 @pytest.mark.parametrize("of", ["model", "guide"])
-def test_the_sampled_gradient_is_unbiased(of):
+def test_the_sampled_gradient_is_unbiased(of, kind):
     """Projections on eight directions, 50 means of 32 draws each: within four standard errors of the exact ones."""
     exact_model, exact_guide = program(label_smoothing=0.1, sharp=3.0)
     exact = ProgramELBOModule(exact_model, exact_guide, TraceEnum_ELBO(max_plate_nesting=2))
     sampled_guide = AlignmentGuide(exact_model, "sample").double()
     sampled_guide.load_state_dict(exact_guide.state_dict())
-    sampled = ProgramELBOModule(exact_model, sampled_guide, TraceGraph_ELBO())
+    sampled = ProgramELBOModule(exact_model, sampled_guide, kind())
     parameters = list((exact_model if of == "model" else exact_guide).parameters())
     others = list((exact_model if of == "model" else sampled_guide).parameters())
     ways = directions(parameters, 8)
@@ -141,13 +145,32 @@ def test_the_sampled_gradient_is_unbiased(of):
     assert z.abs().max() < 4, z
 
 
-def test_the_baseline_lowers_the_variance_and_the_loss_is_that_of_the_draw():
+@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
+def test_with_a_closed_form_the_divergence_has_no_noise(weight):
+    model, guide = program(label_smoothing=0.1, sharp=3.0, num_data=30, mean_length=2.5)
+    sampler = AlignmentGuide(model, "sample").double()
+    sampler.load_state_dict(guide.state_dict())
+    guide.kl_weight = weight
+    exact = ProgramELBOModule(model, guide, TraceEnum_ELBO(max_plate_nesting=2))(batch())
+    spread = {}
+    for kind in SAMPLED:
+        torch.manual_seed(0)
+        draws = [ProgramELBOModule(model, sampler, kind())(batch()).kl for _ in range(20)]
+        spread[kind] = torch.stack(draws).std().item()
+        if kind is TraceGraphMeanFieldELBO:
+            torch.testing.assert_close(draws[0], exact.kl, rtol=1e-9, atol=1e-12)
+    assert spread[TraceGraphMeanFieldELBO] < 1e-9
+    assert spread[TraceGraph_ELBO] > 0.05 or not weight
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_the_baseline_lowers_the_variance_and_the_loss_is_that_of_the_draw(kind):
     spread = {}
     for baseline in (True, False):
         model, guide = program(sharp=3.0)
         guide = AlignmentGuide(model, "sample", baseline=baseline).double()
         guide.load_state_dict(program(sharp=3.0)[1].state_dict())
-        objective = ProgramELBOModule(model, guide, TraceGraph_ELBO())
+        objective = ProgramELBOModule(model, guide, kind())
         parameters = list(guide.parameters())
         torch.manual_seed(1)
         found = [projections(objective, batch(), parameters, directions(parameters, 4)) for _ in range(40)]
@@ -155,7 +178,7 @@ def test_the_baseline_lowers_the_variance_and_the_loss_is_that_of_the_draw():
         torch.manual_seed(2)
         value = objective(batch())
         torch.manual_seed(2)
-        torch.testing.assert_close(value.loss.item(), TraceGraph_ELBO().loss(model, guide, batch()) / 3)
+        torch.testing.assert_close(value.loss.item(), kind().loss(model, guide, batch()) / 3)
     assert spread[True] < 0.5 * spread[False], spread
 
 
@@ -185,7 +208,7 @@ def test_padding_moves_nothing(estimator):
 def test_half_precision_moves_the_bound_by_its_rounding(estimator, weight, half):
     model, guide = (part.float() for part in program(estimator, sharp=3.0, mean_length=2.5))
     guide.kl_weight = weight
-    elbo = TraceEnum_ELBO(max_plate_nesting=2) if estimator == "enumerate" else TraceGraph_ELBO()
+    elbo = TraceEnum_ELBO(max_plate_nesting=2) if estimator == "enumerate" else TraceGraphMeanFieldELBO()
     found = []
     for enabled in (False, True):
         torch.manual_seed(0)
@@ -252,7 +275,7 @@ def driver(model, guide, folder=None, **options):
     return SVIDriver(
         model,
         guide=guide,
-        elbo=TraceEnum_ELBO(max_plate_nesting=2) if exact else TraceGraph_ELBO(),
+        elbo=TraceEnum_ELBO(max_plate_nesting=2) if exact else TraceGraphMeanFieldELBO(),
         optimizer=OptimizerOptions("Adam", 5e-3),
         scheduler=None,
         batch_size=2,

@@ -1,0 +1,149 @@
+"""Against sums over all values of the latent sites, and Pyro's own estimator."""
+
+from contextlib import contextmanager
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
+from torch import nn
+
+from probattn.inference import TraceGraphMeanFieldELBO
+from probattn.inference.program_elbo import ProgramELBOModule
+
+ROWS, COLUMNS = 3, 2
+
+
+@contextmanager
+def plates():
+    mask = torch.tensor([[True, True], [True, False], [True, True]])
+    data = pyro.plate("data", 12, subsample=torch.arange(ROWS), dim=-2)
+    with data, pyro.plate("columns", COLUMNS, dim=-1), poutine.mask(mask=mask), poutine.scale(scale=0.5):
+        yield
+
+
+class Chain(nn.Module):
+    """Two latent sites, of which the second's prior depends on the first's value, and an observed one."""
+
+    def __init__(self, enumerated=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Parameter(torch.randn(ROWS, COLUMNS, 3, dtype=torch.float64))
+        self.second = nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
+        self.means = nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
+        self.infer = {"enumerate": "parallel"} if enumerated else {}
+
+    def forward(self, y):
+        with plates():
+            a = pyro.sample("a", dist.Categorical(logits=self.first), infer=self.infer)
+            b = pyro.sample("b", dist.Categorical(logits=self.second[a]), infer=self.infer)
+            pyro.sample("y", dist.Normal(self.means[a, b], 1.0), obs=y)
+
+
+class Posterior(nn.Module):
+    """Independent sites."""
+
+    def __init__(self, enumerated=False):
+        super().__init__()
+        torch.manual_seed(1)
+        self.a = nn.Parameter(torch.randn(ROWS, COLUMNS, 3, dtype=torch.float64))
+        self.b = nn.Parameter(torch.randn(ROWS, COLUMNS, 2, dtype=torch.float64))
+        self.infer = {"enumerate": "parallel"} if enumerated else {}
+
+    def forward(self, y):
+        with plates():
+            pyro.sample("a", dist.Categorical(logits=self.a), infer=self.infer)
+            pyro.sample("b", dist.Categorical(logits=self.b), infer=self.infer)
+
+
+Y = torch.tensor([[0.3, -1.0], [2.0, 0.1], [0.0, 0.7]], dtype=torch.float64)
+
+
+def gradients(elbo, draws, enumerated=False):
+    """Loss and gradients by draw, all parameters in one row."""
+    model, guide = Chain(enumerated), Posterior(enumerated)
+    objective = ProgramELBOModule(model, guide, elbo)
+    parameters = [*model.parameters(), *guide.parameters()]
+    rows, losses = [], []
+    for _ in range(draws):
+        loss = objective(Y).loss
+        rows.append(torch.cat([grad.flatten() for grad in torch.autograd.grad(loss, parameters)]))
+        losses.append(loss.detach())
+    return torch.stack(losses), torch.stack(rows)
+
+
+def test_loss_and_gradient_have_the_expectation_of_the_exact_ones():
+    loss, exact = gradients(TraceEnum_ELBO(max_plate_nesting=2), 1, enumerated=True)
+    torch.manual_seed(0)
+    losses, drawn = gradients(TraceGraphMeanFieldELBO(), 600)
+    for found, truth in ((losses, loss), (drawn, exact[0])):
+        error = found.std(0) / len(found) ** 0.5
+        z = ((found.mean(0) - truth) / error.clamp_min(1e-12))[error > 1e-9]
+        assert z.abs().max() < 4.5, z
+
+
+def test_draws_scatter_less_than_those_of_pyro():
+    spread = {}
+    for kind in (TraceGraphMeanFieldELBO, TraceGraph_ELBO):
+        torch.manual_seed(0)
+        losses, drawn = gradients(kind(), 200)
+        spread[kind] = losses.var().item(), drawn.var(0).sum().item()
+    own, other = spread.values()
+    assert own[0] < 0.8 * other[0] and own[1] < 0.8 * other[1], spread
+
+
+def test_without_an_influence_of_the_latent_site_there_is_no_noise():
+    logits = torch.tensor([0.3, -1.0, 2.0], requires_grad=True)
+    other = torch.tensor([1.0, 0.0, 0.5], requires_grad=True)
+
+    def model():
+        pyro.sample("z", dist.Categorical(logits=logits))
+        pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(1.0))
+
+    def guide():
+        pyro.sample("z", dist.Categorical(logits=other))
+
+    exact = torch.distributions.kl_divergence(
+        *(torch.distributions.Categorical(logits=each) for each in (other, logits))
+    )
+    truth = torch.autograd.grad(exact, (other, logits))
+    for seed in range(3):
+        pyro.set_rng_seed(seed)
+        loss = ProgramELBOModule(model, guide, TraceGraphMeanFieldELBO())().loss
+        score, prior = torch.autograd.grad(loss, (other, logits))
+        torch.testing.assert_close(prior, truth[1])
+        likelihood = dist.Normal(0.0, 1.0).log_prob(torch.tensor(1.0))
+        torch.testing.assert_close(loss.detach(), (exact - likelihood).detach())
+        # what depends on no draw is no cost of a draw, so that the posterior's gradient is exact too
+        torch.testing.assert_close(score, truth[0])
+
+
+def test_a_probability_that_rounds_to_zero_leaves_the_loss_finite():
+    def model():
+        pyro.sample("z", dist.Categorical(logits=torch.tensor([0.0, -200.0])))
+        pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(1.0))
+
+    def guide():
+        pyro.sample("z", dist.Categorical(logits=torch.tensor([0.0, -2.0])))
+
+    loss = TraceGraphMeanFieldELBO().loss(model, guide)
+    share = torch.tensor([0.0, -2.0]).softmax(-1)[1].item()
+    expected = 0.5 + 0.9189385 + 200 * share - 0.3653335  # minus the entropy of the posterior
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_site_without_a_closed_form_is_drawn_as_pyro_draws_it():
+    def model():
+        z = pyro.sample("z", dist.LogNormal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(1.0))
+
+    def guide():
+        pyro.sample("z", dist.Gamma(2.0, 1.0))
+
+    losses = []
+    for kind in (TraceGraphMeanFieldELBO, TraceGraph_ELBO):
+        pyro.set_rng_seed(0)
+        losses.append(kind().loss(model, guide))
+    assert losses[0] == losses[1]
