@@ -51,7 +51,9 @@ class Subject:
         recipe: its name.
         uniform: the key that makes attention uniform.
         examples: validation examples that are watched.
-        steps: when.
+        steps: when, the last update apart.
+        longer: when in the run under uniform attention after that, its last update the last: what is known of single
+            words in the end moves away from them (A.7).
         linear: whether its output is a single linear map, and the best possible attention is computed.
     """
 
@@ -59,6 +61,7 @@ class Subject:
     uniform: str = "network.config.uniform_attention=true"
     examples: int = 500
     steps: tuple[int, ...] = tuple(CLASSIFICATION_STEPS)
+    longer: tuple[int, ...] = ()
     linear: bool = False
 
     @property
@@ -76,8 +79,10 @@ class Subject:
     def changes(self, method: str, seed: int) -> list[str]:
         """Keys of the recipe for one run."""
         bleu = ", bleu: true" if self.is_translation else ""
-        probe = f"probe={{steps: {list(self.steps)}, examples: {self.examples}{bleu}}}"
+        longer = self.longer if method == "uniform" else ()
+        probe = f"probe={{steps: {[*self.steps, *longer[:-1]]}, examples: {self.examples}{bleu}}}"
         own = {"uniform": [self.uniform], "frozen": ["training.frozen_probe=true"]}.get(method, [])
+        own += [f"training.steps={longer[-1]}"] if longer else []
         number = seed + OTHER_SEED if method == "second" else seed
         linear = ["network.output_width=0"] if self.linear else []
         return [*linear, probe, *own, f"training.seed={number}", "report.baseline=false"]
@@ -90,7 +95,7 @@ TRANSLATION = {
 }
 SUBJECTS: Mapping[str, Subject] = MappingProxyType(
     {
-        "sst2": Subject("sst2_additive"),
+        "sst2": Subject("sst2_additive", longer=(1000, 1500, 2000, 3000, 4000)),
         "imdb": Subject("imdb_additive"),
         "bbc": Subject("bbc_additive"),
         "multi30k": Subject("multi30k_lstm_reduced", **TRANSLATION),
