@@ -7,6 +7,7 @@ the colours are legible on light and on dark pages.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,10 @@ COURSES = {
 
 def draw(axes: Axes, summary: Mapping[str, Any], runs: Iterable[Mapping[str, Any]]) -> None:
     """One subject: a thin line a seed, their mean, and chance."""
+    steps = sorted({int(step) for course in summary["course"].values() for step in course})
     for name, (label, colour) in COURSES.items():
         mean = {int(step): 100 * value for step, value in summary["course"][name].items()}
-        places = range(len(mean))
+        places = [steps.index(step) for step in mean]
         for run in runs:
             axes.plot(
                 places,
@@ -43,9 +45,8 @@ def draw(axes: Axes, summary: Mapping[str, Any], runs: Iterable[Mapping[str, Any
                 alpha=0.45,
             )
         axes.plot(places, list(mean.values()), "o-", color=colour, markersize=3, linewidth=1.4, label=label)
-        axes.set_xticks(
-            places, [f"{step:,}" for step in mean], rotation=60, ha="right", rotation_mode="anchor"
-        )
+    words = [f"{step:,}" for step in steps]
+    axes.set_xticks(range(len(steps)), words, rotation=60, ha="right", rotation_mode="anchor")
     axes.axhline(100 * summary["chance"]["mean"], color=GREY, linestyle="--", linewidth=1, label="by chance")
     axes.set(xlabel="step", ylim=(0, None))
 
@@ -55,13 +56,17 @@ def main() -> None:
     content = json.loads(DATA.read_text(encoding="utf-8"))
     shown = {key: title for key, title in SUBJECTS.items() if key in content["summary"]}
     mpl.rcParams |= STYLE | {"font.size": 9, "savefig.transparent": True}
+    rows = math.ceil(len(shown) / 2)
     figure, panels = plt.subplots(
-        1, len(shown), figsize=(2.4 * len(shown), 3.1), layout="constrained", squeeze=False
+        rows, 2, figsize=(7.2, 2.7 * rows + 0.5), layout="constrained", squeeze=False
     )
-    for axes, (key, title) in zip(panels[0], shown.items(), strict=True):
+    for axes in panels.flat[len(shown) :]:
+        axes.set_axis_off()
+    for axes, (key, title) in zip(panels.flat, shown.items(), strict=False):
         draw(axes, content["summary"][key], [run for run in content["runs"] if run["subject"] == key])
         axes.set_title(title)
-    panels[0, 0].set_ylabel("agreement (%)")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("agreement (%)")
     figure.legend(
         *panels[0, 0].get_legend_handles_labels(),
         loc="outside lower center",

@@ -90,6 +90,14 @@ def test_the_methods_differ_in_what_they_are_called(study):
     assert not torch.equal(moved[0].probe, moved[1].probe)
 
 
+def test_uniform_attention_alone_is_trained_longer():
+    subject = agreement_study.Subject("sst2_additive", steps=(0, 2), longer=(6, 9, 12))
+    usual = agreement_study.load_any_recipe("sst2_additive").training.steps
+    for method, steps, watched in (("uniform", 12, (0, 2, 6, 9)), ("learned", usual, (0, 2))):
+        recipe = agreement_study.load_any_recipe(subject.recipe, subject.changes(method, 0))
+        assert (recipe.training.steps, tuple(recipe.probe.steps)) == (steps, watched)
+
+
 def test_summary_is_the_mean_over_seeds(study):
     _, content = study
     runs, summary = content["runs"], content["summary"]["sst2"]
