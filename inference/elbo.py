@@ -14,7 +14,7 @@ from pyro.infer.elbo import ELBOModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
+from torch.distributions import Categorical, kl_divergence
 
 from probattn.distributions import Weibull
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
@@ -168,14 +168,33 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
             plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
             sites[name] = SiteTerms(plain.sum(), (plain * posterior.reduction_factor()).sum(), posterior)
         elif not site["infer"].get(PREDICTION_KEY):
-            divergence = kl_divergence(guide_site["fn"], site["fn"])
-            kl = kl + scale_and_mask(divergence, guide_site["scale"], guide_site["mask"]).sum()
+            kl = kl + site_divergence(site, guide_site).sum()
     reference = torch.as_tensor(log_likelihood)
     kl_nats = sum((term.kl_nats for term in sites.values()), reference.new_zeros(()))
     tensors = [torch.as_tensor(term, device=reference.device) for term in (log_likelihood, kl, factors)]
     likelihood_term, kl_term, factor_term = tensors
     loss = kl_term - likelihood_term - factor_term
     return ELBOTerms(loss, likelihood_term, kl_term, kl_nats, factor_term), sites
+
+
+def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor:
+    """KL of a latent site's posterior from its prior in closed form, elementwise, scaled and masked as in the guide.
+
+    Args:
+        prior: the site in the trace of the model.
+        posterior: the site in the trace of the guide.
+
+    Raises:
+        NotImplementedError: no closed form is registered for the two distributions.
+    """
+    own, other = posterior["fn"], prior["fn"]
+    if isinstance(own, Categorical) and isinstance(other, Categorical):
+        # torch's is infinite where a probability of the prior is too small for its type, and its logarithm is not
+        divergence = (own.probs * (own.logits - other.logits)).sum(dim=-1)
+    else:
+        divergence = kl_divergence(own, other)
+    found: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
+    return found
 
 
 def _plate_scale(site: dict[str, Any]) -> float:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from pyro.distributions.score_parts import ScoreParts
-from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceGraph_ELBO
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor
-from torch.distributions import Categorical, Distribution, kl_divergence
+from pyro.poutine.util import site_is_subsample
+
+from probattn.inference.elbo import site_divergence
 
 
 class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
@@ -43,13 +43,13 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
         model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         for name, posterior in guide_trace.nodes.items():
-            prior = model_trace.nodes.get(name)
-            if posterior["type"] != "sample" or prior is None or posterior["infer"].get("is_auxiliary"):
+            if posterior["type"] != "sample" or site_is_subsample(posterior) or name not in model_trace:
                 continue
-            divergence = _divergence(posterior["fn"], prior["fn"])
-            if divergence is None:
+            prior = model_trace.nodes[name]
+            try:
+                divergence = site_divergence(prior, posterior)
+            except NotImplementedError:  # the pair has no closed form, so the site stays as Pyro draws it
                 continue
-            divergence = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
             nothing = torch.zeros_like(divergence)
             prior.update(log_prob=-divergence, log_prob_sum=-divergence.sum())
             posterior.update(
@@ -58,15 +58,3 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
                 score_parts=ScoreParts(nothing, posterior["score_parts"].score_function, 0),
             )
         return model_trace, guide_trace
-
-
-def _divergence(posterior: Distribution, prior: Distribution) -> Tensor | None:
-    """The divergence in closed form, None where there is none."""
-    if isinstance(posterior, Categorical) and isinstance(prior, Categorical):
-        # torch's is infinite where a probability of the prior is too small for its type, and its logarithm is not
-        return (posterior.probs * (posterior.logits - prior.logits)).sum(dim=-1)
-    try:
-        found: Tensor = kl_divergence(posterior, prior)
-    except NotImplementedError:
-        return None
-    return found

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyro.infer import TraceEnum_ELBO
 
+from probattn.cli.translation_training import build_translator, inference_options, prepare_translation
+from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.records import read_records
 from probattn.inference.report import read_any_results
+from probattn.recipes import load_any_recipe
 
 pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
@@ -48,6 +52,19 @@ def test_a_method_and_its_baseline_are_trained_and_reported(
     assert [curve.model for curve in results.curves][-1] == own
     predicted = command("predict", place, "a dog runs .")
     assert predicted.exit_code == 0, predicted.output
+
+
+@pytest.mark.parametrize(
+    ("estimator", "elbo"), [("enumerate", TraceEnum_ELBO), ("sample", TraceGraphMeanFieldELBO)]
+)
+def test_recipes_sum_over_alignments_or_draw_them_beside_an_exact_divergence(
+    translation_recipe, estimator, elbo
+):
+    keys = [*LSTM, f"attention={{method: variational, estimator: {estimator}}}"]
+    recipe = load_any_recipe(str(translation_recipe), keys)
+    model = build_translator(prepare_translation(recipe), baseline=False)
+    found = inference_options(model, recipe)
+    assert type(found["elbo"]) is elbo and found["guide"].estimator == estimator
 
 
 def test_several_heads_repel_each_other(translation_recipe, command, tmp_path):
