@@ -8,7 +8,6 @@ import torch
 from pyro.distributions.score_parts import ScoreParts
 from pyro.infer import TraceGraph_ELBO
 from pyro.poutine.trace_struct import Trace
-from pyro.poutine.util import site_is_subsample
 
 from probattn.inference.elbo import site_divergence
 
@@ -43,12 +42,12 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
         model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         for name, posterior in guide_trace.nodes.items():
-            if posterior["type"] != "sample" or site_is_subsample(posterior) or name not in model_trace:
+            if posterior["type"] != "sample" or name not in model_trace:
                 continue
             prior = model_trace.nodes[name]
             try:
                 divergence = site_divergence(prior, posterior)
-            except NotImplementedError:  # the pair has no closed form, so the site stays as Pyro draws it
+            except NotImplementedError:  # no closed form, as of a subsample: it stays as Pyro draws it
                 continue
             nothing = torch.zeros_like(divergence)
             prior.update(log_prob=-divergence, log_prob_sum=-divergence.sum())

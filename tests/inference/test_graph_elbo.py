@@ -94,30 +94,57 @@ def test_draws_scatter_less_than_those_of_pyro():
     assert own[0] < 0.8 * other[0] and own[1] < 0.8 * other[1], spread
 
 
-def test_without_an_influence_of_the_latent_site_there_is_no_noise():
-    logits = torch.tensor([0.3, -1.0, 2.0], requires_grad=True)
+def categorical(logits):
+    return dist.Categorical(logits=logits)
+
+
+def normal(parameters):
+    return dist.Normal(parameters[0], parameters[1].exp())
+
+
+@pytest.mark.parametrize("distribution", [categorical, normal])
+def test_without_an_influence_of_the_latent_site_there_is_no_noise(distribution):
+    own = torch.tensor([0.3, -1.0, 2.0], requires_grad=True)
     other = torch.tensor([1.0, 0.0, 0.5], requires_grad=True)
 
     def model():
-        pyro.sample("z", dist.Categorical(logits=logits))
+        pyro.sample("z", distribution(own))
         pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(1.0))
 
     def guide():
-        pyro.sample("z", dist.Categorical(logits=other))
+        pyro.sample("z", distribution(other))
 
-    exact = torch.distributions.kl_divergence(
-        *(torch.distributions.Categorical(logits=each) for each in (other, logits))
-    )
-    truth = torch.autograd.grad(exact, (other, logits))
+    exact = torch.distributions.kl_divergence(distribution(other), distribution(own))
+    truth = torch.autograd.grad(exact, (other, own))
     for seed in range(3):
         pyro.set_rng_seed(seed)
         loss = ProgramELBOModule(model, guide, TraceGraphMeanFieldELBO())().loss
-        score, prior = torch.autograd.grad(loss, (other, logits))
+        score, prior = torch.autograd.grad(loss, (other, own))
         torch.testing.assert_close(prior, truth[1])
         likelihood = dist.Normal(0.0, 1.0).log_prob(torch.tensor(1.0))
         torch.testing.assert_close(loss.detach(), (exact - likelihood).detach())
         # what depends on no draw is no cost of a draw, so that the posterior's gradient is exact too
         torch.testing.assert_close(score, truth[0])
+
+
+def test_a_subsample_of_the_data_is_drawn_by_the_guide_alone():
+    rows = torch.arange(12.0)
+
+    def model():
+        with pyro.plate("data", 12, subsample_size=4) as chosen:
+            z = pyro.sample("z", dist.Normal(torch.zeros(4), 1.0))
+            pyro.sample("y", dist.Normal(0.0 * z, 1.0), obs=rows[chosen])
+
+    def guide():
+        with pyro.plate("data", 12, subsample_size=4) as chosen:
+            seen.append(chosen)
+            pyro.sample("z", dist.Normal(torch.ones(4), 1.0))
+
+    seen = []
+    loss = TraceGraphMeanFieldELBO().loss(model, guide)
+    likelihood = dist.Normal(0.0, 1.0).log_prob(rows[seen[0]]).sum().item()
+    # the divergence of N(1, 1) from N(0, 1) is 1/2
+    assert loss == pytest.approx(12 / 4 * (4 * 0.5 - likelihood))
 
 
 def test_a_probability_that_rounds_to_zero_leaves_the_loss_finite():
