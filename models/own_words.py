@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of every layer and direction, ``[layers * directions, B, u]`` each."""
+
+SHUT = 1e4
+"""What is added to a gate to hold it open or shut: its sigmoid is 1 or 0 in every type."""
 
 
 def read_own_words(
@@ -50,9 +54,54 @@ def _read(
         return states, last
     real = attention_mask.bool()
     front = torch.argsort(real.logical_not().byte(), dim=1, stable=True)  # own words first, in their order
-    lengths = real.sum(dim=1).clamp_min(1).cpu()
-    words = embedded.gather(1, front[..., None].expand_as(embedded))
-    packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
-    packed_states, last = lstm(packed, start)
-    states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=real.shape[1])
-    return states.gather(1, front.argsort(dim=1)[..., None].expand_as(states)) * real[..., None], last
+    lengths = real.sum(dim=1).clamp_min(1)
+    words = _at(embedded, front)
+    if embedded.device.type == "cpu":
+        states, last = _read_padded(lstm, words, lengths, start)
+    else:
+        packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed_states, last = lstm(packed, start)
+        states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=real.shape[1])
+    return _at(states, front.argsort(dim=1)) * real[..., None], last
+
+
+def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | None) -> tuple[Tensor, State]:
+    """What ``lstm`` makes of a packed sequence, own words first, in time linear in the length.
+
+    The gradient of a packed sequence takes time quadratic in its length on a CPU: the share of each step is a tensor of
+    the size of all steps. Here every layer and direction is given padding too, after the own words. One more input, 1
+    at padding, shuts the input gate there and opens the forget gate, so that the cell stays as it was.
+    """
+    order = torch.arange(words.shape[1])
+    padding = order >= lengths[:, None]
+    reverse = torch.where(padding, order, lengths[:, None] - 1 - order)  # its own inverse
+    end = lengths[:, None] - 1
+    if start is None:
+        count = len(lstm.all_weights), len(words)
+        start = (
+            words.new_zeros(*count, lstm.proj_size or lstm.hidden_size),
+            words.new_zeros(*count, lstm.hidden_size),
+        )
+    shut = padding[..., None].to(words.dtype)
+    at_padding = words.new_tensor([-SHUT, SHUT, 0.0, 0.0])  # gates: input, forget, cell, output
+    gates = at_padding.repeat_interleave(lstm.hidden_size)[:, None]
+    inputs, read, last = words.masked_fill(padding[..., None], 0), [], []
+    for index, (into, *others) in enumerate(lstm.all_weights):
+        backward = lstm.bidirectional and index % 2 == 1
+        given = torch.cat([_at(inputs, reverse) if backward else inputs, shut], dim=-1)
+        begin = [state[index : index + 1] for state in start]
+        weights = [torch.cat([into, gates], dim=1), *others]
+        states, _, cell = torch.lstm(given, begin, weights, lstm.bias, 1, 0.0, lstm.training, False, True)
+        last.append((_at(states, end)[:, 0], cell[0]))
+        read.append(_at(states, reverse) if backward else states)
+        if len(read) == 1 + lstm.bidirectional:
+            inputs, read = torch.cat(read, dim=-1), []
+            if index + 1 < len(lstm.all_weights):
+                inputs = F.dropout(inputs, lstm.dropout, lstm.training)
+    hidden, cells = zip(*last, strict=True)
+    return inputs, (torch.stack(hidden), torch.stack(cells))
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """Rows ``[B, K, E]`` of values ``[B, S, E]`` at places ``[B, K]``."""
+    return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))

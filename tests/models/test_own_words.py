@@ -1,0 +1,102 @@
+"""Against torch's LSTM over packed sequences and over each sequence alone."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from probattn.models.own_words import read_own_words
+
+LENGTHS = (7, 1, 4, 6)
+WIDTH = max(LENGTHS)
+FORMS = {
+    "one direction": {},
+    "two directions": {"bidirectional": True},
+    "layers": {"num_layers": 3, "bidirectional": True},
+    "projection": {"num_layers": 2, "proj_size": 2},
+    "no bias": {"bias": False, "bidirectional": True},
+}
+
+
+def network(form, dtype=torch.float64):
+    torch.manual_seed(0)
+    return nn.LSTM(3, 4, batch_first=True, dtype=dtype, **FORMS[form])
+
+
+def beginning(lstm):
+    count = lstm.num_layers * (1 + lstm.bidirectional), len(LENGTHS)
+    sizes = lstm.proj_size or lstm.hidden_size, lstm.hidden_size
+    return tuple(torch.randn(*count, size, dtype=torch.float64, requires_grad=True) for size in sizes)
+
+
+def packed(lstm, words, start):
+    sequences = pack_padded_sequence(words, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
+    states, last = lstm(sequences, start)
+    return pad_packed_sequence(states, batch_first=True)[0], last
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_states_and_gradients_are_those_of_packed_sequences(form, started):
+    lstm = network(form)
+    words = torch.randn(len(LENGTHS), WIDTH, 3, dtype=torch.float64, requires_grad=True)
+    start = beginning(lstm) if started else None
+    mask = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
+    inputs = [words, *lstm.parameters(), *(start or ())]
+    found = []
+    for states, last in (read_own_words(lstm, words, mask, start), packed(lstm, words, start)):
+        results = [states, *last]
+        torch.manual_seed(1)
+        loss = sum((result * torch.randn_like(result)).sum() for result in results)
+        found.append([*results, *torch.autograd.grad(loss, inputs)])
+    for own, truth in zip(*found, strict=True):
+        torch.testing.assert_close(own, truth, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("form", ["one direction", "two directions", "layers"])
+def test_padding_may_stand_anywhere_and_hold_anything(form, dtype):
+    lstm = network(form, dtype)
+    words = torch.randn(5, 6, 3, dtype=dtype)
+    masks = [
+        [0, 0, 1, 1, 1, 0],
+        [1, 0, 1, 0, 1, 0],
+        [1, 1, 1, 1, 1, 1],
+        [0, 0, 0, 0, 0, 1],
+        [0, 0, 0, 0, 0, 0],
+    ]
+    mask = torch.tensor(masks)
+    words[mask == 0] = float("nan")
+    words[4, 0] = 1.0  # a sequence without words is read as one of its first place
+    states, (hidden, cell) = read_own_words(lstm, words, mask)
+    assert (states[mask == 0] == 0).all()
+    for row, own in enumerate(mask.bool()):
+        alone = words[row, own] if own.any() else words[row, :1]
+        truth, last = lstm(alone[None])
+        if own.any():
+            torch.testing.assert_close(states[row, own], truth[0])
+        torch.testing.assert_close(hidden[:, row], last[0][:, 0])
+        torch.testing.assert_close(cell[:, row], last[1][:, 0])
+
+
+def test_layers_have_dropout_between_them_in_training_alone():
+    lstm = nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True)
+    words, mask = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    drawn = [read_own_words(lstm, words, mask)[0] for _ in range(2)]
+    assert not torch.equal(*drawn)
+    lstm.eval()
+    torch.testing.assert_close(read_own_words(lstm, words, mask)[0][0], lstm(words)[0][0])
+    lstm.train()
+    lstm.dropout = 1.0  # nothing of the first layer reaches the second, and the second's own states are whole
+    dropped = read_own_words(lstm, words, mask)[0][0]
+    empty = lstm(torch.zeros(1, 5, 3))[0][0]
+    assert dropped.abs().min() > 0
+    torch.testing.assert_close(dropped, empty)
+
+
+def test_half_precision_is_read_too():
+    lstm = nn.LSTM(3, 4, bidirectional=True, batch_first=True)
+    words, mask = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    full = read_own_words(lstm, words, mask)[0]
+    half = read_own_words(lstm.bfloat16(), words.bfloat16(), mask)[0]
+    torch.testing.assert_close(half.float(), full, atol=0.03, rtol=0.05)
