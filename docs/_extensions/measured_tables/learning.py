@@ -6,26 +6,23 @@ from typing import Any
 from measured_tables.markdown import table
 
 SOURCE = "make bench"
-TITLES = {"batched": "one batched program on all cores", "cores": "a part on each core, at best"}
+TITLES = {
+    "batched": "one batched program on all cores",
+    "cores": "a part on each core, at best",
+    "padded": "padding read too",
+    "packed": "packed sequences",
+}
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Many small models at once, and IBM Model 1 where it was timed."""
-    runs, machine = content["many_runs"], content["machine"]
+    """Many small models at once, padded texts, and IBM Model 1 where it was timed."""
+    runs, texts, machine = content["many_runs"], content["padded_texts"], content["machine"]
     setting = (
-        f"{runs['runs']} models of width {runs['width']}; {content['rounds']} rounds on {machine['cores']} cores, "
-        f"torch {machine['torch']}, load {machine['load_before']:.2f} before."
+        f"{runs['runs']} models of width {runs['width']}; {texts['texts']} texts of {texts['words'] // 2} to "
+        f"{texts['words']} words, two directions of {texts['units']} units; {content['rounds']} rounds on "
+        f"{machine['cores']} cores, torch {machine['torch']}, load {machine['load_before']:.2f} before."
     )
-    rows = [
-        [
-            TITLES[name],
-            f"{row['seconds']:.3g}",
-            f"**{row['ratio']['median']:.2f}**",
-            "{:.2f} to {:.2f}".format(*row["ratio"]["quartiles"]),
-        ]
-        for name, row in runs["variants"].items()
-    ]
-    parts = [setting, table(["An update of all", "seconds", "ratio", "quartiles"], rows)]
+    parts = [setting, _ratios("An update of all", runs), _ratios("A gradient of the LSTM", texts)]
     model = content["ibm_model1"]
     if model is not None:
         verdict = "met" if model["passed"] else "missed"
@@ -37,3 +34,16 @@ def tables(content: Mapping[str, Any]) -> str:
         ]
         parts.append(table(["IBM Model 1, pairs", "steps", "seconds", "bar"], [cells]))
     return "\n\n".join(parts)
+
+
+def _ratios(title: str, found: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            TITLES[name],
+            f"{row['seconds']:.3g}",
+            f"**{row['ratio']['median']:.2f}**",
+            "{:.2f} to {:.2f}".format(*row["ratio"]["quartiles"]),
+        ]
+        for name, row in found["variants"].items()
+    ]
+    return table([title, "seconds", "ratio", "quartiles"], rows)
