@@ -12,12 +12,23 @@ CONTENT = {
             "cores": {"seconds": 1.5, "ratio": {"median": 1.0, "quartiles": [1.0, 1.0]}},
         },
     },
+    "padded_texts": {
+        "texts": 32,
+        "words": 200,
+        "units": 64,
+        "variants": {
+            "padded": {"seconds": 0.0456, "ratio": {"median": 0.081, "quartiles": [0.07, 0.09]}},
+            "packed": {"seconds": 0.567, "ratio": {"median": 1.0, "quartiles": [1.0, 1.0]}},
+        },
+    },
 }
 
 
 def test_rows(load):
     lines = load("measured_tables.learning").tables(CONTENT).splitlines()
-    assert lines[0].startswith("20 models of width 64; 5 rounds on 2 cores")
+    assert lines[0].startswith("20 models of width 64; 32 texts of")
+    assert "100 to 200 words, two directions of 64 units; 5 rounds on 2 cores" in lines[0]
+    assert "| padding read too | 0.0456 | **0.08** | 0.07 to 0.09 |" in lines
     assert "| one batched program on all cores | 0.432 | **0.30** | 0.29 to 0.32 |" in lines
     assert lines[-1] == "| 29,000 | 5 | **3.1** | 60: met |"
 
