@@ -63,7 +63,7 @@ class Recorded:
         """Reads them.
 
         Raises:
-            CommandError: no run, none of texts or of translation, or one without recorded ratings.
+            CommandError: no run, none of texts or of translation by an LSTM, or one without recorded ratings.
         """
         if not (folder / RECIPE).exists():
             raise CommandError(f"{folder}: expected a run folder with {RECIPE}, found none")
@@ -72,6 +72,11 @@ class Recorded:
         if not isinstance(recipe, (Recipe, TranslationRecipe)):
             raise CommandError(
                 f"{folder}: expected a run of texts or of translation, got one of another kind"
+            )
+        if isinstance(recipe, TranslationRecipe) and recipe.network.name != "lstm":
+            raise CommandError(
+                f"{folder}: expected a translation run of network.name 'lstm', whose output reads one context, so "
+                f"that it has a lexical probe, got {recipe.network.name!r}"
             )
         if not rated:
             raise CommandError(f"{folder}: expected a run with recorded ratings; train it with --probe")

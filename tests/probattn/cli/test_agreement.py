@@ -160,16 +160,19 @@ def test_folders_that_do_not_fit_are_refused(runs, command, names, said):
     assert result.exit_code == 2 and said in result.output.replace("\n", "")
 
 
-def test_a_run_of_another_kind_is_not_told_to_be_trained_again(command, tmp_path):
-    recipe = "experiment: {conditions: {copy: {}}}\n"
-    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ("experiment: {conditions: {copy: {}}}", "expected a run of texts or of translation"),
+        ("translation: {subwords: 2000}", "run of network.name 'lstm', whose output reads one context"),
+    ],
+    ids=["experiment", "transformer"],
+)
+def test_a_run_without_a_probe_is_not_told_to_be_trained_again(command, tmp_path, recipe, expected):
+    (tmp_path / "recipe.yaml").write_text(recipe + "\n", encoding="utf-8")
     result = command("agreement", tmp_path)
     said = result.output.replace("\n", "")
-    assert (
-        result.exit_code == 2
-        and "expected a run of texts or of translation" in said
-        and "--probe" not in said
-    )
+    assert result.exit_code == 2 and expected in said and "--probe" not in said
 
 
 def test_a_run_that_may_stop_early_is_refused(runs, command, tmp_path):
