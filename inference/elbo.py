@@ -188,13 +188,21 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor:
         NotImplementedError: no closed form is registered for the two distributions.
     """
     own, other = posterior["fn"], prior["fn"]
-    if isinstance(own, Categorical) and isinstance(other, Categorical):
-        # torch's is infinite where a probability of the prior is too small for its type, and its logarithm is not
-        divergence = (own.probs * (own.logits - other.logits)).sum(dim=-1)
-    else:
-        divergence = kl_divergence(own, other)
+    both = isinstance(own, Categorical) and isinstance(other, Categorical)
+    divergence = _categorical_divergence(own, other) if both else kl_divergence(own, other)
     found: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
     return found
+
+
+def _categorical_divergence(own: Categorical, other: Categorical) -> Tensor:
+    """``kl_divergence(own, other)``, finite too where a probability of ``other`` is too small for its type.
+
+    torch's is infinite there. Here it is where a category that ``own`` has is impossible: a logit of -inf, or a
+    probability given as 0, whose logarithm torch clamps.
+    """
+    impossible = (other.probs == 0) & (other.logits.exp() > 0)
+    ratio = (own.logits - other.logits).masked_fill(impossible, torch.inf).masked_fill(own.probs == 0, 0)
+    return (own.probs * ratio).sum(dim=-1)
 
 
 def _plate_scale(site: dict[str, Any]) -> float:

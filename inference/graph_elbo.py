@@ -20,7 +20,9 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
     The expected log-likelihood has the score-function gradient of Pyro's class, with its baselines; of the divergence
     Pyro's class draws :math:`\log q(z_i) - \log p(z_i)` too, and its noise is in every gradient of the prior and of the
     posterior. Here they have the exact one, as in ``pyro.infer.TraceMeanField_ELBO``, and a ``baseline_value`` stands
-    against the log-likelihood alone. The expectations are the same. Sites without a closed form are drawn.
+    against the log-likelihood alone. The expectations are the same. Sites without a closed form are drawn, and all are
+    where model and guide have them in different orders: the closed form of a site is right for what is drawn before it
+    in both.
 
     Example:
         >>> import pyro
@@ -41,10 +43,11 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
         model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
-        for name, posterior in guide_trace.nodes.items():
-            if posterior["type"] != "sample" or name not in model_trace:
-                continue
-            prior = model_trace.nodes[name]
+        shared = [name for name in _latent(guide_trace) if name in model_trace]
+        if shared != [name for name in _latent(model_trace) if name in guide_trace]:
+            return model_trace, guide_trace
+        for name in shared:
+            prior, posterior = model_trace.nodes[name], guide_trace.nodes[name]
             try:
                 divergence = site_divergence(prior, posterior)
             except NotImplementedError:  # no closed form, as of a subsample: it stays as Pyro draws it
@@ -57,3 +60,9 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
                 score_parts=ScoreParts(nothing, posterior["score_parts"].score_function, 0),
             )
         return model_trace, guide_trace
+
+
+def _latent(trace: Trace) -> list[str]:
+    return [
+        name for name, site in trace.nodes.items() if site["type"] == "sample" and not site["is_observed"]
+    ]

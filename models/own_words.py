@@ -29,12 +29,19 @@ def read_own_words(
     Returns:
         States ``[B, S, directions * u]``, 0 at padding, and the state after each sequence's last own word.
 
+    Raises:
+        ValueError: a mask that is not ``[B, S]``.
+
     Example:
         >>> lstm, words = nn.LSTM(3, 2, batch_first=True, bidirectional=True), torch.randn(1, 4, 3)
         >>> states, _ = read_own_words(lstm, words, torch.tensor([[0, 1, 0, 1]]))
         >>> torch.allclose(states[:, 1::2], lstm(words[:, 1::2])[0]), states[:, 0].tolist()
         (True, [[0.0, 0.0, 0.0, 0.0]])
     """
+    if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
+        raise ValueError(
+            f"read_own_words: expected attention_mask {list(embedded.shape[:2])}, got {list(attention_mask.shape)}"
+        )
     if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # torch takes oneDNN's LSTM there, which many processors have in float32 alone
         own = next(lstm.parameters()).dtype
@@ -56,13 +63,19 @@ def _read(
     front = torch.argsort(real.logical_not().byte(), dim=1, stable=True)  # own words first, in their order
     lengths = real.sum(dim=1).clamp_min(1)
     words = _at(embedded, front)
-    if embedded.device.type == "cpu":
+    if embedded.device.type == "cpu" and _is_its_weights(lstm):
         states, last = _read_padded(lstm, words, lengths, start)
     else:
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
         packed_states, last = lstm(packed, start)
         states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=real.shape[1])
     return _at(states, front.argsort(dim=1)) * real[..., None], last
+
+
+def _is_its_weights(lstm: nn.LSTM) -> bool:
+    """Whether a call of the module does nothing but what its weights say: pruning and offloading, for two, do more."""
+    hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
+    return type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)
 
 
 def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | None) -> tuple[Tensor, State]:

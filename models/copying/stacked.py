@@ -101,8 +101,17 @@ class StackedLSTM(nn.Module):
 
         Returns:
             Hidden states ``[R, B, L, D]``, and the last hidden and cell state.
+
+        Raises:
+            IndexError: a word that is not in 0 .. V - 1.
         """
         runs, size, _ = words.shape
+        types = self.embedding.shape[1]
+        if words.numel() and not 0 <= int(words.min()) <= int(words.max()) < types:
+            # the tables of all runs are one below the other: such a word would be one of another run
+            raise IndexError(
+                f"StackedLSTM: expected words in 0 .. {types - 1}, got {int(words.min())} .. {int(words.max())}"
+            )
         width = self.embedding.shape[-1]
         hidden, cell = state or (self.embedding.new_zeros(runs, size, width),) * 2
         recurrent = self.weight_hidden.mT

@@ -132,6 +132,25 @@ class VariationalTranslator(Translator):
             pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
         return cast(Tensor, chosen)
 
+    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """As that of every :class:`probattn.models.Translator`, with a token in every source.
+
+        Raises:
+            ValueError: what that raises, or a source whose tokens are all masked, which no target token can come from.
+        """
+        inputs, decoder = super().inputs(batch)
+        mask, source = inputs.get("attention_mask"), inputs.get("input_ids", inputs.get("inputs_embeds"))
+        if (
+            mask is not None and source is not None and mask.shape == source.shape[:2]
+        ):  # or the network complains
+            empty = (~mask.bool().any(dim=1)).nonzero().flatten().tolist()
+            if empty:
+                raise ValueError(
+                    "VariationalTranslator: expected a token that counts in every source, got none in row "
+                    f"{empty[0]} of attention_mask; leave the pair out"
+                )
+        return inputs, decoder
+
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
         """The plates over pairs and tokens with their scale, padding masked; model and guide share them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +42,21 @@ WORDS: dict[Rating, str] = {
     "proxy": "probe of a bag of words",
     "saliency": "gradient saliency",
 }
+
+FREE = (
+    "probe",
+    "report",
+    *(f"training.{key}" for key in ("seed", "device", "log_every", "eval_every", "checkpoint_every", "keep")),
+)
+"""Keys in which two runs may differ that are the same but for the seed."""
+FREE_UNIFORM = (
+    "attention",
+    "network.uniform_attention",
+    "network.config.uniform_attention",
+    "training.steps",
+    "training.epochs",
+)
+"""Those in which one under uniform attention may differ too: it may be longer."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,29 @@ class Recorded:
                 "same data and the same section probe"
             )
 
+    def check_same(self, other: Recorded, *free: str) -> None:
+        """Makes sure that both are the same run but for the free keys.
+
+        Raises:
+            CommandError: they differ in another one.
+        """
+        own, its = (dict(_leaves(each.recipe.model_dump(mode="json"))) for each in (self, other))
+        for key in sorted(own.keys() | its.keys()):
+            if own.get(key) != its.get(key) and not f"{key}.".startswith(tuple(f"{each}." for each in free)):
+                raise CommandError(
+                    f"{other.folder}: expected the run {self.folder} again, with {key} {own.get(key)!r}, got "
+                    f"{its.get(key)!r}; train it with the same recipe"
+                )
+
+
+def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys of sections and of their sections, written with dots, and their values."""
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
 
 def measure_agreement(
     run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
@@ -127,7 +165,8 @@ def measure_agreement(
         The record.
 
     Raises:
-        CommandError: a folder does not hold what it should, or other examples were watched.
+        CommandError: a folder does not hold what it should, other examples were watched, or a run differs from the
+            first in more than it should.
     """
     learned = Recorded.read(run)
     if learned.recipe.training.early_stopping is not None:
@@ -217,6 +256,7 @@ def _uniform(learned: Recorded, folder: Path) -> Recorded:
             "or network.uniform_attention (translation) set to true"
         )
     learned.check_beside(found)
+    learned.check_same(found, *FREE, *FREE_UNIFORM)
     return found
 
 
@@ -228,6 +268,7 @@ def _second(learned: Recorded, folder: Path) -> Recorded:
             f"{folder}: expected the same run from another seed than {seed}, with learned attention; got seed "
             f"{found.recipe.training.seed}{', uniform attention' if found.is_uniform else ''}"
         )
+    learned.check_same(found, *FREE)
     return found
 
 
@@ -258,6 +299,7 @@ def _fit_proxy(prepared: Any, net: PreTrainedModel, quiet: bool) -> ProxyProgram
         optimizer=OptimizerOptions("Adam", training.learning_rate, training.learning_rate, weight_decay=0.0),
         scheduler=None,
         batch_size=training.batch_size,
+        accumulation=training.accumulation,
         collate=PairCollate() if translation else PadCollate(prepared.tokenizer),
         seed=training.seed,
         cpu=True,

@@ -23,7 +23,7 @@ class SentencePairs:
         licence: under which terms, as far as known.
 
     Raises:
-        DataError: no pairs, unequal numbers, or a blank sentence.
+        DataError: no pairs, unequal numbers, a blank sentence, or a text in place of sentences.
 
     Example:
         >>> pairs = SentencePairs(("A dog.", "A cat."), ("Ein Hund.", "Eine Katze."), ("en", "de"), "two animals")
@@ -40,6 +40,11 @@ class SentencePairs:
     licence: str = "unknown"
 
     def __post_init__(self) -> None:
+        for side, given in (("sources", self.sources), ("targets", self.targets)):
+            if isinstance(given, str):
+                raise DataError(
+                    f"{self.source}: expected {side} as a tuple of sentences, got the text {given!r}"
+                )
         if len(self.sources) != len(self.targets):
             raise DataError(
                 f"{self.source}: expected a translation for each of {len(self.sources):,} sentences, got "

@@ -16,6 +16,9 @@ SubwordModel = Literal["unigram", "bpe"]
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 """Padding, unknown, begin and end: tokens 0 to 3."""
 
+LEAST_LONGEST = 10
+"""Bytes: sentencepiece takes no smaller limit of a sentence's length."""
+
 
 class Subwords:
     r"""Subwords of a text (Kudo and Richardson 2018), to be had from :meth:`train` or :meth:`load`.
@@ -86,7 +89,7 @@ class Subwords:
                 vocab_size=size,
                 model_type=model,
                 character_coverage=1.0,
-                max_sentence_length=max(len(text.encode()) for text in sentences) + 1,
+                max_sentence_length=max(LEAST_LONGEST, *(len(text.encode()) + 1 for text in sentences)),
                 num_threads=1,  # the sums of several do not have one order
                 minloglevel=3,
                 **special,
@@ -146,7 +149,7 @@ class Subwords:
 
 
 def _reason(size: int, sentences: int, said: str) -> str:
-    most = re.search(r"<= (\d+)", said)
+    most = re.search(r"too high .*<= (\d+)", said)
     if most:
         return (
             f"expected at most {most[1]} subwords of {sentences:,} sentences, got {size}; lower their number"

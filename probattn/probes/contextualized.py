@@ -58,7 +58,8 @@ def contextualized_agreement(
         is that of the last step (xi*), as the paper reports it with a star.
 
     Raises:
-        ValueError: there is no evaluated step, the steps do not rise, or an agreement is NaN.
+        ValueError: there is no evaluated step, a step is negative, the steps do not rise, or an agreement or
+            performance is NaN.
 
     Example:
         >>> run = [(0, 0.10, 0.07), (50, 0.31, 0.22), (100, 0.43, 0.40), (500, 0.66, 0.71)]
@@ -68,10 +69,16 @@ def contextualized_agreement(
     run = [EvaluatedStep(*each) for each in second_run]
     if not run:
         raise ValueError("contextualized_agreement: expected evaluated steps of a second run, got none")
-    if math.isnan(agreement) or any(math.isnan(each.agreement) for each in run):
-        raise ValueError(
-            "contextualized_agreement: expected numbers, got an agreement of NaN (no output word counted?)"
-        )
+    for what, values in (
+        ("an agreement", [agreement, *(each.agreement for each in run)]),
+        ("a performance", [each.performance for each in run]),
+    ):
+        if any(map(math.isnan, values)):
+            raise ValueError(
+                f"contextualized_agreement: expected numbers, got {what} of NaN (no output word counted?)"
+            )
+    if run[0].step < 0:
+        raise ValueError(f"contextualized_agreement: expected steps >= 0, got {run[0].step}")
     for before, after in pairwise(run):
         if after.step <= before.step:
             raise ValueError(

@@ -95,7 +95,8 @@ class ParallelCorpus:
             The corpus.
 
         Raises:
-            DataError: no pair, unequal numbers of sentences, a sentence without tokens, or a number out of range.
+            DataError: no pair, unequal numbers of sentences, a sentence that is no tensor of integers ``[L]`` or has no
+                tokens, or a number out of range.
 
         Example:
             >>> pairs = [torch.tensor([0, 2])], [torch.tensor([1])]
@@ -106,6 +107,7 @@ class ParallelCorpus:
         sides = ((source, source_size, "source"), (target, target_size, "target"))
         counts, vocabularies = [], []
         for sentences, size, side in sides:
+            _check_tokens(side, sentences)
             numbers = torch.cat(list(sentences)).numpy(force=True)
             if numbers.min() < 0 or numbers.max() >= size:
                 wrong = int(numbers.min()) if numbers.min() < 0 else int(numbers.max())
@@ -131,6 +133,18 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
         empty = next((number for number, each in enumerate(sentences) if not len(each)), None)
         if empty is not None:
             raise DataError(f"parallel corpus: expected words in every sentence, got none in {side}[{empty}]")
+
+
+def _check_tokens(side: str, sentences: Sequence[Tensor]) -> None:
+    for number, each in enumerate(sentences):
+        if not isinstance(each, Tensor):
+            raise DataError(
+                f"{side}[{number}]: expected a tensor of integers [L], got {type(each).__name__}; make it one"
+            )
+        if each.ndim != 1 or each.is_floating_point() or each.is_complex() or each.dtype == torch.bool:
+            raise DataError(
+                f"{side}[{number}]: expected a tensor of integers [L], got {each.dtype} {list(each.shape)}"
+            )
 
 
 def _counts(numbers: np.ndarray, lengths: list[int], size: int) -> csr_matrix:

@@ -102,8 +102,10 @@ class IBMModel1:
             A new model.
 
         Raises:
-            ValueError: the corpus has other words, or its pairs hold words that never met in the model's.
+            ValueError: ``steps`` is negative, the corpus has other words, or its pairs hold words that never met in the
+                model's.
         """
+        check_integer("IBMModel1.improve", "steps", steps, least=0)
         source = self._source_of(corpus)
         counts = self.counts
         for _ in range(steps):
@@ -292,7 +294,7 @@ class IBMModel1:
         """Trans(y_t | NULL), ``[..., T]``."""
         row = torch.from_numpy(self.table[-1].toarray().ravel())
         heard = (target >= 0) & (target < len(self.target_vocabulary))
-        return torch.where(heard, row.to(target.device)[torch.where(heard, target, 0)], 0)
+        return torch.where(heard, row.to(target.device)[torch.where(heard, target, 0).long()], 0)
 
 
 def _source(corpus: ParallelCorpus, null: bool) -> csr_matrix:

@@ -164,11 +164,14 @@ def _linearised(problem: Problem, point: _Point) -> _System:
 
 
 def _cholesky(matrix: Tensor) -> Tensor:
-    """The factor; a matrix that rounding made indefinite gets a larger diagonal, and a step that is less exact."""
+    """The factor; a matrix that rounding made indefinite gets a larger diagonal, and a step that is less exact.
+
+    A matrix that overflowed has no factor, whatever is added: its problem goes no further, and keeps its gap.
+    """
     factor, failed = torch.linalg.cholesky_ex(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1)
     extra = 1e-14
-    while bool(failed.any()):
+    while extra < 1 and bool(failed.any()):
         factor, failed = torch.linalg.cholesky_ex(
             matrix + torch.diag_embed(torch.where(failed.unsqueeze(-1) > 0, extra * scale, 0))
         )

@@ -79,7 +79,7 @@ def lexical_probe(
         start += chosen.shape[1]
         size = max(1, _LOGITS // (batch * length * logits.shape[-1]))
     probe = torch.cat(parts, dim=1)  # [B, T, S]
-    return _finished(probe, None if mask is None else mask.unsqueeze(1), log)
+    return _finished(probe, None if mask is None else mask.unsqueeze(1), log).to(logits.dtype)
 
 
 def classifier_probe(
@@ -129,11 +129,15 @@ def classifier_probe(
     _check_logits(logits, states.shape[:-1])
     if logits.shape[-1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=-1)  # softmax of (0, a) = sigmoid of a
-    return _finished(_chosen(logits, target.unsqueeze(-1)), mask, log)
+    return _finished(_chosen(logits, target.unsqueeze(-1)), mask, log).to(logits.dtype)
 
 
 def _chosen(logits: Tensor, target: Tensor) -> Tensor:
-    """Log-probabilities of the targets, ``[..., S]`` from ``[..., S, O]`` and ``[..., 1]``."""
+    """Log-probabilities of the targets, ``[..., S]`` from ``[..., S, O]`` and ``[..., 1]``, float32 or more precise.
+
+    With m the logarithm of the sum of the other exponentials, log p = log sigmoid(own - m), which is exact where p
+    rounds to 1.
+    """
     outputs = logits.shape[-1]
     if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < outputs:
         raise ValueError(
@@ -141,10 +145,10 @@ def _chosen(logits: Tensor, target: Tensor) -> Tensor:
             "give padded positions any target in the range"
         )
     index = target.long().unsqueeze(-1).expand(*logits.shape[:-1], 1)
-    own = logits.gather(-1, index)
-    if outputs == 2:  # exact where one of two probabilities rounds to 1
-        return F.logsigmoid(own - logits.gather(-1, 1 - index)).squeeze(-1)
-    return (own - logits.logsumexp(dim=-1, keepdim=True)).squeeze(-1)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    precise = precise - precise.detach().amax(dim=-1, keepdim=True)
+    others = precise.scatter(-1, index, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    return F.logsigmoid(precise.gather(-1, index) - others).squeeze(-1)
 
 
 def _finished(probe: Tensor, mask: Tensor | None, log: bool) -> Tensor:

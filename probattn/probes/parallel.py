@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
+import unicodedata
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+from probattn.checks import check_integer
 from probattn.data import DataError
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+JOINERS = "\u200c\u200d"
+"""Signs without width that stand inside words of some scripts."""
 
 
 def split_words(text: str) -> list[str]:
     """Lower-cased words and punctuation marks of a text, each a word of its own.
+
+    A combining mark (an accent, a vowel sign) belongs to the letter before it, and letters are composed with theirs
+    where Unicode has them so (NFC): the same word has one form.
 
     Args:
         text: any text.
@@ -26,7 +34,17 @@ def split_words(text: str) -> list[str]:
         >>> split_words("Ein Haus, zwei Häuser.")
         ['ein', 'haus', ',', 'zwei', 'häuser', '.']
     """
-    return _WORD.findall(text.lower())
+    return _word().findall(unicodedata.normalize("NFC", text.lower()))
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """Of words with the marks in them, which to ``re`` are no letters, and of single signs."""
+    marks = (
+        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M")
+    )
+    inside = "".join(marks) + JOINERS
+    return re.compile(rf"\w[\w{inside}]*|[^\w\s]")
 
 
 def read_parallel(
@@ -59,8 +77,11 @@ def read_parallel(
         >>> read_parallel(folder / "en", folder / "de")
         ([['the', 'house'], ['a', 'man']], [['das', 'haus'], ['ein', 'mann']])
     """
-    if max_length is not None and max_length < 1:
-        raise DataError(f"read_parallel: expected max_length >= 1, got {max_length}")
+    if max_length is not None:
+        try:
+            check_integer("read_parallel", "max_length", max_length, least=1)
+        except ValueError as error:
+            raise DataError(str(error)) from None
     lines = [_lines(Path(path)) for path in (source, target)]
     if len(lines[0]) != len(lines[1]):
         raise DataError(

@@ -15,6 +15,9 @@ SaliencyKind = Literal["norm", "erase", "replace"]
 ``"replace"``: what the worst other word would cost, to first order."""
 
 
+INDEPENDENT = "gradient_saliency: expected a score that depends on the embeddings, got "
+
+
 def gradient_saliency(
     score: Callable[[Tensor], Tensor],
     embeddings: Tensor,
@@ -67,9 +70,9 @@ def gradient_saliency(
         sums = columns.sum(dim=0).unbind()
     found = embeddings.new_zeros(len(embeddings), len(sums), embeddings.shape[1])  # [B, T, S]
     for t, total in enumerate(sums):
-        (gradient,) = torch.autograd.grad(
-            total, leaves, retain_graph=t + 1 < len(sums), materialize_grads=True
-        )
+        (gradient,) = torch.autograd.grad(total, leaves, retain_graph=t + 1 < len(sums), allow_unused=True)
+        if gradient is None:
+            raise ValueError(INDEPENDENT + "one of the model's parameters alone")
         found[:, t] = _influence(gradient, embeddings.detach(), kind, table)
     if mask is not None:
         valid = valid_positions("gradient_saliency", mask, embeddings[..., 0])
@@ -83,9 +86,10 @@ def _check_scores(scores: Tensor, examples: int) -> None:
             f"gradient_saliency: expected scores [{examples}] or [{examples}, T], got {list(scores.shape)}"
         )
     if not scores.requires_grad:
-        raise ValueError(
-            "gradient_saliency: expected a score that depends on the embeddings, got one without a gradient"
+        reason = (
+            "; torch.inference_mode() is on, which keeps none" if torch.is_inference_mode_enabled() else ""
         )
+        raise ValueError(f"{INDEPENDENT}one without a gradient{reason}")
 
 
 def _check(embeddings: Tensor, kind: str, table: Tensor | None) -> None:

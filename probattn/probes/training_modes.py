@@ -66,7 +66,7 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None, mode: Attentio
         ``[..., S]``; 0 at masked positions and in a row without any that counts.
 
     Raises:
-        TypeError: ``mask`` is not bool.
+        TypeError: the scores are not floating-point, or ``mask`` is not bool.
         ValueError: ``mask`` does not fit, or ``mode`` is unknown.
 
     Example:
@@ -78,6 +78,8 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None, mode: Attentio
     """
     if mode not in get_args(AttentionMode):
         raise ValueError(f"attention_weights: expected mode in {get_args(AttentionMode)}, got {mode!r}")
+    if not scores.is_floating_point():
+        raise TypeError(f"attention_weights: expected floating-point scores, got {scores.dtype}")
     valid = valid_positions("attention_weights", mask, scores)
     if mode == "uniform":
         return valid.to(scores.dtype) / valid.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -103,6 +105,7 @@ def frozen_probe(
         did before.
 
     Raises:
+        TypeError: ``attention`` is no sequence.
         ValueError: ``attention`` holds no parameter, or one that is not the model's.
 
     Example:
@@ -113,6 +116,10 @@ def frozen_probe(
         >>> model["head"].weight.requires_grad
         True
     """
+    if isinstance(attention, (nn.Module, Tensor)):
+        raise TypeError(
+            f"frozen_probe: expected a list of attention, got one {type(attention).__name__}; put it in []"
+        )
     chosen: dict[int, nn.Parameter] = {}
     for each in attention:
         for parameter in each.parameters() if isinstance(each, nn.Module) else (each,):

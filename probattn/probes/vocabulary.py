@@ -47,9 +47,25 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:
-        """The vocabulary of some sentences, in the order of first appearance."""
-        return cls(tuple(dict.fromkeys(chain.from_iterable(sentences))))
+        """The vocabulary of some sentences, in the order of first appearance.
+
+        Raises:
+            TypeError: a sentence is a text and not its words.
+        """
+        return cls(tuple(dict.fromkeys(chain.from_iterable(map(_words, sentences)))))
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """Numbers int64 ``[L]`` of the words, :data:`UNKNOWN` for one that is not there."""
-        return torch.tensor([self.numbers.get(word, UNKNOWN) for word in words], dtype=torch.long)
+        """Numbers int64 ``[L]`` of the words, :data:`UNKNOWN` for one that is not there.
+
+        Raises:
+            TypeError: a text in place of its words.
+        """
+        return torch.tensor([self.numbers.get(word, UNKNOWN) for word in _words(words)], dtype=torch.long)
+
+
+def _words(sentence: Iterable[str]) -> Iterable[str]:
+    if isinstance(sentence, str):
+        raise TypeError(
+            f"Vocabulary: expected a sentence as its words, got the text {sentence!r}; split it first"
+        )
+    return sentence

@@ -11,6 +11,7 @@ from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
 from torch import nn
 
 from probattn.inference import TraceGraphMeanFieldELBO
+from probattn.inference.elbo import site_divergence
 from probattn.inference.program_elbo import ProgramELBOModule
 
 ROWS, COLUMNS = 3, 2
@@ -161,6 +162,46 @@ def test_a_probability_that_rounds_to_zero_leaves_the_loss_finite():
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
+IMPOSSIBLE = -torch.inf
+CATEGORICALS = {
+    "posterior without a category": (
+        {"logits": torch.tensor([IMPOSSIBLE, 0.0, 1.0])},
+        {"logits": torch.tensor([0.5, 0.0, 0.0])},
+    ),
+    "both without it": (
+        {"logits": torch.tensor([IMPOSSIBLE, 0.0, 1.0])},
+        {"logits": torch.tensor([IMPOSSIBLE, 1.0, 0.0])},
+    ),
+    "prior without it": (
+        {"logits": torch.tensor([0.0, 0.0, 1.0])},
+        {"logits": torch.tensor([IMPOSSIBLE, 1.0, 0.0])},
+    ),
+    "probabilities, prior without it": (
+        {"probs": torch.tensor([0.5, 0.5])},
+        {"probs": torch.tensor([0.0, 1.0])},
+    ),
+    "probabilities, posterior without it": (
+        {"probs": torch.tensor([0.0, 1.0])},
+        {"probs": torch.tensor([0.5, 0.5])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CATEGORICALS)
+def test_a_categorical_with_impossible_values_has_the_divergence_of_torch(name):
+    own, other = (
+        {key: value.clone().requires_grad_() for key, value in each.items()} for each in CATEGORICALS[name]
+    )
+    posterior, prior = dist.Categorical(**own), dist.Categorical(**other)
+    truth = torch.distributions.kl_divergence(posterior, prior)
+    sites = ({"fn": each, "scale": 1.0, "mask": None} for each in (prior, posterior))
+    found = site_divergence(*sites)
+    torch.testing.assert_close(found, truth)
+    if found.isfinite():
+        for gradient in torch.autograd.grad(found, [*own.values(), *other.values()]):
+            assert gradient.isfinite().all()
+
+
 def test_a_site_without_a_closed_form_is_drawn_as_pyro_draws_it():
     def model():
         z = pyro.sample("z", dist.LogNormal(0.0, 1.0))
@@ -168,6 +209,23 @@ def test_a_site_without_a_closed_form_is_drawn_as_pyro_draws_it():
 
     def guide():
         pyro.sample("z", dist.Gamma(2.0, 1.0))
+
+    losses = []
+    for kind in (TraceGraphMeanFieldELBO, TraceGraph_ELBO):
+        pyro.set_rng_seed(0)
+        losses.append(kind().loss(model, guide))
+    assert losses[0] == losses[1]
+
+
+def test_sites_in_another_order_than_the_models_are_drawn_as_pyro_draws_them():
+    def model():
+        first = pyro.sample("first", dist.Bernoulli(0.6))
+        pyro.sample("second", dist.Bernoulli(0.2 + 0.5 * first))
+        pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0))
+
+    def guide():
+        second = pyro.sample("second", dist.Bernoulli(0.3))
+        pyro.sample("first", dist.Bernoulli(0.1 + 0.8 * second))
 
     losses = []
     for kind in (TraceGraphMeanFieldELBO, TraceGraph_ELBO):

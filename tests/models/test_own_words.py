@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from probattn.models.own_words import read_own_words
@@ -110,3 +111,19 @@ def test_half_precision_is_read_too():
     full = read_own_words(lstm, words, mask)[0]
     half = read_own_words(lstm.bfloat16(), words.bfloat16(), mask)[0]
     torch.testing.assert_close(half.float(), full, atol=0.03, rtol=0.05)
+
+
+def test_what_a_call_of_the_module_does_besides_is_done():
+    lstm = prune.l1_unstructured(nn.LSTM(3, 4, batch_first=True), "weight_ih_l0", 0.5)
+    words, mask = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    optimizer = torch.optim.SGD(lstm.parameters(), lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        read_own_words(lstm, words, mask)[0].sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(read_own_words(lstm, words, mask)[0][0], lstm(words)[0][0])
+
+
+def test_a_mask_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"expected attention_mask \[2, 5\], got \[2, 4\]"):
+        read_own_words(nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3), torch.ones(2, 4))

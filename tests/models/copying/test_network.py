@@ -190,3 +190,12 @@ def test_keyword_classifier_is_torchs(bidirectional):
 def test_what_cannot_be_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("source", "target", "last"), [(4, 0, 3), (-1, 0, 3), (0, 5, 4), (0, -1, 4)])
+def test_a_word_of_no_table_is_not_one_of_another_run(source, target, last):
+    runs = CopyingRuns(CopyingOptions(4, width=3), [0, 1])
+    words = torch.zeros(2, 2, 1, 3, dtype=torch.long)
+    words[0, 0, 0, 0], words[1, 0, 0, 0] = source, target
+    with pytest.raises(IndexError, match=rf"expected words in 0 \.\. {last}, got"):
+        runs(*words)

@@ -377,6 +377,11 @@ def test_what_cannot_be_is_refused():
         guide(without)
     with pytest.raises(ValueError, match=r"AlignmentGuide: expected attention_mask \[3, 5\], got \[3, 4\]"):
         guide(batch() | {"attention_mask": batch()["attention_mask"][:, 1:]})
+    empty = batch()["attention_mask"].clone()
+    empty[1] = 0
+    for call in (model, guide):
+        with pytest.raises(ValueError, match="a token that counts in every source, got none in row 1"):
+            call(batch() | {"attention_mask": empty})
     with pytest.raises(ValueError, match="latent_alignment 'mixture' it answers from single source tokens"):
         convert(model.net, probattn.BayesianAttention())
     with pytest.raises(ValueError, match=r"expected labels in 0\.\.11"):

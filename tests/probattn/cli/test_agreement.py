@@ -31,7 +31,7 @@ network:
       attention_activation: relu}}
 data: {{train: {reviews}}}
 attention: {{method: deterministic}}
-training: {{steps: 6, batch_size: 8, log_every: 2, learning_rate: 1e-2, device: cpu}}
+training: {{steps: 6, batch_size: 4, accumulation: 2, log_every: 2, learning_rate: 1e-2, device: cpu}}
 report: {{baseline: false}}
 probe: {{steps: [0, 3], examples: 9}}
 """,
@@ -43,6 +43,9 @@ probe: {{steps: [0, 3], examples: 9}}
         "uniform": ["network.config.uniform_attention=true"],
         "others": ["probe.examples=5", "training.seed=2"],
         "unwatched": ["probe=null"],
+        "wider": ["training.seed=1", "network.config.hidden_size=5"],
+        "longer": ["network.config.uniform_attention=true", "training.steps=9"],
+        "wider_uniform": ["network.config.uniform_attention=true", "network.config.hidden_size=5"],
     }
     for name, keys in changes.items():
         options = [part for key in keys for part in ("--set", key)]
@@ -113,14 +116,15 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, command, monkeypatch):
     plain = SVIDriver.fit
 
     def fit(self, data, **options):
-        fits.append((len(data), self.batch_size, self.optimizer.learning_rate, options))
+        updates = self.batch_size, self.accumulation
+        fits.append((len(data), *updates, self.optimizer.learning_rate, options))
         return plain(self, data, **options)
 
     monkeypatch.setattr(SVIDriver, "fit", fit)
     result = command("agreement", runs["learned"], "--uniform", runs["uniform"], "--quiet")
     assert result.exit_code == 0, result.output
     prepared = prepare(load_recipe(str(runs["learned"] / "recipe.yaml")))
-    assert fits == [(len(prepared.train), 8, 1e-2, {"steps": 6, "epochs": None})]
+    assert fits == [(len(prepared.train), 4, 2, 1e-2, {"steps": 6, "epochs": None})]
     net = load_model(runs["learned"]).net
     batches = list(prepared.watched.batches())
     saliency = RatedWords.flat(batches, lambda batch: word_saliency(net, batch))
@@ -152,12 +156,20 @@ def test_alone_it_measures_its_own_probe(runs, command):
         ({"run": "learned", "second": "others"}, "others: expected ratings of the examples of"),
         ({"run": "learned", "second": "learned"}, "learned: expected the same run from another seed than 0"),
         ({"run": "learned", "second": "uniform"}, "got seed 0, uniform attention"),
+        ({"run": "learned", "second": "wider"}, "again, with network.config.hidden_size 4, got 5"),
+        ({"run": "learned", "uniform": "wider_uniform"}, "again, with network.config.hidden_size 4, got 5"),
     ],
 )
 def test_folders_that_do_not_fit_are_refused(runs, command, names, said):
     options = [part for key, name in names.items() if key != "run" for part in (f"--{key}", runs[name])]
     result = command("agreement", runs[names["run"]], "--quiet", *options)
     assert result.exit_code == 2 and said in result.output.replace("\n", "")
+
+
+def test_the_run_under_uniform_attention_may_be_longer(runs, command):
+    result = command("agreement", runs["learned"], "--uniform", runs["longer"], "--quiet")
+    assert result.exit_code == 0, result.output
+    assert list(json.loads((runs["learned"] / "agreement.json").read_text())["course"]) == ["0", "3", "9"]
 
 
 @pytest.mark.parametrize(

@@ -213,3 +213,15 @@ def test_multi30k_itself() -> None:
     assert found.test.sources[0] == "A man in an orange hat starring at something."
     assert found.test.targets[0] == "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
     assert found.train.targets[0].startswith("Zwei junge weiße Männer")
+
+
+def test_short_texts_have_subwords_too():
+    subwords = Subwords.train(["a b", "c d"] * 50, 9)
+    assert len(subwords) == 9
+    with pytest.raises(DataError, match=r"expected at most \d\d? subwords of 100 sentences, got 5000"):
+        Subwords.train(["a b", "c d"] * 50, 5000)
+
+
+def test_texts_in_place_of_sentences_are_refused():
+    with pytest.raises(DataError, match="expected sources as a tuple of sentences, got the text 'ab'"):
+        SentencePairs("ab", "cd", ("en", "de"), "letters")

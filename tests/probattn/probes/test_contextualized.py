@@ -41,6 +41,8 @@ def test_it_is_starred_when_never_exceeded(agreement):
         (0.5, [RUN[0], RUN[0]], "rising steps, got 0 after 0"),
         (float("nan"), RUN, "an agreement of NaN"),
         (0.5, [(0, 0.1, float("nan"))], "an agreement of NaN"),
+        (0.5, [(0, float("nan"), 0.1)], "a performance of NaN"),
+        (0.5, [(-1, 0.1, 0.1)], "steps >= 0, got -1"),
     ],
 )
 def test_what_is_no_run_is_refused(agreement, run, words):

@@ -49,6 +49,13 @@ def test_a_vocabulary_numbers_words_in_order():
         Vocabulary(("a", "b", "a"))
 
 
+def test_a_text_in_place_of_words_is_refused():
+    with pytest.raises(TypeError, match="got the text 'house'; split it first"):
+        Vocabulary.of(SOURCE).encode("house")
+    with pytest.raises(TypeError, match="got the text 'a man'"):
+        Vocabulary.of(["a man", "a dog"])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -68,6 +75,19 @@ def test_a_vocabulary_numbers_words_in_order():
             lambda: ParallelCorpus.from_ids([torch.tensor([0])], [torch.tensor([-1])], 3, 3),
             "target .* got -1",
         ),
+        (
+            lambda: ParallelCorpus.from_ids([torch.tensor([0.7, 1.9])], [torch.tensor([1])], 3, 2),
+            r"source\[0\]: expected a tensor of integers \[L\], got torch.float32 \[2\]",
+        ),
+        (
+            lambda: ParallelCorpus.from_ids([torch.tensor([0])], [torch.tensor([True])], 3, 2),
+            r"target\[0\]: expected .* got torch.bool",
+        ),
+        (
+            lambda: ParallelCorpus.from_ids([torch.tensor([[0, 1]])], [torch.tensor([1])], 3, 2),
+            r"got torch.int64 \[1, 2\]",
+        ),
+        (lambda: ParallelCorpus.from_ids([[0, 1]], [[1]], 3, 2), r"source\[0\]: .* got list"),
     ],
 )
 def test_what_is_no_corpus_is_refused(make, words):

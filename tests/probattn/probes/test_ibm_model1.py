@@ -137,6 +137,15 @@ def test_the_likelihood_rises_with_every_step(corpus, null):
     assert found[2] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("null", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_words_may_be_integers_of_any_type(corpus, null, dtype):
+    model = IBMModel1.fit(corpus, null=null)
+    source, target = torch.arange(3), torch.arange(len(model.target_vocabulary))
+    found = model.attention(source.to(dtype), target.to(dtype))
+    torch.testing.assert_close(found, model.attention(source, target))
+
+
 def test_a_pair_that_cannot_be_has_no_likelihood(corpus):
     model = IBMModel1.fit(corpus)
     strange = ParallelCorpus(
@@ -263,6 +272,8 @@ def test_wrong_calls_are_named(corpus):
     model = IBMModel1.fit(corpus)
     with pytest.raises(ValueError, match=r"steps: expected an integer >= 1, got 0"):
         IBMModel1.fit(corpus, 0)
+    with pytest.raises(ValueError, match=r"improve.steps: expected an integer >= 0, got -1"):
+        model.improve(corpus, -1)
     with pytest.raises(
         TypeError, match=r"corpus: expected a ParallelCorpus; from_words .* got <class 'list'>"
     ):

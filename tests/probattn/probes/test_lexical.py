@@ -127,6 +127,30 @@ def test_logarithms_differ_where_probabilities_round_to_1():
     torch.testing.assert_close(logs, torch.tensor([expected]), rtol=1e-5, atol=0)
 
 
+def test_logarithms_of_many_outputs_are_those_of_double_precision():
+    """Three outputs, of which one is nearly certain: a difference of logarithms would be 0 everywhere."""
+    margins = torch.linspace(8, 40, 30)
+    logits = torch.stack((margins, torch.zeros(30), torch.ones(30)), dim=-1)
+    for offset in (0.0, 1024.0):  # margins are rounded beside a large number
+        moved = logits + offset
+        others = (moved[:, 1:] - moved[:, :1]).double().exp().sum(-1)
+        logs = classifier_probe(
+            lambda _, x=moved: x[None], torch.zeros(1, 30, 2), torch.tensor([0]), log=True
+        )
+        torch.testing.assert_close(logs[0], -others.log1p().float(), rtol=1e-5, atol=0)
+        found = classifier_probe(lambda _, x=moved: x[None], torch.zeros(1, 30, 2), torch.tensor([2]))
+        torch.testing.assert_close(found[0], moved.double().softmax(-1)[:, 2].float(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_rounded_once(dtype):
+    logits = (3 * torch.randn(1, 6, 5, generator=torch.Generator().manual_seed(0)) + 20).to(dtype)
+    found = classifier_probe(lambda _: logits, torch.zeros(1, 6, 2), torch.tensor([1]))
+    assert found.dtype == dtype
+    expected = logits.double().softmax(-1)[..., 1]
+    torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
 def test_the_head_of_a_hugging_face_classifier_is_an_output_map():
     """BERT pools its first position, so that the probe there is what the network itself answers."""
     from transformers import BertConfig, BertForSequenceClassification

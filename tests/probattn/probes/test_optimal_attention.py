@@ -175,3 +175,9 @@ def test_wrong_inputs_are_named(change, error, words):
     options = {"position_logits": logits, "target": target, "query_logits": query} | change
     with pytest.raises(error, match=words):
         optimal_attention(**options)
+
+
+def test_logits_that_overflow_end_in_an_error():
+    logits = 1e6 * torch.randn(5, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    with pytest.raises(NotOptimalError, match="expected gaps of at most"):
+        optimal_attention(logits, torch.tensor(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import unicodedata
 
 import pytest
 
@@ -38,6 +39,13 @@ def test_words_are_lowered_and_parted_from_marks():
         "!",
     ]
     assert split_words(" \t") == []
+
+
+def test_marks_belong_to_their_letters():
+    assert split_words(unicodedata.normalize("NFD", "Zwei Häuser!")) == ["zwei", "häuser", "!"]
+    assert split_words("İstanbul") == ["i\u0307stanbul"]
+    assert split_words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
+    assert split_words("می\u200cخواهم") == ["می\u200cخواهم"]
 
 
 def test_it_reads_lines(pair):
@@ -93,5 +101,11 @@ def test_files_that_cannot_be_read(tmp_path):
     ):
         with pytest.raises(DataError, match=words):
             read_parallel(tmp_path / name, tmp_path / name)
-    with pytest.raises(DataError, match="max_length >= 1, got 0"):
+    with pytest.raises(DataError, match="max_length: expected an integer >= 1, got 0"):
         read_parallel(tmp_path / "a", tmp_path / "b", max_length=0)
+
+
+@pytest.mark.parametrize("length", [0, 2.5, True, "3"])
+def test_a_limit_that_is_none_is_refused(pair, length):
+    with pytest.raises(DataError, match=r"max_length: expected an integer >= 1, got"):
+        read_parallel(*pair("a", "b"), max_length=length)

@@ -90,11 +90,19 @@ def test_a_score_without_words_has_none():
     )
 
 
+WEIGHT = nn.Parameter(torch.ones(3))
+
+
 @pytest.mark.parametrize(
     ("score", "options", "words"),
     [
         (lambda e: e.sum(), {}, r"scores \[2\] or \[2, T\], got \[\]"),
-        (lambda _: torch.zeros(2), {}, "depends on the embeddings"),
+        (lambda _: torch.zeros(2), {}, "depends on the embeddings, got one without a gradient"),
+        (
+            lambda e: WEIGHT.sum().expand(len(e)),
+            {},
+            "depends on the embeddings, got one of the model's parameters",
+        ),
         (lambda e: e.sum((1, 2)), {"kind": "length"}, "expected kind in"),
         (lambda e: e.sum((1, 2)), {"kind": "replace"}, "a table of embeddings"),
         (lambda e: e.sum((1, 2)), {"table": torch.rand(5, 4)}, "a table of embeddings"),
@@ -111,3 +119,8 @@ def test_wrong_inputs_are_named(score, options, words):
         gradient_saliency(score, torch.rand(2, 3, 4), **options)
     with pytest.raises(ValueError, match=r"embeddings \[B, S, D\]"):
         gradient_saliency(score, torch.rand(3, 4))
+
+
+def test_inference_mode_is_named():
+    with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
+        gradient_saliency(lambda e: e.sum((1, 2)), torch.rand(2, 3, 4))

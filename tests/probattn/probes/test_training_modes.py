@@ -127,5 +127,10 @@ def test_wrong_calls_are_named():
         frozen_probe(network, [nn.Parameter(torch.zeros(3))]).__enter__()
     with pytest.raises(ValueError, match=r"mode in \('learned', 'uniform'\), got 'frozen'"):
         attention_weights(torch.zeros(3), mode="frozen")
+    for one in (network.hidden, network.vector):
+        with pytest.raises(TypeError, match="expected a list of attention, got one"):
+            frozen_probe(network, one).__enter__()
+    with pytest.raises(TypeError, match=r"floating-point scores, got torch\.int64"):
+        attention_weights(torch.zeros(3).long(), mode="uniform")
     with pytest.raises(TypeError, match="a bool mask"):
         attention_weights(torch.zeros(3), torch.ones(3))
