@@ -70,7 +70,7 @@ def optimal_attention(
     Raises:
         TypeError: logits or targets are no tensors, ``target`` is not of an integer type, or ``mask`` is not bool.
         ValueError: shapes do not fit, a number is out of its range, or a logit that counts is not finite.
-        NotOptimalError: the gap is not below the tolerance after all steps.
+        NotOptimalError: the gap is not below the tolerance after all steps; logits of a thousand and more do that.
 
     Example:
         >>> gamma = torch.tensor([[0.0, 0.0, 0.0], [0.0, -10.0, 5.0], [0.0, 5.0, -10.0]])
