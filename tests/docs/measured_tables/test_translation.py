@@ -54,11 +54,15 @@ def test_one_seed_has_no_interval_and_every_name_has_words(load):
 def test_latent_attention_has_a_table_of_its_own(load):
     tables = load("measured_tables.translation_latent")
     runs = [run("plain", 0, 20.0, "latent"), run("babn", 0, 21.0, "latent")]
-    shown = tables.tables({"summary": translation_study.summarise(runs, timed(plain=0.1, babn=0.2))})
+    summary = translation_study.summarise(runs, timed(plain=0.1, babn=0.2))
+    shown = tables.tables({"runs": runs, "summary": summary})
     assert "| soft attention | **20.00** |  | 8.00 | 1.23 M | 200 ms |  | 1 |" in shown
     assert (
         "| BABN (Zhang et al. 2021) | **21.00** | +1.00 | 8.00 | 1.23 M | 400 ms | 2.00 [2.00, 2.00] | 1 |"
         in shown
     )
     assert "Dist" not in shown
-    assert set(tables.METHODS) == set(translation_study.METHODS["latent"])
+    assert "|  | BLEU, seed 0 | paper: BLEU | parameters | over the first |" in shown
+    assert "| soft attention | 20.0 | 32.8 | 42 M |  |" in shown
+    assert "| BABN (Zhang et al. 2021) | 21.0 | 34.2 (+1.5) | 42 M | 1.38 |" in shown
+    assert set(tables.METHODS) == set(tables.PAPER) == set(translation_study.METHODS["latent"])
