@@ -69,7 +69,7 @@ def _read(
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
         packed_states, last = lstm(packed, start)
         states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=real.shape[1])
-    return _at(states, front.argsort(dim=1)) * real[..., None], last
+    return _at(states, front.argsort(dim=1)).masked_fill(~real[..., None], 0), last
 
 
 def _is_its_weights(lstm: nn.LSTM) -> bool:
