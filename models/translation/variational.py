@@ -140,9 +140,8 @@ class VariationalTranslator(Translator):
         """
         inputs, decoder = super().inputs(batch)
         mask, source = inputs.get("attention_mask"), inputs.get("input_ids", inputs.get("inputs_embeds"))
-        if (
-            mask is not None and source is not None and mask.shape == source.shape[:2]
-        ):  # or the network complains
+        # a mask of another shape the network refuses itself
+        if mask is not None and source is not None and mask.shape == source.shape[:2]:
             empty = (~mask.bool().any(dim=1)).nonzero().flatten().tolist()
             if empty:
                 raise ValueError(

@@ -44,7 +44,10 @@ WORDS: dict[Rating, str] = {
 }
 
 FREE = (
+    "name",
+    "output",
     "probe",
+    "prediction",
     "report",
     *(f"training.{key}" for key in ("seed", "device", "log_every", "eval_every", "checkpoint_every", "keep")),
 )

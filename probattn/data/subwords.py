@@ -89,7 +89,7 @@ class Subwords:
                 vocab_size=size,
                 model_type=model,
                 character_coverage=1.0,
-                max_sentence_length=max(LEAST_LONGEST, *(len(text.encode()) + 1 for text in sentences)),
+                max_sentence_length=max(LEAST_LONGEST, 1 + max(len(text.encode()) for text in sentences)),
                 num_threads=1,  # the sums of several do not have one order
                 minloglevel=3,
                 **special,
