@@ -48,9 +48,8 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
             return model_trace, guide_trace
         for name in shared:
             prior, posterior = model_trace.nodes[name], guide_trace.nodes[name]
-            try:
-                divergence = site_divergence(prior, posterior)
-            except NotImplementedError:  # no closed form, as of a subsample: it stays as Pyro draws it
+            divergence = site_divergence(prior, posterior)
+            if divergence is None:  # also of a subsample of the data: the site stays as Pyro draws it
                 continue
             nothing = torch.zeros_like(divergence)
             prior.update(log_prob=-divergence, log_prob_sum=-divergence.sum())

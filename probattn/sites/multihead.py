@@ -42,9 +42,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
     """
 
-    # PLR0913, PLR0917 (too many arguments): they are those of torch.nn.MultiheadAttention, by name and by place, so
-    # that this can be put where that stands.
-    def __init__(  # noqa: PLR0913, PLR0917 - torch's own arguments
+    def __init__(
         self,
         embed_dim: int,
         num_heads: int,

@@ -10,7 +10,7 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
 from torch import nn
 
-from probattn.inference import TraceGraphMeanFieldELBO
+from probattn.inference import AttentionELBO, TraceGraphMeanFieldELBO
 from probattn.inference.elbo import site_divergence
 from probattn.inference.program_elbo import ProgramELBOModule
 
@@ -232,3 +232,17 @@ def test_sites_in_another_order_than_the_models_are_drawn_as_pyro_draws_them():
         pyro.set_rng_seed(0)
         losses.append(kind().loss(model, guide))
     assert losses[0] == losses[1]
+
+
+def test_an_estimator_that_draws_no_divergence_names_the_site_without_a_closed_form():
+    def model():
+        z = pyro.sample("z", dist.LogNormal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(1.0))
+
+    def guide():
+        pyro.sample("z", dist.Gamma(2.0, 1.0))
+
+    with pytest.raises(
+        ValueError, match=r"the site 'z' has no divergence in closed form, of Gamma.* from LogNormal"
+    ):
+        AttentionELBO().differentiable_loss(model, guide)
