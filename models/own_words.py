@@ -29,19 +29,12 @@ def read_own_words(
     Returns:
         States ``[B, S, directions * u]``, 0 at padding, and the state after each sequence's last own word.
 
-    Raises:
-        ValueError: a mask that is not ``[B, S]``.
-
     Example:
         >>> lstm, words = nn.LSTM(3, 2, batch_first=True, bidirectional=True), torch.randn(1, 4, 3)
         >>> states, _ = read_own_words(lstm, words, torch.tensor([[0, 1, 0, 1]]))
         >>> torch.allclose(states[:, 1::2], lstm(words[:, 1::2])[0]), states[:, 0].tolist()
         (True, [[0.0, 0.0, 0.0, 0.0]])
     """
-    if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
-        raise ValueError(
-            f"read_own_words: expected attention_mask {list(embedded.shape[:2])}, got {list(attention_mask.shape)}"
-        )
     if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # torch takes oneDNN's LSTM there, which many processors have in float32 alone
         own = next(lstm.parameters()).dtype

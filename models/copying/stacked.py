@@ -107,11 +107,10 @@ class StackedLSTM(nn.Module):
         """
         runs, size, _ = words.shape
         types = self.embedding.shape[1]
-        if words.numel() and not 0 <= int(words.min()) <= int(words.max()) < types:
+        least, most = torch.stack(words.aminmax()).tolist() if words.numel() else (0, 0)
+        if least < 0 or most >= types:
             # the tables of all runs are one below the other: such a word would be one of another run
-            raise IndexError(
-                f"StackedLSTM: expected words in 0 .. {types - 1}, got {int(words.min())} .. {int(words.max())}"
-            )
+            raise IndexError(f"StackedLSTM: expected words in 0 .. {types - 1}, got {least} .. {most}")
         width = self.embedding.shape[-1]
         hidden, cell = state or (self.embedding.new_zeros(runs, size, width),) * 2
         recurrent = self.weight_hidden.mT

@@ -112,9 +112,11 @@ class VariationalTranslator(Translator):
             ``[S, 1, 1]`` of an enumeration.
 
         Raises:
-            ValueError: no decoder input, or labels of another shape or outside 0..V-1.
+            ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source whose tokens are all
+                masked, which no target token can come from.
         """
         inputs, decoder = self.inputs(batch)
+        _check_sources(inputs)
         if not am_i_wrapped():
             return self._logits(inputs, decoder.shape)
         net = self._network
@@ -131,24 +133,6 @@ class VariationalTranslator(Translator):
             likelihood = AlignedTokens(units, net.output.logits, counts, self.label_smoothing)
             pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
         return cast(Tensor, chosen)
-
-    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """As that of every :class:`probattn.models.Translator`, with a token in every source.
-
-        Raises:
-            ValueError: what that raises, or a source whose tokens are all masked, which no target token can come from.
-        """
-        inputs, decoder = super().inputs(batch)
-        mask, source = inputs.get("attention_mask"), inputs.get("input_ids", inputs.get("inputs_embeds"))
-        # a mask of another shape the network refuses itself
-        if mask is not None and source is not None and mask.shape == source.shape[:2]:
-            empty = (~mask.bool().any(dim=1)).nonzero().flatten().tolist()
-            if empty:
-                raise ValueError(
-                    "VariationalTranslator: expected a token that counts in every source, got none in row "
-                    f"{empty[0]} of attention_mask; leave the pair out"
-                )
-        return inputs, decoder
 
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
@@ -197,6 +181,17 @@ class VariationalTranslator(Translator):
     @property
     def _network(self) -> RecurrentForTranslation:
         return cast(RecurrentForTranslation, self.net)
+
+
+def _check_sources(inputs: Mapping[str, Tensor]) -> None:
+    mask = inputs.get("attention_mask")
+    if mask is None or mask.ndim != 2 or bool(mask.any(dim=1).all()):
+        return
+    row = mask.any(dim=1).tolist().index(False)
+    raise ValueError(
+        f"VariationalTranslator: expected a token that counts in every source, got none in row {row} of "
+        "attention_mask; leave the pair out"
+    )
 
 
 class AlignmentGuide(PyroModule):

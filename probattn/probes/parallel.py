@@ -68,6 +68,7 @@ def read_parallel(
     Raises:
         DataError: a file is missing, empty or unreadable, the numbers of lines differ, a line holds no word, or a
             sentence is longer than the limit. The message is one line and names the file and the line.
+        ValueError: ``max_length`` is no integer >= 1.
 
     Example:
         >>> import tempfile
@@ -78,10 +79,7 @@ def read_parallel(
         ([['the', 'house'], ['a', 'man']], [['das', 'haus'], ['ein', 'mann']])
     """
     if max_length is not None:
-        try:
-            check_integer("read_parallel", "max_length", max_length, least=1)
-        except ValueError as error:
-            raise DataError(str(error)) from None
+        check_integer("read_parallel", "max_length", max_length, least=1)
     lines = [_lines(Path(path)) for path in (source, target)]
     if len(lines[0]) != len(lines[1]):
         raise DataError(

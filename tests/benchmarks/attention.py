@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -111,22 +111,27 @@ class Measurement:
 
     def record(self) -> dict[str, Any]:
         """What the file holds: medians, spread and the bar."""
-        bar, median = BARS.get((self.kind, self.variant)), statistics.median(self.ratios)
-        low, _, high = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        bar, ratio = BARS.get((self.kind, self.variant)), spread(self.ratios)
         return {
             "kind": self.kind,
             "variant": self.variant,
             "seconds": statistics.median(self.seconds),
-            "ratio": {
-                "median": median,
-                "quartiles": [low, high],
-                "range": [min(self.ratios), max(self.ratios)],
-            },
+            "ratio": ratio,
             "peak_mib": self.peak_mib,
             "parameters": self.parameters,
             "bar": bar,
-            "passed": None if bar is None else median <= bar,
+            "passed": None if bar is None else ratio["median"] <= bar,
         }
+
+
+def spread(ratios: Sequence[float]) -> dict[str, Any]:
+    """Median, quartiles and range over rounds."""
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {
+        "median": statistics.median(ratios),
+        "quartiles": [low, high],
+        "range": [min(ratios), max(ratios)],
+    }
 
 
 def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> Step:
@@ -266,11 +271,11 @@ def build_steps(kind: str, shape: Shape, device: torch.device) -> dict[str, Step
 
 
 def time_steps(
-    kind: str, steps: Mapping[str, Step], rounds: int, device: torch.device
+    description: str, steps: Mapping[str, Step], rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
     """Seconds of every variant by round; one round before them warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for number in track(range(rounds + 1), description=KINDS[kind], transient=True):
+    for number in track(range(rounds + 1), description=description, transient=True):
         for name, step in steps.items():
             taken = timed(step, device)
             if number:
@@ -344,7 +349,7 @@ def main(
     count = 2 if quick else rounds
     for kind in kinds.split(","):
         steps = build_steps(kind, sizes, place)
-        seconds = time_steps(kind, steps, count, place)
+        seconds = time_steps(KINDS[kind], steps, count, place)
         for name in VARIANTS[kind]:
             ratios = [own / eager for own, eager in zip(seconds[name], seconds["eager"], strict=True)]
             peak = None if quick else peak_memory(steps[name], place)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from attention import QUIET, machine, timed
+from attention import QUIET, Step, machine, spread, time_steps, timed
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -95,13 +95,11 @@ def padded_texts(words: int, rounds: int) -> dict[str, Any]:
         unpacked: Tensor = pad_packed_sequence(states, batch_first=True)[0]
         return unpacked
 
-    readers = {"padded": lambda: read_own_words(lstm, texts, mask)[0], "packed": packed}
-    seconds: dict[str, list[float]] = {name: [] for name in readers}
-    for number in range(rounds + 1):
-        for name, read in readers.items():
-            taken = timed(lambda read=read: read().sum().backward(), CPU)
-            if number:
-                seconds[name].append(taken)
+    steps: dict[str, Step] = {
+        "padded": lambda: read_own_words(lstm, texts, mask)[0].sum().backward(),
+        "packed": lambda: packed().sum().backward(),
+    }
+    seconds = time_steps("padded texts", steps, rounds, CPU)
     return {"texts": TEXTS, "words": words, "units": UNITS, "variants": beside("packed", seconds)}
 
 
@@ -110,11 +108,7 @@ def beside(reference: str, seconds: Mapping[str, Sequence[float]]) -> dict[str, 
     variants = {}
     for name, own in seconds.items():
         ratios = [one / other for one, other in zip(own, seconds[reference], strict=True)]
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        variants[name] = {
-            "seconds": statistics.median(own),
-            "ratio": {"median": statistics.median(ratios), "quartiles": [low, high]},
-        }
+        variants[name] = {"seconds": statistics.median(own), "ratio": spread(ratios)}
     return variants
 
 

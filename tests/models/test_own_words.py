@@ -122,8 +122,3 @@ def test_what_a_call_of_the_module_does_besides_is_done():
         read_own_words(lstm, words, mask)[0].sum().backward()
         optimizer.step()
     torch.testing.assert_close(read_own_words(lstm, words, mask)[0][0], lstm(words)[0][0])
-
-
-def test_a_mask_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"expected attention_mask \[2, 5\], got \[2, 4\]"):
-        read_own_words(nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3), torch.ones(2, 4))

@@ -101,11 +101,11 @@ def test_files_that_cannot_be_read(tmp_path):
     ):
         with pytest.raises(DataError, match=words):
             read_parallel(tmp_path / name, tmp_path / name)
-    with pytest.raises(DataError, match="max_length: expected an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match="max_length: expected an integer >= 1, got 0"):
         read_parallel(tmp_path / "a", tmp_path / "b", max_length=0)
 
 
 @pytest.mark.parametrize("length", [0, 2.5, True, "3"])
 def test_a_limit_that_is_none_is_refused(pair, length):
-    with pytest.raises(DataError, match=r"max_length: expected an integer >= 1, got"):
+    with pytest.raises(ValueError, match=r"max_length: expected an integer >= 1, got"):
         read_parallel(*pair("a", "b"), max_length=length)
