@@ -266,5 +266,5 @@ def _valid_mean(values: Tensor, posterior: SitePosterior) -> float:
     values = values.expand(posterior.prior.batch_shape)
     if posterior.mask is None:
         return values.mean().item()
-    weight = posterior.mask.pair_weight.to(values.dtype).expand_as(values)
-    return ((values * weight).sum() / weight.sum().clamp_min(1)).item()
+    valid = posterior.mask.pair_valid.expand_as(values)
+    return (torch.where(valid, values, 0.0).sum() / valid.sum().clamp_min(1)).item()

@@ -50,7 +50,8 @@ class BayesianAttention:
         noise: "exact" uniform noise, or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the KL).
         kl_reduction: how a site's KL enters the objective: "mean" over valid pairs, "keys" (sum over keys, mean over
             queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are given in nats beside.
-        floor: added to k so that it stays positive, >= 0.
+        floor: added to k so that it stays positive, >= 0. With 0, k = exp(scores) may be so small at unlikely pairs
+            that E[S] or the KL exceed the floating-point range; k itself stays above 3e-10 in float32.
         max_positions: longest query length of ``upward="positions"``; a converted network supplies its own.
         scale: s of the log-normal posterior, > 0.
         prior_scale: standard deviation of log S under the log-normal prior, > 0.

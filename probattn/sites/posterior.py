@@ -37,15 +37,17 @@ class PosteriorInputs:
         raw: masked scores ``[B, H, T, S]``.
         upward: what the upward path says at this call, of the same shape or that of one draw.
         log_softmax: normalises the scores; None leaves them raw.
+        valid: bool, broadcastable to the scores, True where the query may attend to the key; None for all pairs.
     """
 
     raw: Tensor
     upward: UpwardOutputs
     log_softmax: Callable[[Tensor], Tensor] | None = None
+    valid: Tensor | None = None
 
     @cached_property
     def scores(self) -> Tensor:
-        """Phi, raw or normalised; exp(Phi) is E[S] when sigma is 0."""
+        """Phi, raw or normalised, masked; exp(Phi) is E[S] when sigma is 0."""
         return self.raw if self.log_softmax is None else self.log_softmax(self.raw)
 
     @cached_property
@@ -59,13 +61,17 @@ class PosteriorInputs:
         return _repeat(self.upward.scale, len(self.raw))
 
     def distribution(self, method: BayesianAttention) -> Weibull | LogNormal:
-        """q(S) with these options, batch shape that of the scores."""
-        phi = self.scores
+        """q(S) with these options, batch shape that of the scores.
+
+        Forbidden pairs have a score of 0: what follows from a masked score overflows in the divergence or its gradient,
+        and no factor of 0 undoes that.
+        """
+        phi = self.scores if self.valid is None else torch.where(self.valid, self.scores, 0.0)
         if method.posterior == "lognormal":
             spread = phi.new_full((), method.scale)
             return LogNormal(phi - method.scale**2 / 2, spread, validate_args=False)
         if isinstance(method.concentration, str):
-            k = phi.exp() + method.floor
+            k = phi.exp() + least_concentration(method, phi.dtype)
             if self.concentration is not None:
                 k = k + method.rho * F.softplus(self.concentration)
         else:
@@ -75,6 +81,16 @@ class PosteriorInputs:
         extra = F.softplus(self.scale).clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
         log_scale = torch.logaddexp(phi - log_gamma_1p_reciprocal(k), extra)
         return Weibull(log_scale=log_scale, concentration=k, validate_args=False)
+
+
+def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
+    """The floor of k; without one, a number below which 1/k and the gradient of its log-gamma leave the type's range."""
+    return method.floor or torch.finfo(dtype).tiny ** 0.25
+
+
+def weibull_options(method: BayesianAttention, dtype: torch.dtype) -> WeibullOptions:
+    """The numbers of a learned Weibull posterior and its prior."""
+    return WeibullOptions(method.rho, least_concentration(method, dtype), method.rate)
 
 
 def _repeat(tensor: Tensor | None, rows: int) -> Tensor | None:
@@ -159,9 +175,8 @@ class SitePosterior:
         positive = inputs.upward.positive
         if positive is None or inputs.upward.scale is not None:
             return None
-        options = WeibullOptions(method.rho, method.floor, method.rate)
         uniform = self._uniform(noise, inputs.raw)
-        value, weights = draw_weights(inputs.raw, positive, uniform, options)
+        value, weights = draw_weights(inputs.raw, positive, uniform, weibull_options(method, uniform.dtype))
         if self.mask is not None and self.mask.has_empty_rows:
             weights *= self.mask.row_weight
         return carry_weights(value, weights, self.mask)
@@ -192,7 +207,7 @@ class SitePosterior:
             return self._kl
         elementwise = kl_divergence(self.distribution, self.prior)  # [B, H, T, S]
         if self.mask is not None:
-            elementwise = elementwise * self.mask.pair_weight.to(elementwise.dtype)
+            elementwise = torch.where(self.mask.pair_valid, elementwise, 0.0)
         return elementwise.sum(dim=(1, 2, 3))
 
     def _fused_log_draw(self, uniform: Tensor, with_kl: bool) -> Tensor:
@@ -200,7 +215,7 @@ class SitePosterior:
         phi, mixed, method = self.inputs.scores, self.inputs.concentration, self.method
         log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
         weight = None if self.mask is None else self.mask.pair_weight.to(phi.dtype)
-        options = WeibullOptions(method.rho, method.floor, method.rate)
+        options = weibull_options(method, phi.dtype)
         drawn = draw_weibull(phi, mixed, uniform, log_alpha.exp() if with_kl else None, weight, options)
         if with_kl:
             self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
@@ -213,8 +228,12 @@ class SitePosterior:
 
     def reduction_factor(self) -> Tensor | float:
         """What the summed KL is multiplied by: 1 for "sum", else one over the number of pairs or queries, ``[B]``."""
-        batch, heads, queries, keys = self.prior.batch_shape
-        return reduction_factor(self.method.kl_reduction, (batch, heads, queries, keys), self.mask)
+        return reduction_factor(self.method.kl_reduction, self.prior.batch_shape, self.mask, self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of S."""
+        return self.prior.unexpanded[0].dtype
 
 
 def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: torch.Size) -> Tensor:
@@ -241,7 +260,7 @@ def as_event(distribution: Weibull | LogNormal | Gamma, mask: AttentionMask | No
 
 
 def reduction_factor(
-    reduction: KLReduction, shape: tuple[int, int, int, int], mask: AttentionMask | None
+    reduction: KLReduction, shape: torch.Size, mask: AttentionMask | None, dtype: torch.dtype
 ) -> Tensor | float:
     """Factor from the KL summed over a call to its reduced form, per datum.
 
@@ -250,6 +269,7 @@ def reduction_factor(
             of valid pairs.
         shape: ``[B, H, T, S]`` of the call.
         mask: validity of the pairs.
+        dtype: of the factor.
 
     Returns:
         A number, or ``[B]`` under a mask. A datum without any valid pair gets 1 (its KL is 0).
@@ -263,4 +283,4 @@ def reduction_factor(
     repeats = (heads // weight.shape[1]) * (queries // weight.shape[2])
     per_query = weight if reduction == "mean" else weight.amax(dim=-1)
     count = per_query.flatten(1).sum(dim=1) * repeats
-    return count.clamp_min(1.0).reciprocal()
+    return count.clamp_min(1.0).to(dtype).reciprocal()

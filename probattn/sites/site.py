@@ -244,8 +244,8 @@ class AttentionSite(LatentSite):
             )
         weight = _row_weight(mask, scores.dtype)
         upward = self._rise(call, scores, weight, shared=shared, draws=draws)
-        normalised = self.method.scores == "normalised"
-        return PosteriorInputs(scores, upward, partial(torch.log_softmax, dim=-1) if normalised else None)
+        log_softmax = partial(torch.log_softmax, dim=-1) if self.method.scores == "normalised" else None
+        return PosteriorInputs(scores, upward, log_softmax, None if mask is None else mask.valid)
 
     def _expectation(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
         if not self.method.learns_scale:

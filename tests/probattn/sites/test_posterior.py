@@ -64,5 +64,9 @@ def test_reductions_count_pairs_and_queries(mask):
     pairs = weight.sum(dim=(1, 2, 3))
     queries = weight.amax(dim=-1).sum(dim=(1, 2))
     for reduction, count in (("mean", pairs), ("keys", queries), ("sum", torch.ones(2))):
-        factor = torch.as_tensor(reduction_factor(reduction, SHAPE, found)).float().expand(2)
+        factor = (
+            torch.as_tensor(reduction_factor(reduction, torch.Size(SHAPE), found, torch.float32))
+            .float()
+            .expand(2)
+        )
         torch.testing.assert_close(factor, 1 / count)
