@@ -20,6 +20,7 @@ from probattn.distributions import Weibull
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
+from probattn.sites.threads import SHARED_STATE
 
 
 class ELBOTerms(NamedTuple):
@@ -53,7 +54,8 @@ class AttentionELBO(TraceMeanField_ELBO):
 
     Pyro's own class gives the same value and gradient but also the log densities of every drawn weight, which the
     analytic KL does not need. Called with a model and an :class:`AttentionGuide` it returns an
-    :class:`AttentionELBOModule`; with ``pyro.infer.SVI`` it behaves as any Pyro ELBO (undivided).
+    :class:`AttentionELBOModule`; with ``pyro.infer.SVI`` it behaves as any Pyro ELBO (undivided). Each of
+    ``num_particles`` is a forward pass; ``vectorize_particles`` is refused, since a pass has one draw for each datum.
 
     Example:
         >>> import torch, probattn
@@ -117,7 +119,7 @@ class AttentionELBOModule(ELBOModule):
         Raises:
             ValueError: no observed site and no factor; or a latent site that the guide does not know.
         """
-        with pyro.get_param_store().scope(self._parameters_seen) as self._parameters_seen:
+        with SHARED_STATE, pyro.get_param_store().scope(self._parameters_seen) as self._parameters_seen:
             return self.terms(*args, **kwargs)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
@@ -146,7 +148,11 @@ class AttentionELBOModule(ELBOModule):
 
 
 def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
-    """The objective's parts from a pair of traces, undivided, and the attention sites among them."""
+    """The objective's parts from a pair of traces, undivided, and the attention sites among them.
+
+    Raises:
+        ValueError: an attention call outside the plate of its data, or a latent site without a closed divergence.
+    """
     log_likelihood: Tensor | float = 0.0
     factors: Tensor | float = 0.0
     kl: Tensor | float = 0.0
@@ -164,6 +170,12 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
         posterior = site["infer"].get(INFER_KEY)
         if isinstance(posterior, SitePosterior):
             nats = posterior.kl()  # [B]
+            if len(nats) > 1 and not any(frame.vectorized for frame in guide_site["cond_indep_stack"]):
+                raise ValueError(
+                    f"site {name!r}: expected the call in the plate of its {len(nats)} data, got it outside all "
+                    "plates, where a plate's subsampling would scale the likelihood and not the KL; put it into "
+                    'pyro.plate("data", ...)'
+                )
             kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
             plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
             sites[name] = SiteTerms(plain.sum(), (plain * posterior.reduction_factor()).sum(), posterior)

@@ -95,6 +95,16 @@ class AttentionGuide(GuideMessenger):
         msg["fn"] = posterior.event()
         msg["scale"] = msg["scale"] * (self.kl_weight * posterior.reduction_factor())
 
+    def _pyro_post_sample(self, msg: Message) -> None:
+        # Plates around the guide are known here, not before.
+        outer = next((frame.name for frame in msg["cond_indep_stack"] if (frame.dim or 0) < -1), None)
+        if outer is not None and isinstance((msg["infer"] or {}).get(INFER_KEY), SitePosterior):
+            raise ValueError(
+                f"site {msg['name']!r}: the plate {outer!r} would share the one draw that a forward pass makes for "
+                "each datum; leave vectorize_particles of the ELBO, or parallel of Predictive, False"
+            )
+        super()._pyro_post_sample(msg)
+
     def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:
         """Posterior of a latent site that is no attention site; override it for a model with such sites.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -47,6 +48,23 @@ class StepTerms(NamedTuple):
     factors: float
 
 
+_SESSION = threading.RLock()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuses a second thread: accelerate's state and the seeded generators are the process's."""
+    if not _SESSION.acquire(blocking=False):
+        raise RuntimeError(
+            "expected one training run at a time in a process, got a second one in another thread: both would draw "
+            "from torch's one generator; wait for the first, or train in a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _SESSION.release()
+
+
 @contextmanager
 def accelerator_session(
     *,
@@ -72,9 +90,10 @@ def accelerator_session(
         The accelerator.
 
     Raises:
+        RuntimeError: another thread of this process is in a session.
         ValueError: "fp16" without a GPU, or a launch under DeepSpeed, FSDP, Megatron or XLA.
     """
-    with _own_accelerate_state():
+    with _alone(), _own_accelerate_state():
         accelerator = Accelerator(
             mixed_precision=precision,
             cpu=cpu,

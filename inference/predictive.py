@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
+import pyro.distributions as dist
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -19,7 +21,7 @@ from probattn.inference.attention_draws import AttentionDraws
 from probattn.inference.configuration import attention_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.evaluation_mode import evaluating
-from probattn.inference.guide import AttentionGuide
+from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.shared import SharedUpward
@@ -66,6 +68,21 @@ class PosteriorExpectation(Messenger):
         posterior = infer.get(INFER_KEY)
         if isinstance(posterior, SitePosterior) and msg["value"] is None:
             msg["value"] = exp_carrying_log(posterior.distribution.log_mean)
+        else:
+            predict_label(msg)
+
+
+def predict_label(msg: Message) -> None:
+    """Gives a label to predict its most likely value: a draw, which nobody sees, would move torch's generators."""
+    infer: Mapping[str, Any] = msg["infer"] or {}
+    if msg["is_observed"] or msg["value"] is not None or not infer.get(PREDICTION_KEY):
+        return
+    law: Any = msg["fn"]
+    while isinstance(law, dist.Independent | dist.MaskedDistribution):
+        law = law.base_dist
+    # Where torch knows no mode the site draws its value, as it does in a program.
+    with suppress(NotImplementedError):
+        msg["value"] = law.mode
 
 
 def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
@@ -215,6 +232,10 @@ class _PredictionGuide(AttentionGuide):
         self.noise = noise
         self._met.clear()
         self.trace.nodes.clear()
+
+    def _pyro_sample(self, msg: Message) -> None:
+        super()._pyro_sample(msg)
+        predict_label(msg)
 
     def _draw(self, msg: Message, posterior: SitePosterior) -> None:
         if msg["value"] is None:

@@ -8,14 +8,14 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.checks import check_integer
+from probattn.models.program import Program
 
 
-class Classifier(PyroModule):
+class Classifier(Program):
     r"""A host network with an observed label: :math:`y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)))`.
 
     A ``PyroModule``, so that ``pyro.infer.SVI`` finds the host's parameters too. One call announces the plate

@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from probattn.inference.elbo import AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.sites.threads import SHARED_STATE
 
 WHAT = "objective"
 
@@ -35,7 +36,7 @@ class _Program(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Any) -> Tensor:
-        with pyro.get_param_store().scope(), _OwnValues():
+        with SHARED_STATE, pyro.get_param_store().scope(), _OwnValues():
             return torch.stack(list(self.objective.terms(batch)))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
@@ -15,10 +14,11 @@ from probattn.checks import check_integer
 from probattn.data import NodeGraph
 from probattn.models.graph.network import GraphAttentionNetwork
 from probattn.models.graph.sparse import is_mostly_zero, matrix
+from probattn.models.program import Program
 from probattn.sites import Edges
 
 
-class NodeClassifier(PyroModule):
+class NodeClassifier(Program):
     r"""A graph network with observed labels of some nodes.
 
     .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(X, G, S)_i)), \quad i \in \text{labelled nodes}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,28 +15,48 @@ from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.sites import AttentionMask, UpwardChain
 
 
+@dataclass
+class _Pass:
+    """One thread's forward pass through a stack."""
+
+    open: bool = False
+    rows: int | None = None
+    calls: Counter[str] = field(default_factory=Counter)
+    read: dict[int, tuple[Tensor, HostMask]] = field(default_factory=dict)
+    masks: dict[tuple[int, bool, int, int], AttentionMask] = field(default_factory=dict)
+    queries: Tensor | None = None
+
+
 class StackPass:
     """State of one stack of layers: empty between forward passes, held by every attention module of the stack.
 
     The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
-    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too).
+    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too). Threads that run one network
+    have passes of their own.
 
     Attributes:
         chains: the upward chains of the stack, by :attr:`AttentionCall.chain`.
-        rows: number of data in the pass, the length of the first tensor that the owner was given.
-        calls: how often each attention module was called in the pass.
-        masks: validity and real queries, by what they came from: a family hands one tensor to every layer.
-        queries: the real queries that the last self attention saw, for the cross attention that follows.
     """
 
     def __init__(self) -> None:
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
-        self.rows: int | None = None
-        self._open = False
-        self.calls: Counter[str] = Counter()
-        self._read: dict[int, tuple[Tensor, HostMask]] = {}
-        self.masks: dict[tuple[int, bool, int, int], AttentionMask] = {}
-        self.queries: Tensor | None = None
+        self._passes: dict[int, _Pass] = {}
+
+    @property
+    def _current(self) -> _Pass:
+        """This thread's pass; for a call outside a pass of the whole stack one that is not open and not kept."""
+        return self._passes.get(threading.get_ident()) or _Pass()
+
+    @property
+    def idle(self) -> bool:
+        """Whether this thread is in no pass and nothing is left of one."""
+        own = threading.get_ident() not in self._passes
+        return own and all(chain.current is None for chain in self.chains.values())
+
+    @property
+    def rows(self) -> int | None:
+        """Number of data in the pass, the length of the first tensor that the owner was given."""
+        return self._current.rows
 
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass; ``rows`` becomes the number of data.
@@ -44,8 +66,8 @@ class StackPass:
         """
         _refuse_unsupported(owner)
         self.clear()
-        self._open = True
-        self.rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
+        rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
+        self._passes[threading.get_ident()] = _Pass(open=True, rows=rows)
 
     def end(self, *_: object) -> None:
         """Closes the pass."""
@@ -53,28 +75,28 @@ class StackPass:
 
     def clear(self) -> None:
         """Forgets everything of a pass."""
-        self.rows = None
-        self._open = False
-        self.calls.clear()
-        self._read.clear()
-        self.masks.clear()
-        self.queries = None
+        self._passes.pop(threading.get_ident(), None)
         for chain in self.chains.values():
             chain.clear()
 
     def count(self, module: str) -> int:
         """Which call of a module this is in the pass, from 0; always 0 outside a pass of the whole stack."""
-        index = self.calls[module]
-        self.calls[module] += self._open
+        current = self._current
+        index = current.calls[module]
+        current.calls[module] += current.open
         return index
 
     def read(self, module: nn.Module, mask: Tensor | None) -> HostMask:
         """The host's mask, read once per pass: families hand the same tensor to every layer."""
-        if mask is None or not self._open:
+        current = self._current
+        if mask is None or not current.open:
             return read_mask(module, mask)
-        known = self._read.get(id(mask))
+        known = current.read.get(id(mask))
         if known is None:
-            known = self._read[id(mask)] = (mask, read_mask(module, mask))  # holding it keeps its id its own
+            known = current.read[id(mask)] = (
+                mask,
+                read_mask(module, mask),
+            )  # holding it keeps its id its own
         return known[1]
 
     def mask(
@@ -101,25 +123,27 @@ class StackPass:
             real = self._real_queries(valid, rows, queries, cross=cross)
         if valid is None and real is None:
             return None
+        current = self._current
         key = (id(valid), cross, rows, keys)
-        known = None if named else self.masks.get(key)
+        known = None if named else current.masks.get(key)
         if known is None:
             pairs = query.new_ones((1, 1, 1, keys), dtype=torch.bool) if valid is None else valid
             known = AttentionMask(pairs.expand(rows, -1, -1, -1), real)
-            if self._open and not named:
-                self.masks[key] = known
+            if current.open and not named:
+                current.masks[key] = known
         return known
 
     def _real_queries(self, valid: Tensor | None, rows: int, queries: int, *, cross: bool) -> Tensor | None:
+        current = self._current
         if cross:
-            real = self.queries
+            real = current.queries
             return None if real is None or real.shape != (rows, queries) else real
-        if valid is None or not self._open:
-            self.queries = None
+        if valid is None or not current.open:
+            current.queries = None
             return None if valid is None else own_keys(valid.expand(rows, -1, -1, -1), queries)
-        if self.queries is None or self.queries.shape != (rows, queries):
-            self.queries = own_keys(valid.expand(rows, -1, -1, -1), queries)
-        return self.queries
+        if current.queries is None or current.queries.shape != (rows, queries):
+            current.queries = own_keys(valid.expand(rows, -1, -1, -1), queries)
+        return current.queries
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:

@@ -8,17 +8,17 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.distributions import SmoothedCategorical
+from probattn.models.program import Program
 
 IGNORED = -100
 """Label of a position that is padding; transformers' own convention."""
 
 
-class Translator(PyroModule):
+class Translator(Program):
     r"""An encoder-decoder with observed target tokens.
 
     With x the source, y the target of T tokens and S the attention weights,

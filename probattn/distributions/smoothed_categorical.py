@@ -69,6 +69,11 @@ class SmoothedCategorical(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
+    @property
+    def mode(self) -> Tensor:
+        """The most likely class, int64 ``batch_shape``."""
+        return self.logits.argmax(dim=-1)
+
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draws classes from the softmax, without smoothing: int64 ``sample_shape + batch_shape``."""
         drawn: Tensor = Categorical(logits=self.logits).sample(torch.Size(sample_shape))

@@ -18,6 +18,7 @@ from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.threads import give_threads_their_handlers
 from probattn.sites.upward import UpwardChain
 
 __all__ = [
@@ -43,3 +44,5 @@ __all__ = [
     "parameter_agreement",
     "position_agreement",
 ]
+
+give_threads_their_handlers()

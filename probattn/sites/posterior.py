@@ -84,7 +84,7 @@ class PosteriorInputs:
 
 
 def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
-    """The floor of k; without one, a number below which 1/k and the gradient of its log-gamma leave the type's range."""
+    """The floor of k; without one, a number above which the gradient of log Gamma(1 + 1/k) is in the type's range."""
     return method.floor or torch.finfo(dtype).tiny ** 0.25
 
 

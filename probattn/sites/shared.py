@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probattn.sites.upward import UpwardChain
+from probattn.sites.upward import UpwardChain, UpwardPass
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class _Path:
     """One chain's path over a batch: the scores that it starts from, the pass at hand, what it says at each call."""
 
     start: Tensor
-    current: int
+    current: weakref.ref[UpwardPass]
     alike: bool = True
     outputs: dict[int, UpwardOutputs] = field(default_factory=dict)
 
@@ -83,7 +84,8 @@ class SharedUpward:
         Raises:
             ValueError: the batch does not hold so many draws.
         """
-        scores = chain.start
+        current = chain.started
+        scores = current.scores
         if not len(scores) or len(scores) % draws:
             raise ValueError(
                 f"expected a batch of {draws} draws folded into its first dimension, got {len(scores)} rows; predict "
@@ -91,15 +93,17 @@ class SharedUpward:
             )
         rows = len(scores) // draws
         path = self._paths.get(chain)
-        if path is None or path.current != chain.passes:
-            path = self._paths[chain] = self._started(path, scores.unflatten(0, (draws, rows)), chain.passes)
+        if path is None or path.current() is not current:
+            path = self._paths[chain] = self._started(
+                path, scores.unflatten(0, (draws, rows)), weakref.ref(current)
+            )
         if not path.alike:
             return rise(len(scores))
         if position not in path.outputs:
             path.outputs[position] = rise(rows)
         return path.outputs[position]
 
-    def _started(self, known: _Path | None, scores: Tensor, current: int) -> _Path:
+    def _started(self, known: _Path | None, scores: Tensor, current: weakref.ref[UpwardPass]) -> _Path:
         if known is not None and known.alike and all(torch.equal(own, known.start) for own in scores):
             known.current = current
             return known

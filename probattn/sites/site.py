@@ -128,7 +128,7 @@ class LatentSite(nn.Module):
             mixed = (None if mix is None else mix(state, own) for mix in (maps.concentration, maps.scale))
             return UpwardOutputs(*mixed)
 
-        if not chain.begun:  # asked for after the pass
+        if chain.current is None:  # asked for after the pass
             self._begin(call, scores, weight, softmax)
         return rise(len(scores)) if shared is None else shared.outputs(chain, position, draws, rise)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -129,12 +130,14 @@ def softmax_over_keys(scores: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1)
 
 
-class _Start(NamedTuple):
-    """What a pass begins with."""
+@dataclass(eq=False)
+class UpwardPass:
+    """One forward pass through a chain: what it begins with, and the states that no call has asked for yet."""
 
     scores: Tensor
     row_weight: Tensor | None
     softmax: Callable[[Tensor], Tensor]
+    states: list[Tensor | None] = field(default_factory=list)
 
 
 class UpwardChain:
@@ -143,7 +146,8 @@ class UpwardChain:
     With L calls, :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))` are
     computed from the first call's scores, before anything is drawn; the first call is served :math:`h^1`, after L
     maps, and the last :math:`h^L`, after one. A chain holds tensors only during a forward pass: the last call empties
-    it, and whoever owns the network clears it when a pass ends early.
+    it, and whoever owns the network clears it when a pass ends early. Each thread that runs the
+    network has a pass of its own.
 
     Args:
         None. Calls join with :meth:`join` in the order in which the network makes them.
@@ -151,10 +155,7 @@ class UpwardChain:
 
     def __init__(self) -> None:
         self._maps: list[UpwardMaps] = []
-        self._states: list[Tensor | None] = []
-        self._start: _Start | None = None
-        self.passes = 0
-        """Number of passes begun; tells what was made in this one from what is left of another."""
+        self._passes: dict[int, UpwardPass] = {}
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -166,13 +167,12 @@ class UpwardChain:
 
     def clear(self, *_: object) -> None:
         """Forgets the states of an unfinished forward pass; serves as a module's forward hook as it is."""
-        self._states = []
-        self._start = None
+        self._passes.pop(threading.get_ident(), None)
 
     @property
-    def begun(self) -> bool:
-        """Whether a pass has been begun and not ended."""
-        return self._start is not None
+    def current(self) -> UpwardPass | None:
+        """This thread's pass, if one has been begun and not ended."""
+        return self._passes.get(threading.get_ident())
 
     def begin(
         self,
@@ -187,23 +187,22 @@ class UpwardChain:
             row_weight: float ``[B, 1, T, 1]``, 0 for padded queries, or None.
             softmax: normalises scores where they are not laid out as queries by keys.
         """
-        self._states = []
-        self._start = _Start(scores, row_weight, softmax)
-        self.passes += 1
+        self._passes[threading.get_ident()] = UpwardPass(scores, row_weight, softmax)
 
     @property
-    def start(self) -> Tensor:
-        """The scores that this pass began with.
+    def started(self) -> UpwardPass:
+        """The pass at hand.
 
         Raises:
             RuntimeError: no pass was begun.
         """
-        if self._start is None:
+        current = self.current
+        if current is None:
             raise RuntimeError(
                 "a call of an upward chain ran before call 0 of this forward pass; call the whole network, or convert "
                 "only the layers that run"
             )
-        return self._start.scores
+        return current
 
     def state(self, position: int, shape: torch.Size, rows: int | None = None) -> Tensor:
         """The state h for the call at ``position``, once in a pass.
@@ -219,21 +218,21 @@ class UpwardChain:
         Raises:
             RuntimeError: the chain was not begun in this forward pass, or the call's shape differs from the first's.
         """
-        scores = self.start
+        started = self.started
+        scores = started.scores
         if scores.shape != shape:
             raise RuntimeError(
                 f"attention call {position} of an upward chain: expected scores of shape {list(scores.shape)} as in "
                 f"call 0, got {list(shape)}; calls of different shapes need chains of their own"
             )
-        if not self._states:
-            assert self._start is not None
-            weight = self._start.row_weight
-            first = self._start.softmax(scores[:rows])
-            self._states = self._rise(first, None if weight is None else weight[:rows])
-        state = self._states[position]
+        if not started.states:
+            weight = started.row_weight
+            first = started.softmax(scores[:rows])
+            started.states = self._rise(first, None if weight is None else weight[:rows])
+        state = started.states[position]
         if state is None:
             raise RuntimeError(f"attention call {position} of an upward chain ran twice in one forward pass")
-        self._states[position] = None
+        started.states[position] = None
         if position == len(self._maps) - 1:
             self.clear()
         return state

@@ -203,9 +203,7 @@ def test_a_pass_after_one_that_failed_is_clean(families, name):
         families.forward(net, inputs)
     handle.remove()
     state = modules[0].probattn.state  # nothing of the failed pass is kept
-    assert not (
-        state.calls or state.masks or state.queries or any(chain._states for chain in state.chains.values())
-    )
+    assert state.idle
     again, after = families.observe(net, inputs)
     assert torch.equal(again, expected)
     assert list(after) == list(sites)

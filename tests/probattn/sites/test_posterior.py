@@ -70,3 +70,13 @@ def test_reductions_count_pairs_and_queries(mask):
             .expand(2)
         )
         torch.testing.assert_close(factor, 1 / count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_factor_is_as_exact_as_its_type(dtype):
+    """One over 3 * 4 * 3 pairs and over 3 * 4 queries is no number of single precision."""
+    mask = MASKS["padding"]
+    for reduction, count in (("mean", 36), ("keys", 12)):
+        factor = reduction_factor(reduction, torch.Size(SHAPE), mask, dtype)
+        assert factor.dtype == dtype
+        assert factor[0] == torch.tensor(1, dtype=dtype) / count

@@ -514,6 +514,27 @@ class TestHandlers:
             assert samples["site"].shape == (3, 2, 3, 4, 4)
             assert not torch.equal(samples["site"][0], samples["site"][1])
 
+    @pytest.mark.parametrize("elbo", [AttentionELBO, TraceMeanField_ELBO, Trace_ELBO])
+    def test_particles_in_one_pass_are_refused(self, elbo):
+        """They would share one draw, and a KL would stand beside the likelihoods of all of them."""
+        vectorized = elbo(num_particles=4, vectorize_particles=True, max_plate_nesting=1)
+        with pytest.raises(ValueError, match="site 'site': the plate 'num_particles_vectorized' would share"):
+            vectorized.differentiable_loss(self.model, AttentionGuide(self.model))
+        with pytest.raises(ValueError, match="parallel of Predictive"):
+            Predictive(self.model, guide=AttentionGuide(self.model), num_samples=3, parallel=True)()
+
+    @pytest.mark.parametrize("elbo", [AttentionELBO, TraceMeanField_ELBO, Trace_ELBO])
+    def test_a_call_outside_the_subsampled_plate_is_refused(self, elbo):
+        """The likelihood would be scaled to the data, and the KL would not."""
+
+        def model():
+            output, _ = self.site("site", *self.tensors)
+            with pyro.plate("data", 20, subsample=torch.arange(2)):
+                pyro.sample("y", dist.Normal(output, 1.0).to_event(3), obs=torch.zeros_like(output))
+
+        with pytest.raises(ValueError, match="site"):
+            elbo().differentiable_loss(model, AttentionGuide(model))
+
     def test_training_without_driver_raises_and_names_the_fix(self):
         with pytest.raises(RuntimeError, match="SVIDriver"):
             self.site("site", *self.tensors)
