@@ -153,7 +153,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
 def _refuse_unsupported(owner: nn.Module) -> None:
     if getattr(owner, "_is_replica", False):
         raise RuntimeError(
-            f"{type(owner).__name__}: torch.nn.DataParallel shares Pyro's handler stack between threads and is not "
+            f"{type(owner).__name__}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
             "supported; launch one process per device (accelerate launch, torchrun)"
         )
     if not (owner.training and torch.is_grad_enabled()):

@@ -145,7 +145,7 @@ class LatentSite(nn.Module):
     def _refuse_unsupported(self, name: str) -> None:
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
-                f"site {name!r}: torch.nn.DataParallel shares Pyro's handler stack between threads and is not "
+                f"site {name!r}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
                 "supported; launch one process per device (accelerate launch, torchrun)"
             )
         if self.training and torch.is_grad_enabled() and not am_i_wrapped():
