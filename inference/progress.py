@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,7 +54,7 @@ class TrainingProgress:
         """Shows a completed step with words of one's own."""
         self._bar.update(self._task, completed=step, terms=words)
 
-    def __enter__(self) -> TrainingProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from probattn.inference.durable import explain_os_error, write_atomically
 
@@ -62,7 +62,7 @@ class RecordWriter:
         """Closes the file."""
         self._file.close()
 
-    def __enter__(self) -> RecordWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PretrainedConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 def eager_attention_forward(
@@ -49,3 +52,19 @@ def eager_attention_forward(
     weights = F.dropout(weights, dropout, training=module.training)
     output = (weights.flatten(1, 2) @ value[:, 0]).unflatten(1, heads)  # [B, H, T, E]
     return output.transpose(1, 2).contiguous(), weights
+
+
+def attention_function(config: PretrainedConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The attention function that a configuration names: of those that transformers knows, or the eager one above.
+
+    Args:
+        config: the network's; its implementation is "eager", None (of a module by itself) or a registered name.
+
+    Returns:
+        A function with the signature of transformers' attention functions.
+
+    Raises:
+        KeyError: no function of that name is registered.
+    """
+    name = config._attn_implementation
+    return eager_attention_forward if name in {None, "eager"} else ALL_ATTENTION_FUNCTIONS[name]

@@ -10,8 +10,10 @@ from functools import cache
 from typing import Any
 
 import pyro
+import pytest
 import torch
 import transformers as hf
+from packaging.version import Version
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
@@ -74,6 +76,8 @@ class Family:
         layers: attention calls of a forward pass.
         pools: its queries are parameters, one for each head.
         projections: those that have a slice for each head.
+        since: the release of transformers from which it is supported; before, it is refused.
+        shows_since: the release from which the unconverted network gives all its weights when it is asked for them.
     """
 
     name: str
@@ -89,18 +93,26 @@ class Family:
     layers: int = 2
     pools: bool = False
     projections: tuple[str, ...] = ("query", "key", "value")
+    since: str = "5.0"
+    shows_since: str = "5.0"
 
     @property
     def padded(self) -> bool:
         """Whether its rows may be padded."""
         return self.text
 
+    def require(self) -> None:
+        """Skips the test where the installed transformers is too old for the family."""
+        needs(self.since, self.name)
+
     def network(self) -> hf.PreTrainedModel:
         """A copy of the family's network, in evaluation mode, with eager attention."""
+        self.require()
         return copy.deepcopy(_built(self.name, "build"))
 
     def classification(self) -> hf.PreTrainedModel:
         """A copy of the family's classification network."""
+        self.require()
         return copy.deepcopy(_built(self.name, "classifier"))
 
     def inputs(self, rows: int = 2, seed: int = 0) -> dict[str, Tensor]:
@@ -141,6 +153,12 @@ class Family:
             "input_ids": torch.cat([part[0] for part in parts], 1),
             "attention_mask": torch.cat([part[1] for part in parts], 1),
         }
+
+
+def needs(release: str, what: str) -> None:
+    """Skips a test under a release of transformers that is too old for what it tests, and says so."""
+    if Version(hf.__version__) < Version(release):
+        pytest.skip(f"{what} needs transformers {release}, installed is {hf.__version__}")
 
 
 def _words(rows: int, length: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -348,12 +366,13 @@ FAMILIES = [
         places=False,
         classifier=lambda: hf.ViTForImageClassification(hf.ViTConfig(**PICTURE)),
     ),
-    Family("clip", clip, pixels=True, layers=4, causal=True),
-    Family("swin", swin, text=False, pixels=True, places=False, layers=4, classifier=swin),
+    Family("clip", clip, pixels=True, layers=4, causal=True, shows_since="5.2"),
+    Family("swin", swin, text=False, pixels=True, places=False, layers=4, classifier=swin, since="5.9"),
     Family(
         "modernbert",
         lambda: modernbert(hf.ModernBertForMaskedLM),
         classifier=lambda: modernbert(hf.ModernBertForSequenceClassification),
+        since="5.7",
     ),
     Family(
         "gpt2",
@@ -387,6 +406,8 @@ FAMILIES = [
         causal=True,
         generates=True,
         layers=6,
+        since="5.15",
+        shows_since="5.20",
     ),
     Family(
         "bart",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
@@ -19,6 +20,9 @@ from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, read_mask
 from probattn.sites import AttentionMask, attention_scores
 from probattn.sites.scores import normalise, repeat_heads
+
+FIRST_RELEASES = {"modeling_modernbert": "5.7", "modeling_swin": "5.9", "modeling_t5": "5.15"}
+"""The first release of transformers in which a family's file goes through the attention interface, unless it is 5.0."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,11 @@ def refuse_unsupported(net: object) -> None:
         )
     for module in net.modules():
         if isinstance(module, PreTrainedModel) and not type(module)._can_set_attn_implementation():
+            first = FIRST_RELEASES.get(type(module).__module__.rpartition(".")[-1])
             raise TypeError(
-                f"{type(module).__name__}: this family computes attention by itself, not through transformers' "
-                "attention interface, so its weights cannot be made latent"
+                f"{type(module).__name__}: in transformers {transformers.__version__} this family computes attention "
+                "by itself, not through the attention interface, so its weights cannot be made latent"
+                + (f"; install transformers {first} or newer" if first else "")
             )
 
 

@@ -41,9 +41,11 @@ def switch(net: PreTrainedModel, name: str) -> None:
     Raises:
         TypeError: a part of the network ignores it.
     """
-    net.set_attn_implementation(name)
     for module in net.modules():
-        if isinstance(module, PreTrainedModel) and module.config._attn_implementation != name:
+        if not isinstance(module, PreTrainedModel):
+            continue
+        module.set_attn_implementation(name)
+        if module.config._attn_implementation != name:
             raise TypeError(
                 f"{type(module).__name__}: setting the attention implementation has no effect in this family, so its "
                 "weights cannot be made latent"

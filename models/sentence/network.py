@@ -10,11 +10,10 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from probattn.models.own_words import read_own_words
 from probattn.models.sentence.configuration import SelfAttentiveConfig
-from probattn.models.shared_keys import eager_attention_forward
+from probattn.models.shared_keys import attention_function, eager_attention_forward
 
 __all__ = ["SelfAttentiveForSequenceClassification", "SelfAttentiveModel", "eager_attention_forward"]
 
@@ -58,10 +57,7 @@ class SelfAttentiveAttention(nn.Module):
         if self.config.uniform_attention:
             queries = queries * 0  # with a gradient, which is 0: repulsion and several processes ask for one
         activation = torch.relu if self.config.attention_activation == "relu" else torch.tanh
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        output, weights = attend(
+        output, weights = attention_function(self.config)(
             self,
             queries,  # [B, r, 1, d_a]
             activation(self.key(hidden))[:, None],  # [B, 1, S, d_a]
@@ -84,6 +80,11 @@ class SelfAttentivePreTrainedModel(PreTrainedModel):
     _supports_flash_attn = False
     _supports_flex_attn = False
     _supports_attention_backend = True
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """True; what transformers reads from the source of a network differs by release."""
+        return True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

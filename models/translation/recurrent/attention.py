@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from probattn.models.shared_keys import eager_attention_forward
+from probattn.models.shared_keys import attention_function, eager_attention_forward
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.sites.masks import MASKED_SCORE
 
@@ -68,11 +67,8 @@ class DotAttention(nn.Module):
             c ``[B, T, D]`` and the weights ``[B, K, T, S]``, None where the implementation gives none.
         """
         queries = self._queries(states)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
         shared = hidden[:, None]  # [B, 1, S, D]
-        output, weights = attend(
+        output, weights = attention_function(self.config)(
             self, queries, shared, shared, attention_mask, scaling=1.0, dropout=0.0, query_mask=query_mask
         )
         return output.sum(dim=2), weights

@@ -130,8 +130,9 @@ def test_terms_agree_with_plain_pyro(families, family):
     assert ours == pytest.approx(theirs, rel=1e-4)
 
 
-def test_images_of_another_size_than_the_networks_own(families):
+def test_images_of_another_size_than_the_networks_own(families, by_name):
     """A stage that had one window per image when the network was converted has several of a larger one."""
+    by_name["swin"].require()
     options = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4]}
     net = convert(hf.SwinModel(hf.SwinConfig(**options, window_size=4)), families.FULL).eval()
     assert [call.shape[0] for call in inspect(net)] == [4, 4, 1, 1]

@@ -154,20 +154,21 @@ def test_batch_keys_of_a_network_with_shared_inputs(families, by_name):
         posterior_predict(model, batch | {"position_ids": places}, 3)
 
 
-def test_low_precision_networks_train_and_draw(families, by_name):
-    for name, dtype in (("bert", torch.bfloat16), ("swin", torch.bfloat16), ("bert", torch.float16)):
-        family = by_name[name]
-        torch.manual_seed(0)
-        net = convert(family.classification().to(dtype), families.FULL)
-        batch = {
-            key: value.to(dtype) if value.is_floating_point() else value
-            for key, value in text(family).items()
-        }
-        model = Classifier(net)
-        terms = AttentionELBO()(model, AttentionGuide(model))(batch | {"labels": torch.tensor([0, 1, 1, 0])})
-        terms.loss.backward()
-        assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
-        assert posterior_predict(model, batch, 2).probabilities.isfinite().all()
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bert", torch.bfloat16), ("swin", torch.bfloat16), ("bert", torch.float16)]
+)
+def test_low_precision_networks_train_and_draw(families, by_name, name, dtype):
+    family = by_name[name]
+    torch.manual_seed(0)
+    net = convert(family.classification().to(dtype), families.FULL)
+    batch = {
+        key: value.to(dtype) if value.is_floating_point() else value for key, value in text(family).items()
+    }
+    model = Classifier(net)
+    terms = AttentionELBO()(model, AttentionGuide(model))(batch | {"labels": torch.tensor([0, 1, 1, 0])})
+    terms.loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+    assert posterior_predict(model, batch, 2).probabilities.isfinite().all()
 
 
 def test_autocast(families, by_name):

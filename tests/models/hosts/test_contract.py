@@ -1,13 +1,18 @@
 """What every supported family promises: padding, causality and conversion change nothing they should not."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
+from packaging.version import Version
 
 from probattn import BayesianAttention
 from probattn.models import convert, inspect, revert
 
+ROOT = Path(__file__).resolve().parents[3]
 SIDES = ["left", "right"]
 
 
@@ -157,6 +162,40 @@ def test_inspect_leaves_the_network_alone(families, family):
     assert all(call.pools == family.pools for call in calls)
     assert len({call.name for call in calls}) == len(calls)
     assert [call.name for call in inspect(convert(net, BayesianAttention()))] == [call.name for call in calls]
+
+
+@pytest.mark.parametrize("name", ["modernbert", "swin", "t5"])
+def test_before_its_first_release_a_family_is_refused_with_the_release_to_install(
+    families, monkeypatch, name
+):
+    """Newer releases stand in for older ones by what older ones say of the family's class."""
+    family = families.BY_NAME[name]
+    if Version(hf.__version__) >= Version(family.since):
+        monkeypatch.setattr(
+            hf.PreTrainedModel, "_can_set_attn_implementation", classmethod(lambda _cls: False)
+        )
+    net = family.build()
+    installed, needed = re.escape(hf.__version__), re.escape(family.since)
+    message = (
+        rf"{type(net).__name__}: in transformers {installed} .*; install transformers {needed} or newer$"
+    )
+    for act in (inspect, lambda network: convert(network, BayesianAttention())):
+        with pytest.raises(TypeError, match=message):
+            act(net)
+
+
+def test_the_page_of_hosts_gives_the_release_of_each_family(families):
+    lines = (ROOT / "docs" / "concepts" / "bayesian_attention.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").lower().split(" | ") for line in lines if re.match(r"\| 5\.\d+ \|", line)]
+    for family in families.FAMILIES:
+        for release in {family.since, family.shows_since} - {"5.0"}:
+            assert any(row[0] == release and family.name in row[1] for row in rows), (family.name, release)
+
+
+def test_the_tested_versions_support_every_family_whole(families):
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
+    newest = max(Version(release) for each in families.FAMILIES for release in (each.since, each.shows_since))
+    assert Version(pins["transformers"]) >= newest
 
 
 @pytest.mark.parametrize("name", ["Deberta", "MPNet", "XLNet", "Longformer", "GPTJ"])

@@ -112,7 +112,8 @@ def test_positions_are_refused_at_conversion_where_queries_see_different_keys(
         convert(by_name[name].network(), families.POSITIONS)
 
 
-def test_positions_need_a_longest_length(families):
+def test_positions_need_a_longest_length(families, by_name):
+    by_name["t5"].require()
     net = hf.T5EncoderModel(hf.T5Config(**families.t5()))
     with pytest.raises(ValueError, match=r"no longest length; set BayesianAttention\(max_positions=\.\.\.\)"):
         convert(net, families.POSITIONS)
@@ -193,6 +194,7 @@ def test_networks_do_not_disturb_each_other(families, by_name):
 
 
 def test_gpt2_scales_by_layer_and_upcasts_as_its_own_attention_does(families):
+    families.needs("5.4", "GPT-2 that tells its attention function the scale of a layer")
     config = hf.GPT2Config(
         **families.gpt2_options(scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True)
     )
@@ -277,6 +279,9 @@ def test_grouped_heads_are_listed(by_name):
     assert [call.window for call in calls] == [4, None]
     assert "causal, 4 near" in str(calls)
     assert calls[0].chain != calls[1].chain  # with a cache the near layer keeps fewer keys
+
+
+def test_windows_are_counted(by_name):
     windows = [call.shape[0] for call in inspect(by_name["swin"].network())]
     assert windows == [16, 16, 4, 4]
 

@@ -20,6 +20,7 @@ def converted(families, name, method=None, **selection):
 
 
 def test_output_attentions_are_the_normalised_expectation(families, family):
+    families.needs(family.shows_since, f"{family.name} that gives all its weights")
     inputs = family.inputs()
     eager = attentions(family.network(), inputs)
     net = convert(family.network(), BayesianAttention())
