@@ -22,6 +22,7 @@ LARGEST = 1e150
 """Numbers beyond it are no measurements: their squares overflow."""
 
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+"""A number that was measured."""
 Figures = dict[str, Number | str | bool | None]
 
 

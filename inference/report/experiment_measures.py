@@ -10,9 +10,9 @@ from typing import Any
 from scipy import stats
 
 from probattn.checks import shown
-from probattn.inference.records import RecordsError
+from probattn.inference.records import Number, RecordsError
 
-Values = tuple[tuple[float | None, ...], ...]
+Values = tuple[tuple[Number | None, ...], ...]
 """A measure, ``[step][run]``; None where a run had nothing to measure."""
 
 
