@@ -194,7 +194,8 @@ def _same(first: Any, second: Any) -> bool:
 def _described(net: Any) -> tuple[Any, ...]:
     done = conversion(net)
     converted = None if done is None else (done.plan, done.layers, done.attention)
-    return type(net), net.config.to_dict(), converted
+    options = {key: value for key, value in net.config.to_dict().items() if key != "_name_or_path"}
+    return type(net), options, converted
 
 
 class Runs(Area):
