@@ -6,23 +6,23 @@ import json
 import os
 import re
 import shutil
-import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
-from probattn.inference.durable import FULL, explain_os_error, file_sha256, sync_folder, write_digested
+from probattn.checks import shortened
+from probattn.files.durable import FULL, FileDigest, explain_os_error, sync_folder, write_digested
+from probattn.files.json_files import read_json
+from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifest, write_manifest
 
-FORMAT = 1
-MANIFEST = "manifest.json"
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -146,17 +146,20 @@ class CheckpointStore:
         """
         path = self.path(step)
         manifest = verify_checkpoint(path)
+        if manifest.step != step:
+            raise CorruptCheckpointError(f"checkpoint {path}: expected step {step}, got {manifest.step}")
         state: dict[str, Any] = {}
         parts: dict[str, Any] = {}
-        for name in manifest["files"]:
+        for name in manifest.files:
             try:
                 if name == STATE:
-                    state = json.loads((path / name).read_text(encoding="utf-8"))
+                    state = read_json(path / name, TypeAdapter(dict[str, Any]))
                 else:
                     parts[Path(name).stem] = torch.load(path / name, map_location="cpu", weights_only=True)
-            except (OSError, ValueError, RuntimeError, UnpicklingError, zipfile.BadZipFile) as error:
-                raise CorruptCheckpointError(f"checkpoint {path}: {name} is unreadable ({error})") from error
-        return Checkpoint(path, int(manifest["step"]), state, parts)
+            except Exception as error:  # torch's unpickler has no errors of its own: they are of every kind
+                reason = shortened(str(error), 200)
+                raise CorruptCheckpointError(f"checkpoint {path}: {name} is unreadable ({reason})") from error
+        return Checkpoint(path, step, state, parts)
 
     def remove_leftovers(self) -> None:
         """Removes what killed processes left behind: unfinished writes and deletions. Complete ones are not touched."""
@@ -187,42 +190,22 @@ class CheckpointStore:
         return kind(f"{explained.strerror} ({kept})")
 
 
-def verify_checkpoint(path: Path) -> dict[str, Any]:
+def verify_checkpoint(path: Path) -> Manifest:
     """Compares a checkpoint's files with its manifest.
 
     Args:
         path: the checkpoint's folder.
 
     Returns:
-        The manifest: ``format``, ``step`` and ``files`` with size and sha256 each.
+        The manifest.
 
     Raises:
         CorruptCheckpointError: what is wrong, by file name.
     """
     try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, dict[str, Any]] = dict(manifest["files"])
-        version = manifest["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptCheckpointError(f"checkpoint {path}: no readable {MANIFEST} ({error})") from error
-    if version != FORMAT:
-        raise CorruptCheckpointError(
-            f"checkpoint {path}: expected format {FORMAT}, got {version!r}; it is from another version of probattn"
-        )
-    for name, expected in files.items():
-        file = path / name
-        if not file.is_file():
-            raise CorruptCheckpointError(f"checkpoint {path}: {name} is missing")
-        size = file.stat().st_size
-        if size != expected["size"]:
-            raise CorruptCheckpointError(
-                f"checkpoint {path}: {name} has {size} bytes, expected {expected['size']}"
-            )
-        if file_sha256(file) != expected["sha256"]:
-            raise CorruptCheckpointError(
-                f"checkpoint {path}: the content of {name} has changed (SHA-256 differs)"
-            )
-    return manifest
+        return verify_manifest(path)
+    except DamagedFolderError as error:
+        raise CorruptCheckpointError(f"checkpoint {path}: {error}") from error
 
 
 def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, Any], path: Path) -> None:
@@ -291,12 +274,11 @@ def plain_values(value: Any, where: str) -> Any:
 def _write(folder: Path, step: int, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    files: dict[str, dict[str, int | str]] = {}
+    files: dict[str, FileDigest] = {}
     for name, part in parts.items():
         file = f"{name}.pt"
         files[file] = write_digested(folder / file, partial(torch.save, part))
     text = json.dumps(state, allow_nan=True, indent=1).encode()
     files[STATE] = write_digested(folder / STATE, lambda out: out.write(text))
-    manifest = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1).encode()
-    write_digested(folder / MANIFEST, lambda out: out.write(manifest))
+    write_manifest(folder, files, step=step)
     sync_folder(folder)

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from probattn.inference.durable import explain_os_error, write_atomically
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from probattn.checks import shortened, shown
+from probattn.files.durable import explain_os_error, write_atomically
+from probattn.files.json_files import JSONError, parse_json
+
+LARGEST = 1e150
+"""Numbers beyond it are no measurements: their squares overflow."""
+
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+"""A number that was measured."""
+Figures = dict[str, Number | str | bool | None]
+
+
+class _Line(BaseModel):
+    """What is relied on in a line of ``metrics.jsonl``; whatever else was measured is a number, or some by name."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    __pydantic_extra__: dict[
+        str, Number | str | bool | list[Number | None] | Figures | dict[str, Figures] | None
+    ]
+
+    kind: str = ""
+    step: Annotated[int, Field(ge=0, le=2**53)]
+    seconds: Annotated[Number, Field(ge=0)] = 0.0
+    sites: dict[str, dict[str, Number | None]] | None = None
+    tokens: Number | None = None
+    nll: Number | None = None
+    correct: Number | None = None
+
+
+_LINE = TypeAdapter(_Line)
 
 Record = dict[str, Any]
 """One line of ``metrics.jsonl``: ``kind`` ("train" or "validation"), ``step`` and what was measured."""
+
+
+class RecordsError(ValueError):
+    """Records that cannot be read, or do not hold what they should; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
 
 
 class RecordWriter:
@@ -52,11 +92,23 @@ class RecordWriter:
             raise explain_os_error(error, f"writing the records {self.path}") from error
 
     def sync(self) -> None:
-        """Forces the lines onto the disk; a checkpoint does so before it counts as complete."""
+        """Forces the lines onto the disk; a checkpoint does so before it counts as complete.
+
+        Raises:
+            OSError: they cannot be written, or the file under this name is another one: whoever removed it, with its
+                folder or alone, would find the rest of the run missing.
+        """
         try:
+            written = os.fstat(self._file.fileno())
             os.fsync(self._file.fileno())
         except OSError as error:
             raise explain_os_error(error, f"writing the records {self.path}") from error
+        if not (self.path.exists() and os.path.samestat(written, self.path.stat())):
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"writing the records {self.path}: the file was removed or replaced while the run was writing it, "
+                "perhaps with its folder; train again",
+            )
 
     def close(self) -> None:
         """Closes the file."""
@@ -81,42 +133,47 @@ def read_records(path: Path | str) -> list[Record]:
         The records in the order written; none for a missing file.
 
     Raises:
-        ValueError: any other line that is no JSON object, named by its number.
+        RecordsError: any other line that is no record, named by its number.
     """
-    path = Path(path)
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text.split("\n")
-    complete, unfinished = lines[:-1], lines[-1]
-    records: list[Record] = []
-    for number, line in enumerate(complete, start=1):
-        record = _parse(line)
-        if record is None:
-            raise ValueError(f"{path}, line {number}: expected a JSON object, got {line[:60]!r}")
-        records.append(record)
-    last = _parse(unfinished)
-    return records if last is None else [*records, last]
+    return [record for record, _ in _parsed(Path(path))]
 
 
 def truncate_records(path: Path, step: int) -> None:
     """Drops the records after ``step`` and an unfinished last line, atomically.
 
     A run that continues from the checkpoint of ``step`` then writes the lines that the uninterrupted run would have.
+
+    Raises:
+        RecordsError: a line that is no record.
     """
+    if path.exists():
+        kept = [line for record, line in _parsed(path) if record["step"] <= step]
+        write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+def _parsed(path: Path) -> list[tuple[Record, str]]:
+    """The records with their lines."""
     if not path.exists():
-        return
-    kept = [record for record in read_records(path) if int(record["step"]) <= step]
-    lines = [json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n" for record in kept]
-    write_atomically(path, "".join(lines).encode())
+        return []
+    *complete, unfinished = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    found: list[tuple[Record, str]] = []
+    for number, line in enumerate(complete, start=1):
+        try:
+            found.append((_parse(line), line))
+        except JSONError as error:
+            raise RecordsError(
+                f"{path}, line {number}: expected a record, a JSON object with its step, got {shown(line)} ({error}); "
+                "remove the line, or train again"
+            ) from error
+    with suppress(JSONError):
+        found.append((_parse(unfinished), unfinished))
+    return found
 
 
-def _parse(line: str) -> Record | None:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) else None
+def _parse(line: str) -> Record:
+    parse_json(line, _LINE)
+    record: Record = json.loads(line)
+    return record
 
 
 def _finite(value: Any) -> Any:

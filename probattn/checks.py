@@ -5,20 +5,51 @@ from __future__ import annotations
 import math
 from typing import Any, TypeGuard, get_args
 
+MESSAGE = 480
+"""Most characters of a message."""
+
+
+def shortened(text: str, limit: int = MESSAGE) -> str:
+    r"""A text on one line and, where it is longer than ``limit``, without its middle.
+
+    What a message is about stands at its beginning, what to do at its end; a third of the room is the end's.
+
+    Args:
+        text: what is to be said.
+        limit: most characters, >= 8.
+
+    Example:
+        >>> shortened("a value\nof two lines")
+        'a value of two lines'
+        >>> shortened("0123456789" * 4, limit=16)
+        '012345678...6789'
+    """
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    end = (limit - 3) // 3
+    return f"{line[: limit - 3 - end]}...{line[-end:]}"
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as a message shows it: quoted, on one line, shortened."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
+
 
 def check_choice(owner: str, name: str, value: object, choices: Any) -> None:
     """Raises ``ValueError`` unless ``value`` is one of the ``Literal`` ``choices``."""
     allowed = get_args(choices)
     if value not in allowed:
         listed = ", ".join(repr(choice) for choice in allowed)
-        raise ValueError(f"{owner}.{name}: expected one of {listed}, got {value!r}")
+        raise ValueError(f"{owner}.{name}: expected one of {listed}, got {shown(value)}")
 
 
 def check_number(owner: str, name: str, value: object, *, positive: bool) -> None:
     """Raises ``ValueError`` unless ``value`` is a finite number >= 0, or > 0."""
     bound = "> 0" if positive else ">= 0"
     if not _is_number(value):
-        raise ValueError(f"{owner}.{name}: expected a finite number {bound}, got {value!r}")
+        raise ValueError(f"{owner}.{name}: expected a finite number {bound}, got {shown(value)}")
     if value < 0 or (positive and value == 0):
         raise ValueError(f"{owner}.{name}: expected a number {bound}, got {value}")
 
@@ -35,13 +66,13 @@ def check_share(owner: str, name: str, value: object, *, zero: bool = True, one:
     """
     if not _is_number(value) or not 0 <= value <= 1 or (value == 0 and not zero) or (value == 1 and not one):
         bounds = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
-        raise ValueError(f"{owner}.{name}: expected a number in {bounds}, got {value!r}")
+        raise ValueError(f"{owner}.{name}: expected a number in {bounds}, got {shown(value)}")
 
 
 def check_integer(owner: str, name: str, value: object, *, least: int) -> None:
     """Raises ``ValueError`` unless ``value`` is an integer >= ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{owner}.{name}: expected an integer >= {least}, got {value!r}")
+        raise ValueError(f"{owner}.{name}: expected an integer >= {least}, got {shown(value)}")
 
 
 def check_instance(owner: str, name: str, value: object, kind: type, words: str) -> None:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.files.durable import replace_atomically
 from probattn.inference.checkpoint import plain_values
-from probattn.inference.durable import replace_atomically
 
 FORMAT = 1
 

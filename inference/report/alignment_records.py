@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probattn.inference.records import Number
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
-Heads = tuple[float, ...]
+Heads = tuple[Number, ...]
 """One number a head."""
 
 
@@ -57,8 +58,8 @@ class HeadCloud(Record):
     model: ModelKey
     site: str
     head: Count
-    query: tuple[tuple[float, float], ...]
-    key: tuple[tuple[float, float], ...]
+    query: tuple[tuple[Number, Number], ...]
+    key: tuple[tuple[Number, Number], ...]
 
 
 class Alignment(Record):

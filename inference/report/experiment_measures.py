@@ -9,27 +9,45 @@ from typing import Any
 
 from scipy import stats
 
-Values = tuple[tuple[float | None, ...], ...]
+from probattn.checks import shown
+from probattn.inference.records import Number, RecordsError
+
+Values = tuple[tuple[Number | None, ...], ...]
 """A measure, ``[step][run]``; None where a run had nothing to measure."""
 
 
-def runs_of(records: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[int, ...], Values]:
+def runs_of(
+    records: Sequence[Mapping[str, Any]], name: str, runs: int | None = None
+) -> tuple[tuple[int, ...], Values]:
     """A measure of all runs from the records of a condition.
 
     Args:
         records: of :class:`probattn.inference.many_runs.ManyRunsDriver`.
         name: the measure.
+        runs: how many there should be; those of the first record by default.
 
     Returns:
         The evaluated steps and the values; both empty where it was not measured.
+
+    Raises:
+        RecordsError: a record has no value for each of ``runs``.
 
     Example:
         >>> runs_of([{"kind": "validation", "step": 5, "accuracy": [0.5, 1.0]}], "accuracy")
         ((5,), ((0.5, 1.0),))
     """
     found = [record for record in records if record.get("kind") == "validation" and name in record]
-    steps = tuple(int(record["step"]) for record in found)
-    return steps, tuple(tuple(record[name]) for record in found)
+    for record in found:
+        values = record[name]
+        expected = len(values) if runs is None and isinstance(values, list) else runs
+        if not isinstance(values, list) or len(values) != expected:
+            several = "a list of values" if expected is None else f"{expected} values"
+            raise RecordsError(
+                f"records: expected {several} of {name!r} at step {record['step']}, one for each run, got "
+                f"{shown(values)}; train again"
+            )
+        runs = expected
+    return tuple(record["step"] for record in found), tuple(tuple(record[name]) for record in found)
 
 
 def first_steps(steps: Sequence[int], values: Values, threshold: float) -> tuple[int | None, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.durable import write_atomically
+from probattn.files.durable import write_atomically
 from probattn.inference.report.charts.runs import Group, runs_chart
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.experiment_measures import leaders

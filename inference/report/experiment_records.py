@@ -11,6 +11,9 @@ from probattn.inference.report.experiment_measures import Values
 from probattn.inference.report.record import Count, Probability, Record
 from probattn.inference.report.results import RunDescription
 
+LOG_ODDS = ("keyword", "next_word", "mean", "last")
+"""Measures of a keyword condition: log-odds at these places of a sentence."""
+
 
 class ConditionRuns(Record):
     """The runs of a condition.
@@ -97,3 +100,15 @@ class ExperimentResults(Record):
     tests: tuple[ConditionTest, ...] = ()
     search: tuple[HeadCounts, ...] = ()
     search_steps: Count | None = None
+
+    @model_validator(mode="after")
+    def _measured(self) -> ExperimentResults:
+        for item in self.conditions:
+            accuracy = item.measures.get("accuracy")
+            if accuracy is None or all(value is None for value in accuracy[-1]):
+                raise ValueError(f"condition {item.key!r}: expected an accuracy at the last step, found none")
+            odds = {"keyword"} & item.measures.keys() or self.task == "keyword"
+            missing = [name for name in LOG_ODDS if odds and name not in item.measures]
+            if missing:
+                raise ValueError(f"condition {item.key!r}: expected log-odds {missing[0]!r}, found none")
+        return self

@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probattn.inference.records import Number
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 HeadsKey = ModelKey | Literal["start"]
 """A model, or the network before its training."""
 
-Matrix = tuple[tuple[float, ...], ...]
+Matrix = tuple[tuple[Number, ...], ...]
 Quantity = Literal["distance", "relative", "cosine", "overlap"]
 
 

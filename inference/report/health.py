@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.predictive import posterior_predict
+from probattn.inference.records import RecordsError
 from probattn.inference.report.measurements import SiteHealth
 from probattn.sites.bayesian import KLReduction
 
@@ -95,17 +96,17 @@ def site_health(
         One record a site, in the order of ``spreads``.
 
     Raises:
-        ValueError: a site without diagnostics.
+        RecordsError: a site without diagnostics.
 
     Example:
         >>> site_health({"layer": 0.3}, {"layer": {"kl_nats": 12.0, "concentration": 1.5}}, "mean")[0].kl_nats
         12.0
     """
-    missing = sorted(spreads.keys() - diagnostics.keys())
+    missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
     if missing:
         known = ", ".join(diagnostics) or "none"
-        raise ValueError(
-            f"site_health: expected diagnostics of the site {missing[0]!r}, got those of {known}"
+        raise RecordsError(
+            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {known}"
         )
     return [
         SiteHealth(

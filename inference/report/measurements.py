@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probattn.inference.records import Number
 from probattn.inference.report.record import Count, Measure, ModelKey, Probability, Record
 from probattn.sites.bayesian import KLReduction
 
@@ -36,12 +37,20 @@ class RiskCoverage(Record):
     coverage: tuple[Probability, ...]
     risk: tuple[Probability, ...]
 
+    @model_validator(mode="after")
+    def _same_length(self) -> RiskCoverage:
+        if len(self.coverage) != len(self.risk):
+            raise ValueError(
+                f"expected as many risks as coverages ({len(self.coverage)}), got {len(self.risk)}"
+            )
+        return self
+
 
 class Entropy(Record):
     """Predictive entropy over a data set in nats: its mean and its quantiles at equally spaced levels 0 to 1."""
 
     mean: float
-    quantiles: tuple[float, ...]
+    quantiles: Annotated[tuple[float, ...], Field(min_length=2)]
 
 
 class Scores(Record):
@@ -135,7 +144,7 @@ class Curve(Record):
     name: str
     kind: Literal["train", "validation"]
     steps: tuple[int, ...]
-    values: tuple[float, ...]
+    values: tuple[Number, ...]
     window: Annotated[int, Field(ge=1)] = 1
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from probattn.inference.durable import write_atomically
+from probattn.files.durable import write_atomically
 from probattn.inference.report import figures
 from probattn.inference.report.alignment_view import alignment_view
 from probattn.inference.report.attention_view import attention_views

@@ -8,15 +8,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 
-from probattn.inference.durable import write_atomically
+from probattn.checks import shortened, shown
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
 from probattn.inference.report.experiment_records import ExperimentResults
-from probattn.inference.report.record import Record
 from probattn.inference.report.results import SCHEMA_VERSION, Results
 from probattn.inference.report.translation_records import TranslationResults
 
-Kind = TypeVar("Kind", bound=Record)
+Content = TypeVar("Content", bound=BaseModel)
 AnyResults = Results | TranslationResults | ExperimentResults
 """Records of a run of whatever kind."""
 
@@ -28,6 +29,9 @@ KINDS: Mapping[str, type[TranslationResults | ExperimentResults]] = MappingProxy
 
 class ResultsFileError(ValueError):
     """A file that is no readable ``metrics.json``; the message says where and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
 
 
 def write_results(results: AnyResults, path: Path | str) -> Path:
@@ -66,9 +70,9 @@ def read_any_results(path: Path | str) -> AnyResults:
         FileNotFoundError: no such file.
         ResultsFileError: the file is corrupt, of another schema version, or holds something else.
     """
-    text, content = _content(Path(path))
-    kind: type[AnyResults] = KINDS.get(content.get("kind", ""), Results)
-    return _validated(Path(path), text, kind)
+    header = _header(Path(path))
+    kind: type[AnyResults] = KINDS.get(header.kind, Results) if isinstance(header.kind, str) else Results
+    return _read(Path(path), kind)
 
 
 def read_results(path: Path | str) -> Results:
@@ -93,43 +97,39 @@ def read_results(path: Path | str) -> Results:
         ...
         probattn.inference.report.storage.ResultsFileError: .../metrics.json: expected schema version 1, got 7; ...
     """
-    return _validated(Path(path), _content(Path(path))[0], Results)
+    _header(Path(path))
+    return _read(Path(path), Results)
 
 
-def _content(path: Path) -> tuple[str, dict[str, Any]]:
-    """The file's text and the object it holds, which is of this schema version."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        content: Any = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise ResultsFileError(
-            f"{path}: expected UTF-8 text, got byte {error.start} of something else"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise ResultsFileError(
-            f"{path}, line {error.lineno}, column {error.colno}: expected JSON, got {error.msg.lower()!r}; "
-            "evaluate the run again to write the file anew"
-        ) from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version is None:
+class _Header(BaseModel):
+    """What tells whose records a file holds."""
+
+    model_config = ConfigDict(strict=True)
+
+    schema_version: JsonValue = None
+    kind: JsonValue = None
+
+
+def _header(path: Path) -> _Header:
+    """The file's header, which is of this schema version."""
+    header = _read(path, _Header)
+    if header.schema_version is None:
         raise ResultsFileError(
             f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
         )
-    if version != SCHEMA_VERSION:
+    if header.schema_version != SCHEMA_VERSION:
         raise ResultsFileError(
-            f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r}; evaluate the run again with this "
-            "version of probattn, or read the file with the version that wrote it"
+            f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
+            "again with this version of probattn, or read the file with the version that wrote it"
         )
-    return text, content
+    return header
 
 
-def _validated(path: Path, text: str, kind: type[Kind]) -> Kind:
+def _read(path: Path, kind: type[Content]) -> Content:
     try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise ResultsFileError(
-            f"{path}: {_first(error)}; evaluate the run again to write the file anew"
-        ) from error
+        return read_json(path, TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{error}; evaluate the run again to write the file anew") from error
 
 
 def _lines(value: Any) -> str:
@@ -137,11 +137,3 @@ def _lines(value: Any) -> str:
     if not isinstance(value, list) or not value:
         return json.dumps(value, allow_nan=False)
     return "[\n" + ",\n".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
-
-
-def _first(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in problem["loc"]) or "the whole"
-    others = error.error_count() - 1
-    more = f" (and {others} more)" if others else ""
-    return f"at {place}: {problem['msg']}, got {str(problem['input'])[:60]!r}{more}"

@@ -107,7 +107,7 @@ def translation_curves(records: Sequence[Record], model: ModelKey) -> list[Curve
         means = {}
         if record.get("tokens"):
             means = {
-                name: None if record[part] is None else record[part] / record["tokens"]
+                name: None if record.get(part) is None else record[part] / record["tokens"]
                 for name, part in (("cross_entropy", "nll"), ("token_accuracy", "correct"))
             }
         derived.append({**record, **means})

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.durable import write_atomically
+from probattn.files.durable import write_atomically
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.figures import QUANTITIES, training_figures

@@ -4,7 +4,8 @@ from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.capture import CapturedCall, capture
 from probattn.models.hosts.convert import convert, inspect, revert
 from probattn.models.hosts.masking import HeadRedundancy, head_redundancy, masked_heads
-from probattn.models.hosts.store import StoredNetworkError, load, save
+from probattn.models.hosts.pretrained import StoredNetworkError
+from probattn.models.hosts.store import load, save
 
 __all__ = [
     "AttentionCall",

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import uuid
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import transformers
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
+from probattn.checks import shown
+from probattn.files.durable import write_atomically, write_tensors
+from probattn.files.json_files import JSONError, read_json
+from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder, write_manifest
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.convert import Conversion, conversion, convert
 from probattn.models.hosts.hosting import Method
+from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained, unreadable
+from probattn.models.hosts.selection import Kind, Layers
 from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
 from probattn.sites.repulsive import RepulsiveAttention
 
@@ -29,18 +38,57 @@ FORMATS = (1, 2, 3, 4)
 """Format 2 may hold alignment, format 3 repulsive heads too, format 4 a penalty on heads that are alike."""
 
 
-class StoredNetworkError(ValueError):
-    """A folder that holds no readable converted network."""
+def _options(kind: type[Any]) -> BeforeValidator:
+    """Refuses options that a method does not know; pydantic would pass over them."""
+
+    def check(value: Any) -> Any:
+        unknown = (
+            sorted(value.keys() - {option.name for option in fields(kind)}) if isinstance(value, dict) else []
+        )
+        if unknown:
+            raise ValueError(f"{kind.__name__} has no option {shown(unknown[0])}")
+        return value
+
+    return BeforeValidator(check)
 
 
-def save(net: PreTrainedModel, folder: Path | str) -> Path:
+class _Description(BaseModel):
+    """The content of ``probattn.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int
+    name: str = Field(alias="class")
+    method: Annotated[BayesianAttention, _options(BayesianAttention)] | None
+    alignment: Annotated[AlignmentAttention, _options(AlignmentAttention)] | None = None
+    repulsive: Annotated[RepulsiveAttention, _options(RepulsiveAttention)] | None = None
+    disagreement: Annotated[DisagreementAttention, _options(DisagreementAttention)] | None = None
+    layers: Layers | None = None
+    attention: Kind | None = None
+
+    @model_validator(mode="after")
+    def _says_where(self) -> _Description:
+        if self.methods() and (self.layers is None or self.attention is None):
+            raise ValueError("expected the layers and the kind of attention that were converted, found none")
+        return self
+
+    def methods(self) -> list[Method]:
+        """What the network was converted with."""
+        found = (self.method, self.alignment, self.repulsive, self.disagreement)
+        return [method for method in found if method is not None]
+
+
+def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
     """Saves a network, converted or not, in Hugging Face's format with ``probattn.json`` beside it.
 
-    The sites' weights stand in a file of their own, ``probattn.safetensors``. The folder appears whole or not at all.
+    The sites' weights stand in a file of their own, ``probattn.safetensors``; ``manifest.json`` has the size and the
+    SHA-256 sum of every file. The folder appears whole or not at all.
 
     Args:
         net: the network.
         folder: a folder that does not exist yet, or is empty.
+        beside: writes further files into the folder that it is given, such as a tokenizer's ``save_pretrained``; they
+            are among those with a sum.
 
     Returns:
         The folder.
@@ -63,9 +111,12 @@ def save(net: PreTrainedModel, folder: Path | str) -> Path:
     try:
         net.save_pretrained(draft, state_dict={k: v for k, v in weights.items() if not _is_site(k)})
         if record is not None:
-            sites = {k: v.detach().cpu().contiguous() for k, v in weights.items() if _is_site(k)}
-            save_file(sites, draft / WEIGHTS)
-        (draft / FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+            write_tensors(draft / WEIGHTS, {k: v for k, v in weights.items() if _is_site(k)})
+        write_atomically(draft / FILE, (json.dumps(described, indent=2) + "\n").encode())
+        if beside is not None:
+            beside(draft)
+        _give_usual_permissions(draft)
+        write_manifest(draft)
         if target.exists():
             target.rmdir()
         draft.rename(target)
@@ -77,6 +128,9 @@ def save(net: PreTrainedModel, folder: Path | str) -> Path:
 
 def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrainedModel:
     """Loads what :func:`save` wrote: the network, converted as it was, with all its weights.
+
+    Files are compared with the sums that were saved with them; a folder without ``manifest.json``, which an earlier
+    version wrote, is loaded without. Code that a folder brings along is not run.
 
     Args:
         folder: the folder.
@@ -101,20 +155,38 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
     """
     source = Path(folder)
     described = _description(source)
+    verify_network(source)
+    net = _host(source, auto_class or _network_class(source, described.name), options)
+    methods = described.methods()
+    if not methods:
+        return net.eval()
     try:
-        net = _host(source, auto_class or _network_class(source, described["class"]), options)
-        methods = _methods(described)
-        if not methods:
-            return net.eval()
         weights = load_file(source / WEIGHTS)
-        convert(net, *methods, layers=described["layers"], attention=described["attention"])
-        _fill_sites(net, weights, source)
-    except StoredNetworkError:
-        raise
-    except (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StoredNetworkError(f"{source}: cannot be read ({reason}); save it again") from error
+        convert(net, *methods, layers=described.layers or "all", attention=described.attention or "all")
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        raise unreadable(source, error) from error
+    _fill_sites(net, weights, source)
     return net.eval()
+
+
+def verify_network(folder: Path) -> None:
+    """Compares the files of a saved network with the sums that were saved with them.
+
+    Args:
+        folder: of the network; one that :func:`save` did not write, or an earlier version did, has no sums.
+
+    Raises:
+        StoredNetworkError: a file is missing or has changed.
+    """
+    if not (folder / FILE).exists():
+        return
+    try:
+        verify_folder(folder)
+    except DamagedFolderError as error:
+        raise StoredNetworkError(
+            f"{folder}: {error}; copy the folder again from where it was saved, or save the network anew (if the "
+            f"change is meant, delete {MANIFEST})"
+        ) from error
 
 
 def _describe(record: Conversion) -> dict[str, Any]:
@@ -132,22 +204,9 @@ def _describe(record: Conversion) -> dict[str, Any]:
     return described
 
 
-def _methods(described: dict[str, Any]) -> list[Method]:
-    methods: list[Method] = []
-    if described["method"] is not None:
-        methods.append(BayesianAttention(**described["method"]))
-    if described.get("alignment") is not None:
-        methods.append(AlignmentAttention(**described["alignment"]))
-    if described.get("repulsive") is not None:
-        methods.append(RepulsiveAttention(**described["repulsive"]))
-    if described.get("disagreement") is not None:
-        methods.append(DisagreementAttention(**described["disagreement"]))
-    return methods
-
-
 def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
     """The class that :func:`save` named: one of transformers, or one that its auto classes were told of."""
-    config = AutoConfig.from_pretrained(source)
+    config = open_pretrained(AutoConfig, source)
     cls = network_class(name, config)
     if cls is None:
         raise StoredNetworkError(
@@ -162,7 +221,7 @@ def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
 
 def _host(source: Path, cls: Any, options: dict[str, Any]) -> PreTrainedModel:
     """The network before its conversion, with every weight from the folder."""
-    loaded: Any = cls.from_pretrained(source, output_loading_info=True, **options)
+    loaded: Any = open_pretrained(cls, source, output_loading_info=True, **options)
     net: PreTrainedModel = loaded[0]
     report: dict[str, Any] = loaded[1]
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
@@ -185,26 +244,31 @@ def _fill_sites(net: PreTrainedModel, weights: dict[str, Tensor], source: Path) 
     net.load_state_dict(weights, strict=False)
 
 
-def _description(source: Path) -> dict[str, Any]:
+def _description(source: Path) -> _Description:
     file = source / FILE
     try:
-        described = json.loads(file.read_text(encoding="utf-8"))
-        found = [described[name] for name in ("format", "class", "method")]
-        if any(
-            described.get(name) is not None for name in ("method", "alignment", "repulsive", "disagreement")
-        ):
-            found += [described[name] for name in ("layers", "attention")]
+        described = read_json(file, TypeAdapter(_Description))
     except FileNotFoundError as error:
         raise StoredNetworkError(
             f"{file}: not found; expected a folder written by probattn.models.save"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoredNetworkError(f"{file}: corrupt ({error})") from error
-    if found[0] not in FORMATS:
+    except (JSONError, OSError) as error:
+        reason = str(error).removeprefix(f"{file}: ")
+        raise StoredNetworkError(f"{file}: corrupt ({reason})") from error
+    if described.format not in FORMATS:
         raise StoredNetworkError(
-            f"{file}: expected a format from {FORMATS[0]} to {FORMATS[-1]}, got {found[0]!r}; another version wrote it"
+            f"{file}: expected a format from {FORMATS[0]} to {FORMATS[-1]}, got {described.format}; another version "
+            "wrote it"
         )
-    return dict(described)
+    return described
+
+
+def _give_usual_permissions(folder: Path) -> None:
+    """Has every file be as readable as one that was simply written; safetensors keeps its own from everybody else."""
+    usual = stat.S_IMODE((folder / FILE).stat().st_mode)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(usual)
 
 
 def _is_site(name: str) -> bool:

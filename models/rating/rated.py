@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from probattn.files.durable import write_tensors
 from probattn.models.rating.words import WordRatings
 from probattn.probes import mean_agreement, random_agreement
 
@@ -140,9 +141,7 @@ class RatedWords:
         """Writes a file of safetensors; readers see the old file or the new one, never a part."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.part")
-        save_file({field.name: getattr(self, field.name).contiguous() for field in fields(self)}, scratch)
-        scratch.replace(path)
+        write_tensors(path, {field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def load(cls, path: Path | str) -> RatedWords:

@@ -13,7 +13,7 @@ from rich.console import Console
 import probattn
 from probattn.cli.agreement import AGREEMENT, agreement_table, measure_agreement
 from probattn.cli.description import describe_run
-from probattn.cli.errors import CommandError, fails_in_one_line, one_line, one_to_compare
+from probattn.cli.errors import CommandError, fails_in_one_line, one_line, one_to_compare, says_how_to_resume
 from probattn.cli.evaluating import evaluate_run
 from probattn.cli.experiment_evaluating import evaluate_experiment, experiment_table
 from probattn.cli.experiments import train_experiment
@@ -27,7 +27,7 @@ from probattn.cli.trained import BASELINE, MODEL, RECIPE, EvaluationOptions, Tra
 from probattn.cli.training import prepare, train_run
 from probattn.cli.translation import train_translation, translate_texts, translation_table
 from probattn.cli.translation_evaluating import evaluate_translation_run
-from probattn.inference.durable import write_atomically
+from probattn.files.durable import write_atomically
 from probattn.inference.report import (
     AnyResults,
     Example,
@@ -100,17 +100,18 @@ def train(
         loaded = _probed(loaded, recipe, set_ or [])
     folder = output or Path(loaded.output)
     processes = Processes(cpu=loaded.training.device == "cpu")
-    if isinstance(loaded, GraphRecipe):
-        results = train_graph(loaded, folder, resume=resume, quiet=quiet)
-    elif isinstance(loaded, TranslationRecipe):
-        results = train_translation(loaded, folder, resume=resume, quiet=quiet)
-    elif isinstance(loaded, ExperimentRecipe):
-        results = train_experiment(loaded, folder, resume=resume, quiet=quiet)
-    else:
-        prepared = prepare(loaded)
-        if prepared.words is not None:
-            processes.echo(str(prepared.words))
-        results = train_run(prepared, folder, resume=resume, quiet=quiet)
+    with says_how_to_resume(folder):
+        if isinstance(loaded, GraphRecipe):
+            results = train_graph(loaded, folder, resume=resume, quiet=quiet)
+        elif isinstance(loaded, TranslationRecipe):
+            results = train_translation(loaded, folder, resume=resume, quiet=quiet)
+        elif isinstance(loaded, ExperimentRecipe):
+            results = train_experiment(loaded, folder, resume=resume, quiet=quiet)
+        else:
+            prepared = prepare(loaded)
+            if prepared.words is not None:
+                processes.echo(str(prepared.words))
+            results = train_run(prepared, folder, resume=resume, quiet=quiet)
     for name, result in results.items():
         processes.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
     processes.echo(f"run: {folder}")
@@ -249,7 +250,8 @@ def demo(
     folder = output or _free_folder(Path(loaded.output))
     prepared = prepare(loaded)
     typer.echo(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}")
-    train_run(prepared, folder, quiet=quiet)
+    with says_how_to_resume(folder):
+        train_run(prepared, folder, quiet=quiet)
     typer.echo("evaluating ...")
     results = _evaluate_texts(folder, loaded, None)
     write_results(results, folder / RESULTS)

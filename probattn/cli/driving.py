@@ -16,6 +16,7 @@ from probattn.cli.learning import learning
 from probattn.cli.networks import quiet_loading
 from probattn.cli.processes import Processes
 from probattn.cli.trained import BASELINE, MODEL, RECIPE
+from probattn.files.durable import write_atomically
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
@@ -136,12 +137,18 @@ def put_methods(
             raise CommandError(f"network {name!r}: {one_line(error)}") from error
 
 
-def keep_network(net: nn.Module, target: Path) -> None:
-    """Saves a network in place of what an earlier end of the run left."""
+def keep_network(net: nn.Module, target: Path, beside: Callable[[Path], object]) -> None:
+    """Saves a network in place of what an earlier end of the run left.
+
+    Args:
+        net: the network.
+        target: its folder.
+        beside: writes into that folder what the network reads and writes with.
+    """
     if target.exists():
         shutil.rmtree(target)
     with quiet_loading():
-        save(cast(PreTrainedModel, net), target)
+        save(cast(PreTrainedModel, net), target, beside=beside)
 
 
 def train_parts(
@@ -166,16 +173,44 @@ def train_parts(
     processes = Processes(cpu=recipe.training.device == "cpu")
     with processes.first_writes() as writes:
         if writes:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / RECIPE).write_text(recipe.resolved().dump(), encoding="utf-8")
+            keep_recipe(recipe, folder)
     results: dict[str, FitResult] = {}
     for name, model in models.items():
         place = folder if name == MODEL else folder / name
         results[name] = fit(model, place)
         with processes.first_writes() as writes:
             if writes:
+                check_recipe_is_there(folder)
                 save(model, place / MODEL)
     return results
+
+
+def keep_recipe(recipe: AnyRecipe, folder: Path) -> None:
+    """Writes the recipe of a run into its folder, which is made; a run that is resumed has it.
+
+    Args:
+        recipe: with every key filled in.
+        folder: the run's.
+
+    Raises:
+        OSError: it cannot be written; no part of it is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / RECIPE).exists():
+        write_atomically(folder / RECIPE, recipe.resolved().dump().encode())
+
+
+def check_recipe_is_there(folder: Path) -> None:
+    """Makes sure that a run that ends is the run that began.
+
+    Raises:
+        CommandError: its folder was removed.
+    """
+    if not (folder / RECIPE).exists():
+        raise CommandError(
+            f"{folder}: expected {RECIPE}, found none; the folder was removed or moved while the run was writing into "
+            "it; train it again"
+        )
 
 
 def part_names(methods: bool, baseline: bool) -> tuple[str, ...]:

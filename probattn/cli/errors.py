@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TextIO, TypeVar
 
 import typer
 
+from probattn.checks import shortened, shown
 from probattn.data import DataError, DataWarning
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.meter import NonFiniteError
+from probattn.inference.records import RecordsError
 from probattn.inference.report import ResultsFileError
 from probattn.models import StoredNetworkError
 from probattn.recipes import RecipeError
 
 EXIT_STATUS = 2
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells have it."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,6 +33,9 @@ Result = TypeVar("Result")
 class CommandError(ValueError):
     """What a command was given does not fit; the message is the line a user sees."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
+
 
 EXPECTED = (
     CommandError,
@@ -34,6 +43,7 @@ EXPECTED = (
     DataError,
     StoredNetworkError,
     ResultsFileError,
+    RecordsError,
     CheckpointError,
     NonFiniteError,
     OSError,
@@ -49,8 +59,8 @@ def one_to_compare(run: Path, baseline: Path) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without line breaks; for the system's errors with the file they are about."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An error's message without line breaks, and not longer than a reader likes; the system's name their file."""
+    return shortened(str(error)) or type(error).__name__
 
 
 def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -65,12 +75,53 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
             warnings.showwarning = _Lines()
             warnings.simplefilter("always", DataWarning)
             try:
+                _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
             except EXPECTED as error:
                 typer.echo(f"error: {one_line(error)}", err=True)
                 raise typer.Exit(EXIT_STATUS) from error
+            except KeyboardInterrupt as error:
+                typer.echo(f"interrupted{f': {error}' if error.args else ''}", err=True)
+                raise typer.Exit(INTERRUPTED) from error
 
     return guarded
+
+
+@contextmanager
+def says_how_to_resume(folder: Path) -> Iterator[None]:
+    """Has an interruption in this block say how a run goes on, once its folder holds what that takes.
+
+    Args:
+        folder: the run's.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        recipe = folder / "recipe.yaml"
+        if not recipe.exists():
+            raise
+        raise KeyboardInterrupt(
+            f"continue with `probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume`"
+        ) from error
+
+
+def _check_arguments(values: Iterable[object]) -> None:
+    """Refuses what is no text: such bytes come in as halves of characters, which no file and no tokenizer takes.
+
+    Raises:
+        CommandError: an argument has them.
+    """
+    for value in values:
+        if isinstance(value, list):
+            _check_arguments(value)
+        elif isinstance(value, (str, Path)):
+            try:
+                str(value).encode()
+            except UnicodeEncodeError as error:
+                raise CommandError(
+                    f"argument {shown(str(value))}: expected UTF-8 text, got other bytes at character "
+                    f"{error.start + 1}; write it in UTF-8"
+                ) from error
 
 
 class _Lines:

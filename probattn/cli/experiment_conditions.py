@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from probattn.files.durable import write_tensors
 from probattn.inference.many_runs import Evaluation, ManyRunsDriver
 from probattn.models.copying import (
     CopyBatch,
@@ -121,7 +122,7 @@ def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step
     if model.options.attention == "uniform":
         place = stage.folder / PROBES
         place.mkdir(parents=True, exist_ok=True)
-        save_file({"probe": probe.cpu().contiguous()}, place / f"step-{step:06d}.safetensors")
+        write_tensors(place / f"step-{step:06d}.safetensors", {"probe": probe})
         return measures
     weights = output.weights.sum(dim=1)  # [R, B, T, L]
     measures["attention"] = share_at(weights, panel.positions)

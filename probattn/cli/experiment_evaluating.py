@@ -106,19 +106,20 @@ def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
 def _condition(recipe: ExperimentRecipe, name: str, records: list[Record]) -> ConditionRuns:
     condition = recipe.experiment.conditions[name]
     measures = [key for key in records[-1] if key not in NOT_MEASURES]
-    steps, accuracy = runs_of(records, "accuracy")
+    runs = recipe.training.runs
+    steps, accuracy = runs_of(records, "accuracy", runs)
     first = first_steps(steps, accuracy, recipe.experiment.threshold)
     return ConditionRuns(
         key=name,
         title=recipe.titles()[name],
         task=_task_words(recipe, condition),
         steps=steps,
-        measures={key: runs_of(records, key)[1] for key in measures},
+        measures={key: runs_of(records, key, runs)[1] for key in measures},
         first_steps=first,
         reached=reached(first, recipe.by_step),
         median_step=median_step(first),
         chance=1 / condition.length if recipe.experiment.task == "copy" else None,
-        seconds=float(records[-1]["seconds"]),
+        seconds=float(records[-1].get("seconds", 0.0)),
     )
 
 

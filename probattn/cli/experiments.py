@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from probattn.cli.driving import check_recipe_is_there, keep_recipe
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.experiment_conditions import PROBES, Seeds, Stage, copy_task, stage_driver
 from probattn.cli.head_search import Pools, chosen_heads, pools, search_seeds
 from probattn.cli.processes import launched
-from probattn.cli.trained import RECIPE
 from probattn.cli.training import check_folder
 from probattn.inference.records import read_records
 from probattn.inference.report import first_steps, runs_of
@@ -38,8 +38,7 @@ def train_experiment(
     if launched():
         raise CommandError("experiments: expected one process, got a launcher's several")
     check_folder(recipe, folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / RECIPE).write_text(recipe.dump(), encoding="utf-8")
+    keep_recipe(recipe, folder)
     results: dict[str, FitResult] = {}
     search = recipe.experiment.search
     found: Pools | None = None
@@ -48,6 +47,7 @@ def train_experiment(
         results[SEARCH] = _train(recipe, stage, resume, quiet)
         found = found_heads(recipe, folder)
     for name in _order(recipe):
+        check_recipe_is_there(folder)
         results[name] = _train(recipe, condition_stage(recipe, folder, name, found), resume, quiet)
     return results
 
@@ -64,7 +64,7 @@ def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
 def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
     """What the search of a run found."""
     stage = search_stage(recipe, folder)
-    steps, accuracy = runs_of(read_records(stage.folder / RECORDS), "accuracy")
+    steps, accuracy = runs_of(read_records(stage.folder / RECORDS), "accuracy", len(stage.seeds.models))
     first = first_steps(steps, accuracy, recipe.experiment.threshold)
     return pools(stage.seeds, [step is not None for step in first])
 

@@ -15,6 +15,7 @@ from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.graph_training import WEIGHTS, PreparedGraph, build_node_classifier
 from probattn.cli.trained import BASELINE, MODEL, RECIPE
+from probattn.files.manifest import DamagedFolderError, verify_folder
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     DataSet,
@@ -79,8 +80,9 @@ def load_node_classifier(run: Path, prepared: PreparedGraph, *, baseline: bool =
         )
     model = build_node_classifier(prepared, baseline=baseline)
     try:
+        verify_folder(file.parent)
         model.net.load_state_dict(load_file(file))
-    except (SafetensorError, RuntimeError) as error:
+    except (DamagedFolderError, OSError, SafetensorError, RuntimeError) as error:
         reason = one_line(error)
         raise CommandError(
             f"{file}: does not fit its recipe, or is damaged ({reason}); train it again"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from probattn.cli.driving import part_names, train_parts
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.trained import BASELINE
 from probattn.cli.training import accuracy, check_folder
 from probattn.data import NodeGraph
+from probattn.files.durable import write_tensors
+from probattn.files.manifest import write_manifest
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
@@ -152,9 +154,10 @@ def train_graph_run(
         return fit_graph(prepared, model, place, resume=resume, quiet=quiet)
 
     def keep(model: NodeClassifier, target: Path) -> None:
-        target.mkdir(exist_ok=True)
-        weights = {key: value.contiguous() for key, value in model.net.state_dict().items()}
-        save_file(weights, target / WEIGHTS)
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        write_tensors(target / WEIGHTS, model.net.state_dict())
+        write_manifest(target)
 
     return train_parts(recipe, folder, models, fit, keep)
 

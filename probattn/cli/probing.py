@@ -10,14 +10,15 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from transformers import PreTrainedModel
 
 from probattn.cli.errors import CommandError, one_line
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
 from probattn.inference import StepObserver
-from probattn.inference.durable import write_atomically
 from probattn.inference.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.dynamics_records import Bleu
 from probattn.inference.report.record import Count, Record
@@ -227,11 +228,11 @@ def of_the_same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ..
 
 def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
     try:
-        return kind.validate_json(file.read_bytes())
+        return read_json(file, kind)
     except OSError as error:
         raise CommandError(one_line(error)) from error
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]["msg"]
+    except JSONError as error:
+        problem = str(error).removeprefix(f"{file}: ")
         raise CommandError(
             f"{file}: expected what --probe writes, got a damaged file ({problem}); train anew"
         ) from error

@@ -16,6 +16,7 @@ from probattn.data import PadCollate, TextDataset, TokenizedTexts
 from probattn.inference.report import ModelKey
 from probattn.models import Classifier, load
 from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.pretrained import open_pretrained
 from probattn.recipes import Recipe, ReportRecipe
 
 RECIPE = "recipe.yaml"
@@ -149,6 +150,7 @@ def load_model(run: Path) -> TrainedModel:
 
     Raises:
         CommandError: the folder holds no finished run.
+        StoredNetworkError: its network or tokenizer is damaged.
     """
     folder = run / MODEL
     if not folder.is_dir():
@@ -157,7 +159,7 @@ def load_model(run: Path) -> TrainedModel:
         )
     with quiet_loading():
         net = load(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = open_pretrained(AutoTokenizer, folder)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     model = Classifier(net).to(device or torch.device("cpu"))
     return TrainedModel(model.eval(), tokenizer, run)

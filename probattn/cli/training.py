@@ -146,8 +146,7 @@ def train_run(
         )
 
     def keep(model: Classifier, target: Path) -> None:
-        keep_network(model.net, target)
-        prepared.tokenizer.save_pretrained(target)
+        keep_network(model.net, target, prepared.tokenizer.save_pretrained)
 
     return train_parts(recipe, folder, models, fit, keep)
 

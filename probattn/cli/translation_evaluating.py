@@ -17,6 +17,7 @@ from probattn.cli.trained_translator import TrainedTranslator, load_translator
 from probattn.cli.translation_heads import measure_heads
 from probattn.cli.translation_networks import network_words
 from probattn.data import SentencePairs
+from probattn.files.durable import write_atomically
 from probattn.inference.records import Record
 from probattn.inference.report import (
     MODEL_LABELS,
@@ -147,7 +148,7 @@ def _write_translations(path: Path, test: SentencePairs, found: dict[ModelKey, l
     for row, (source, reference) in enumerate(zip(test.sources, test.targets, strict=True)):
         own = {key: texts[row] for key, texts in found.items()}
         lines.append(json.dumps({"source": source, "reference": reference, **own}, ensure_ascii=False))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
 def _data_set(test: SentencePairs) -> DataSet:

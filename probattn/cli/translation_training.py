@@ -179,8 +179,7 @@ def train_translation_run(
         )
 
     def keep(model: Translator, target: Path) -> None:
-        keep_network(model.net, target)
-        prepared.subwords.save(target / SUBWORDS)
+        keep_network(model.net, target, lambda folder: prepared.subwords.save(folder / SUBWORDS))
 
     return train_parts(recipe, folder, models, fit, keep)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from probattn.checks import shortened
+
 
 class DataError(ValueError):
     """Data that cannot be used; the message is one line: where, what was expected, what came, what to do."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(shortened(message))
 
 
 class DataWarning(UserWarning):
@@ -42,9 +44,3 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     lowered = {name.casefold(): name for name in known}
     near = get_close_matches(word.casefold(), lowered, n=1, cutoff=0.6)
     return lowered[near[0]] if near else None
-
-
-def shown(value: object, limit: int = 60) -> str:
-    """A value as a message shows it: quoted, on one line, shortened."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from probattn.data.errors import DataError, shown
+from probattn.checks import shown
+from probattn.data.errors import DataError
 from probattn.data.folder import data_file
 from probattn.data.identity import Split
 from probattn.data.labelled import Examples, LabelledText, by_hash, disjoint

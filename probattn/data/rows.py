@@ -8,8 +8,9 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Literal
 
+from probattn.checks import shown
 from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError, nearest, shown
+from probattn.data.errors import DataError, nearest
 
 LabelUse = Literal["required", "optional", "ignored"]
 """Whether labels must be there, may be there, or are not looked at."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from probattn.data.errors import DataError
+from probattn.files.durable import write_atomically
 
 SubwordModel = Literal["unigram", "bpe"]
 
@@ -118,7 +119,7 @@ class Subwords:
         Returns:
             The path.
         """
-        Path(path).write_bytes(self._model)
+        write_atomically(Path(path), self._model)
         return Path(path)
 
     def __len__(self) -> int:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from probattn.checks import shown
 from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError, shown, suggestion
+from probattn.data.errors import DataError, suggestion
 from probattn.data.rows import Columns, Row, build
 from probattn.data.text_files import read_text
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probattn.checks import MESSAGE, shortened
+
+PLACE, PROBLEM = 140, 300
+"""Most characters of the recipe's name and of a problem."""
+
 
 class RecipeError(ValueError):
-    """A recipe that cannot be followed; the message is one line that names every problem and its place.
+    """A recipe that cannot be followed; the message is one line that names the problems and their places.
 
     Args:
         where: the recipe, as messages name it.
-        problems: one sentence each.
+        problems: one sentence each; all of them are kept as ``problems``, the message names those that fit into a line.
 
     Example:
         >>> print(RecipeError("my.yaml", ["unknown key 'a'", "missing key 'b'"]))
@@ -19,9 +24,19 @@ class RecipeError(ValueError):
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.where = where
-        self.problems = tuple(" ".join(problem.split()) for problem in problems)
-        listed = self.problems[0]
-        if len(self.problems) > 1:
-            numbered = (f"({number}) {problem}" for number, problem in enumerate(self.problems, start=1))
-            listed = f"{len(self.problems)} problems: {' '.join(numbered)}"
-        super().__init__(f"{where}: {listed}")
+        self.problems = tuple(shortened(problem, PROBLEM) for problem in problems)
+        super().__init__(_listed(shortened(where, PLACE), self.problems))
+
+
+def _listed(where: str, problems: Sequence[str]) -> str:
+    """The problems with their numbers, as many as fit into a message."""
+    if len(problems) == 1:
+        return f"{where}: {problems[0]}"
+    said = f"{where}: {len(problems)} problems:"
+    for number, problem in enumerate(problems, start=1):
+        longer = f"{said} ({number}) {problem}"
+        rest = "" if number == len(problems) else f" and {len(problems) - number} more"
+        if number > 1 and len(longer + rest) > MESSAGE:
+            return f"{said} and {len(problems) - number + 1} more"
+        said = longer
+    return said

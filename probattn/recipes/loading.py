@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from probattn.checks import shown
 from probattn.data import DataError
-from probattn.data.errors import shown, suggestion
+from probattn.data.errors import suggestion
 from probattn.data.text_files import read_text
 from probattn.recipes.describe import section
 from probattn.recipes.errors import RecipeError

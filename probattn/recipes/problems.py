@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from probattn.data.errors import nearest, shown
+from probattn.checks import shown
+from probattn.data.errors import nearest
 from probattn.recipes.describe import allowed, entries, section
 from probattn.recipes.yaml_nodes import KeyPath, Places
 

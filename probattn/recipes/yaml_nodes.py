@@ -12,6 +12,7 @@ import yaml
 from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from probattn.checks import shown
 from probattn.recipes.errors import RecipeError
 
 KeyPath = tuple[str | int, ...]
@@ -21,6 +22,8 @@ Places = dict[KeyPath, str]
 _FLOAT = re.compile(
     r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
 )
+_FORBIDDEN = re.compile(r"[\x00\ud800-\udfff]")
+"""What an escape can write and no file holds: the character 0, and halves of surrogate pairs."""
 _TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 _SCALARS = (
     ("tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), "tTfF"),
@@ -123,7 +126,28 @@ def _value(loader: RecipeLoader, node: Node, path: KeyPath, places: Places, wher
         return [
             _value(loader, item, (*path, number), places, where) for number, item in enumerate(node.value)
         ]
+    _check_scalar(node)
     return loader.construct_object(node)
+
+
+def _check_scalar(node: Node) -> None:
+    """Refuses a tag that its text does not fit, and characters that neither files nor their names can hold."""
+    text = str(node.value)
+    pattern = next((pattern for tag, pattern, _ in _SCALARS if tag == node.tag), None)
+    if pattern is not None and not pattern.fullmatch(text):
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.MarkedYAMLError(
+            problem=f"expected a value of the tag !!{kind}, got {shown(text)}", problem_mark=node.start_mark
+        )
+    _check_characters(node)
+
+
+def _check_characters(node: Node) -> None:
+    forbidden = _FORBIDDEN.search(str(node.value))
+    if forbidden:
+        raise yaml.MarkedYAMLError(
+            problem=f"a character U+{ord(forbidden[0]):04X} that is not allowed", problem_mark=node.start_mark
+        )
 
 
 def _mapping(
@@ -133,10 +157,11 @@ def _mapping(
     for key, value in node.value:
         if not isinstance(key, ScalarNode):
             raise RecipeError(where, [f"expected a name as key (line {_line(key)}), got a list or mapping"])
+        _check_characters(key)
         name = str(key.value)
         if name in found:
             first = places[(*path, name)]
-            raise RecipeError(where, [f"key {name!r} stands twice: {first} and line {_line(key)}"])
+            raise RecipeError(where, [f"key {shown(name)} stands twice: {first} and line {_line(key)}"])
         places[(*path, name)] = f"line {_line(key)}"
         found[name] = _value(loader, value, (*path, name), places, where)
     return found

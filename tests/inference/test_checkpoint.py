@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.inference import durable
+from probattn.files import durable
 from probattn.inference.checkpoint import (
     Checkpoint,
     CheckpointError,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, SequentialLR
 
-from probattn.inference import durable
+from probattn.files import durable
 from probattn.inference.checkpoint import (
     CheckpointError,
     CheckpointStore,

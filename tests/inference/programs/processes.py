@@ -23,7 +23,7 @@ from children import fork, wait
 from tiny import tiny_data, tiny_driver, tiny_model
 from torch import Tensor, nn
 
-from probattn.inference import durable
+from probattn.files import durable
 from probattn.inference.guide import AttentionGuide
 from probattn.sites.noise import GlobalNoise
 

@@ -76,5 +76,5 @@ def test_what_cannot_be_measured_is_refused() -> None:
         weight_spreads(model, toy_batches(), 1)
     with pytest.raises(ValueError, match="at least one batch"):
         weight_spreads(model, [])
-    with pytest.raises(ValueError, match="diagnostics of the site 'a', got those of b"):
+    with pytest.raises(ValueError, match="diagnostics of the site 'a' with kl_nats, got those of b"):
         site_health({"a": 0.2}, {"b": {"kl_nats": 1.0}}, "mean")

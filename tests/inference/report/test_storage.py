@@ -67,10 +67,10 @@ def written(path: Path, content: bytes | str) -> Path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe{}", "expected UTF-8 text, got byte 0"),
-        ("", "line 1, column 1: expected JSON"),
-        ('{"schema_version": 1,\n "run": ', "line 2, column 9: expected JSON"),
-        ("[1, 2]", "this is no metrics.json"),
+        (b"\xff\xfe{}", "expected JSON, got .* at line 1 column 1"),
+        ("", "expected JSON, got .* at line 1 column 0"),
+        ('{"schema_version": 1,\n "run": ', "expected JSON, got .* at line 2 column 8"),
+        ("[1, 2]", r"at the whole: .*object, got \[1, 2\]"),
         ("{}", "this is no metrics.json"),
         ('{"schema_version": 2}', "expected schema version 1, got 2"),
         ('{"schema_version": 1}', r"at run: Field required, got .* \(and 3 more\)"),
@@ -87,7 +87,7 @@ def test_unreadable_files_say_why(content: bytes | str, message: str, tmp_path: 
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("scores", 0, "accuracy"), 1.5, "scores.0.accuracy: .*, got '1.5'"),
+        (("scores", 0, "accuracy"), 1.5, r"scores.0.accuracy: .*, got 1\.5"),
         (("scores", 0, "accuracy"), "half", "scores.0.accuracy"),
         (("scores", 0, "colour"), 1, "scores.0.colour: Extra inputs"),
         (("run", "steps"), -1, "run.steps"),

@@ -68,7 +68,7 @@ def test_nothing_is_written_over_or_left_half(families, bert, folder, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("probattn.models.hosts.store.save_file", full)
+        patch.setattr("probattn.models.hosts.store.write_tensors", full)
         with pytest.raises(OSError, match="No space left"):
             save(net, target)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["net", "second"]
@@ -96,7 +96,7 @@ DAMAGE = {
     ),
     "no network": (lambda f: rewrite(f, **{"class": "Trainer"}), "no network class 'Trainer'"),
     "other family": (lambda f: rewrite(f, **{"class": "GPT2LMHeadModel"}), "describes a bert"),
-    "unknown option": (lambda f: rewrite(f, method={"sigmoid": 1}), "sigmoid"),
+    "unknown option": (lambda f: rewrite(f, method={"sigmoid": 1}), "has no option 'sigmoid'"),
     "option out of range": (lambda f: rewrite(f, method={"rho": -1}), "rho"),
     "other options": (lambda f: rewrite(f, method={"sigma": 0.0}), r"do not fit probattn\.json"),
     "other layers": (lambda f: rewrite(f, layers=[0]), r"do not fit probattn\.json"),
@@ -117,7 +117,8 @@ def cut(file):
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_folder_is_one_clear_line(folder, name):
+def test_a_damaged_folder_without_sums_is_one_clear_line(folder, name):
+    (folder / "manifest.json").unlink()
     damage, message = DAMAGE[name]
     damage(folder)
     with pytest.raises(StoredNetworkError, match=message) as caught:
@@ -129,6 +130,7 @@ def test_a_damaged_folder_is_one_clear_line(folder, name):
 def test_missing_or_foreign_weights_are_not_replaced_by_random_ones(families, bert, folder):
     from safetensors.torch import load_file, save_file
 
+    (folder / "manifest.json").unlink()
     weights = load_file(folder / "model.safetensors")
     kept = {key: value for key, value in weights.items() if "layer.1.output.dense.weight" not in key}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})

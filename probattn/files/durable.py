@@ -5,12 +5,24 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from safetensors.torch import save
+from torch import Tensor
+
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers of a disk, or a quota, without room."""
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """What is kept of a file: its size in bytes and its SHA-256 sum, hexadecimal."""
+
+    size: int
+    sha256: str
 
 
 class DigestingFile:
@@ -65,11 +77,11 @@ class DigestingFile:
         return self._digest.hexdigest()
 
 
-def write_digested(path: Path, write: Callable[[Any], None]) -> dict[str, int | str]:
+def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
     """Writes and syncs one file through ``write(file)``.
 
     Returns:
-        Its ``size`` in bytes and ``sha256``.
+        Its size and sum.
 
     Raises:
         OSError: the system's own error, also where ``write`` hid it behind another one.
@@ -86,7 +98,7 @@ def write_digested(path: Path, write: Callable[[Any], None]) -> dict[str, int | 
             raise file.error from failure
         raise
     file.close(sync=True)
-    return {"size": file.size, "sha256": file.sha256}
+    return FileDigest(file.size, file.sha256)
 
 
 def file_sha256(path: Path) -> str:
@@ -141,6 +153,17 @@ def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise explain_os_error(error, f"writing {path}") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Replaces a file of safetensors at once, as readable by others as its neighbours are.
+
+    Raises:
+        OSError: the write failed; the old content is untouched.
+    """
+    write_atomically(
+        path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    )
 
 
 def explain_os_error(error: OSError, doing: str) -> OSError:

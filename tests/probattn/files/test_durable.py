@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from probattn.inference import durable
-from probattn.inference.durable import explain_os_error, file_sha256, write_atomically, write_digested
+from probattn.files import durable
+from probattn.files.durable import explain_os_error, file_sha256, write_atomically, write_digested
 
 
 def test_size_and_digest_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "part.pt"
     found = write_digested(path, lambda file: torch.save({"w": torch.randn(300, 300)}, file))
     content = path.read_bytes()
-    assert found == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    assert file_sha256(path) == found["sha256"]
+    assert (found.size, found.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert file_sha256(path) == found.sha256
 
 
 def test_the_systems_error_is_not_hidden_by_torchs_own(

@@ -1,0 +1,60 @@
+"""Networks, configurations and tokenizers from folders that others wrote, opened without running code of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from probattn.checks import shortened
+
+RUST = "pyo3_runtime"
+"""Module of the exception that stands for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
+
+
+class StoredNetworkError(ValueError):
+    """A folder, or a name on the hub, that holds no readable network, configuration or tokenizer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
+
+
+def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
+    """What ``cls.from_pretrained`` makes of a folder, with one kind of error.
+
+    What a file holds decides which of very many exceptions transformers, tokenizers and safetensors raise: of a wrong
+    type, of a division by 0 heads, a panic in Rust. All of them are about the files, since nothing else goes in.
+    Code that comes with the files is not run, and nobody is asked whether it should be.
+
+    Args:
+        cls: a class of transformers, or one with its ``from_pretrained``.
+        source: a folder, or a name on the hub.
+        **options: for ``from_pretrained``.
+
+    Raises:
+        StoredNetworkError: it cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import AutoConfig
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "config.json").write_text("[]")
+        >>> open_pretrained(AutoConfig, folder)
+        Traceback (most recent call last):
+        ...
+        probattn.models.hosts.pretrained.StoredNetworkError: .../tmp...: cannot be read (...); ...
+    """
+    try:
+        return cls.from_pretrained(source, **({"trust_remote_code": False} | options))
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__module__ != RUST:
+            raise
+        raise unreadable(source, error) from error
+
+
+def unreadable(source: Path | str, error: BaseException) -> StoredNetworkError:
+    """The error that says what came of reading a folder."""
+    said = str(error).strip()
+    reason = shortened(
+        f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__, 240
+    )
+    return StoredNetworkError(f"{source}: cannot be read ({reason}); save it again, or take another")

@@ -1,0 +1,128 @@
+"""The manifest of a folder: the size and the SHA-256 sum of each of its files, so that a changed one is noticed.
+
+Checkpoints, saved networks and the networks of a run have one each. Files that the manifest does not name are nobody's
+concern: whoever adds one to a folder may do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from probattn.files.durable import FileDigest, file_sha256, write_atomically
+from probattn.files.json_files import JSONError, read_json
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class DamagedFolderError(ValueError):
+    """A folder with a file that is missing or not what was written; the message names the file, not the folder."""
+
+
+class Manifest(BaseModel):
+    """What a folder should hold.
+
+    Attributes:
+        format: of the manifest.
+        step: completed updates, of a checkpoint.
+        files: by their place below the folder, parted by ``/``.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    format: int
+    step: Annotated[int, Field(ge=0)] | None = None
+    files: dict[str, FileDigest]
+
+
+def write_manifest(
+    folder: Path, files: Mapping[str, FileDigest] | None = None, *, step: int | None = None
+) -> None:
+    """Writes the manifest of a folder, which nobody should read before.
+
+    Args:
+        folder: what it describes.
+        files: the digests where they are known; by default all files that lie there are read.
+        step: of a checkpoint.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    known = _digests(folder) if files is None else files
+    manifest = Manifest(format=FORMAT, step=step, files=dict(known))
+    content = manifest.model_dump_json(indent=1, exclude_none=True).encode()
+    write_atomically(folder / MANIFEST, content)
+
+
+def verify_manifest(folder: Path) -> Manifest:
+    """Compares the files of a folder with its manifest.
+
+    Args:
+        folder: with a manifest.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        DamagedFolderError: what is wrong, by file name.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "weights").write_bytes(b"1234")
+        >>> write_manifest(folder)
+        >>> verify_manifest(folder).files["weights"].size
+        4
+        >>> _ = (folder / "weights").write_bytes(b"1235")
+        >>> verify_manifest(folder)
+        Traceback (most recent call last):
+        ...
+        probattn.files.manifest.DamagedFolderError: the content of weights has changed (SHA-256 differs)
+    """
+    try:
+        manifest = read_json(folder / MANIFEST, TypeAdapter(Manifest))
+    except (JSONError, OSError) as error:
+        reason = str(error).removeprefix(f"{folder / MANIFEST}: ")
+        raise DamagedFolderError(f"no readable {MANIFEST} ({reason})") from error
+    if manifest.format != FORMAT:
+        raise DamagedFolderError(
+            f"{MANIFEST}: expected format {FORMAT}, got {manifest.format}; it is from another version of probattn"
+        )
+    for name, expected in manifest.files.items():
+        try:
+            _compare(folder / name, name, expected)
+        except (OSError, ValueError) as error:
+            raise DamagedFolderError(str(error)) from error
+    return manifest
+
+
+def verify_folder(folder: Path) -> None:
+    """The same for a folder that may have no manifest, as those have none that an earlier version wrote.
+
+    Raises:
+        DamagedFolderError: what is wrong, by file name.
+    """
+    if (folder / MANIFEST).exists():
+        verify_manifest(folder)
+
+
+def _digests(folder: Path) -> dict[str, FileDigest]:
+    return {
+        file.relative_to(folder).as_posix(): FileDigest(file.stat().st_size, file_sha256(file))
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file != folder / MANIFEST
+    }
+
+
+def _compare(file: Path, name: str, expected: FileDigest) -> None:
+    if not file.is_file():
+        raise DamagedFolderError(f"{name} is missing")
+    size = file.stat().st_size
+    if size != expected.size:
+        raise DamagedFolderError(f"{name} has {size} bytes, expected {expected.size}")
+    if file_sha256(file) != expected.sha256:
+        raise DamagedFolderError(f"the content of {name} has changed (SHA-256 differs)")

@@ -1,0 +1,211 @@
+"""Tiny networks, and run folders of every kind of task, made once."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+import random
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from click.testing import Result
+from scipy import sparse
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
+from probattn.cli import app
+from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification, convert
+
+WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "the", "a", "was"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+GERMAN = {
+    "a": "ein",
+    "dog": "Hund",
+    "cat": "Kater",
+    "man": "Mann",
+    "runs": "rennt",
+    "sees": "sieht",
+    "red": "roter",
+}
+TRAINING = "steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, device: cpu"
+REPORT = "resamples: 100, uncertain: 1, mistakes: 1, alignment_texts: 4, head_texts: 4, masked_texts: 2"
+
+
+def invoke(*arguments: object) -> Result:
+    """Runs a command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def bert(**options: object) -> PreTrainedModel:
+    """A BERT of 2 layers x 16."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    vocabulary = len(SPECIAL) + len(WORDS)
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=vocabulary, max_position_embeddings=16, **sizes, **options)
+    )
+
+
+def networks() -> dict[str, PreTrainedModel]:
+    """Networks to save, of several methods and hosts."""
+    torch.manual_seed(0)
+    sizes = {
+        "embedding_size": 5,
+        "hidden_size": 4,
+        "attention_size": 4,
+        "num_attention_heads": 1,
+        "vocab_size": 20,
+    }
+    return {
+        "plain": bert(),
+        "babn": convert(bert(), BayesianAttention()),
+        "lognormal": convert(bert(), BayesianAttention(posterior="lognormal"), layers=[0]),
+        "aligned": convert(bert(), BayesianAttention.bam(), AlignmentAttention("gan")),
+        "repulsive": convert(bert(), RepulsiveAttention(projections=("query",))),
+        "penalty": convert(bert(), DisagreementAttention("positions")),
+        "additive": convert(
+            SelfAttentiveForSequenceClassification(SelfAttentiveConfig(**sizes)), BayesianAttention()
+        ),
+    }
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
+
+
+def _reviews(file: Path) -> None:
+    draw = random.Random(0)
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["text", "label"])
+        for number in range(60):
+            words = WORDS[:3] if number % 2 else WORDS[3:6]
+            rest = [draw.choice(WORDS[6:]) for _ in range(draw.randint(2, 9))]
+            writer.writerow(
+                [" ".join([*rest, draw.choice(words), str(number)]), "positive" if number % 2 else "negative"]
+            )
+
+
+def _pairs(folder: Path) -> None:
+    draw = random.Random(0)
+    for part, number in (("train", 30), ("dev", 8), ("test", 8)):
+        pairs = []
+        for _ in range(number):
+            words = draw.choices(list(GERMAN), k=draw.randint(2, 6))
+            pairs.append((" ".join(words) + " .", " ".join(GERMAN[word] for word in words) + " ."))
+        for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            (folder / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
+
+
+def _graph(folder: Path) -> None:
+    """Three circles of 30 nodes in Planetoid's form."""
+    nodes, classes, width = 90, 3, 12
+    draw = np.random.default_rng(0)
+    labels = np.arange(nodes) % classes
+    words = (draw.random((nodes, width)) < 0.15) | (np.arange(width) % classes == labels[:, None])
+    neighbours = defaultdict(list)
+    for node in range(nodes):
+        neighbours[node] += [(node + classes) % nodes, (node + 2 * classes) % nodes]
+    features = sparse.csr_matrix(words.astype(np.float32))
+    indicators = np.eye(classes, dtype=np.int32)[labels]
+    content = {
+        "x": features[:12],
+        "y": indicators[:12],
+        "allx": features[:60],
+        "ally": indicators[:60],
+        "tx": features[60:],
+        "ty": indicators[60:],
+        "graph": neighbours,
+    }
+    for ending, value in content.items():
+        (folder / f"ind.pubmed.{ending}").write_bytes(pickle.dumps(value, protocol=2))
+    (folder / "ind.pubmed.test.index").write_text("".join(f"{node}\n" for node in range(60, nodes)))
+
+
+def recipes(folder: Path) -> dict[str, str]:
+    """Recipes of every kind of task by name, and the data they need below ``folder``."""
+    network = folder / "network"
+    _tokenizer().save_pretrained(network)
+    bert().save_pretrained(network)
+    _reviews(folder / "reviews.csv")
+    _pairs(folder)
+    _graph(folder)
+    data = f"{{train: {folder}/reviews.csv, shifted: {folder}/reviews.csv, max_length: null}}"
+    texts = (
+        f"data: {data}\nprediction: {{num_samples: 3}}\nreport: {{{REPORT}, texts: [the film was good]}}\n"
+    )
+    translation = f"""
+translation: {{train: {folder}/train, validation: {folder}/dev, test: {folder}/test, subwords: 60, max_length: 40}}
+search: {{num_beams: 2, extra_length: 3}}
+report: {{samples: 2, resamples: 100}}
+training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
+"""
+    return {
+        "texts": f"network: {{name: {network}}}\nattention: {{method: babn}}\ntraining: {{{TRAINING}}}\n{texts}",
+        "aligned": f"network: {{name: {network}}}\nalignment: {{method: ct}}\nattention: {{method: deterministic}}\n"
+        f"training: {{{TRAINING}}}\n{texts}",
+        "probed": "network: {name: self_attentive, config: {embedding_size: 5, hidden_size: 4, attention_size: 4, "
+        "num_attention_heads: 1, classifier_size: 0, attention_activation: relu}}\nattention: {method: deterministic}\n"
+        f"training: {{{TRAINING}}}\nprobe: {{steps: [0, 3], examples: 6}}\n{texts}",
+        "graph": f"graph: {{name: pubmed, folder: {folder}}}\nnetwork: {{heads: 2, features: 4, output_heads: 2}}\n"
+        "attention: {method: babn}\nalignment: {method: ct}\ntraining: {epochs: 6, kl_warmup_steps: 2, "
+        "checkpoint_every: 3, log_every: 2, device: cpu, early_stopping: null}\nprediction: {num_samples: 3}\n"
+        "report: {resamples: 100}\n",
+        "translation": f"network: {{width: 16, layers: 1, heads: 2, feed_forward: 16}}\nrepulsion: {{weight: 0.1}}\n"
+        f"attention: {{method: deterministic}}\n{translation}",
+        "lstm": f"network: {{name: lstm, width: 8, layers: 1}}\nattention: {{method: variational}}\n{translation}",
+        "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
+        "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"
+        "    other: {types: 4, length: 4, heads: 2, starts: one_good}\n"
+        "network: {width: 8}\ntraining: {runs: 2, steps: 4, batch_size: 8, learning_rate: 0.02, evaluate_every: 2, "
+        "test_sentences: 4, probe_sentences: 2, checkpoint_every: 2, device: cpu}\n",
+        "keyword": "experiment: {task: keyword, conditions: {one: {types: 5, length: 4}, two: {types: 5, length: 4, "
+        "bidirectional: true}}}\nnetwork: {width: 8}\ntraining: {runs: 2, steps: 4, batch_size: 8, evaluate_every: 2, "
+        "test_sentences: 40, checkpoint_every: 2, device: cpu}\n",
+    }
+
+
+def make_runs(folder: Path) -> dict[str, Path]:
+    """Finished runs with their reports, and one of each that was interrupted, by name.
+
+    Raises:
+        RuntimeError: one cannot be made.
+    """
+    found = {}
+    for name, text in recipes(folder).items():
+        file, place = folder / f"{name}.yaml", folder / "runs" / name
+        file.write_text(text, encoding="utf-8")
+        for command in (("train", file, "--output", place, "--quiet"), ("report", place)):
+            result = invoke(*command)
+            if result.exit_code:
+                raise RuntimeError(f"{name}: {result.output}") from result.exception
+        found[name] = place
+        found[f"{name}, interrupted"] = _interrupted(place, folder / "runs" / f"{name}-interrupted")
+    return found
+
+
+def _interrupted(run: Path, place: Path) -> Path:
+    """The run as it was before its last checkpoint."""
+    shutil.copytree(run, place)
+    for name in ("report.html", "metrics.json"):
+        (place / name).unlink()
+    for checkpoints in place.rglob("checkpoints"):
+        steps = sorted(checkpoints.glob("step-*"))
+        if len(steps) > 1:
+            shutil.rmtree(steps[-1])
+            shutil.rmtree(checkpoints.parent / "model", ignore_errors=True)
+    return place
