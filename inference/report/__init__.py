@@ -21,7 +21,7 @@ from probattn.inference.report.alignment import (
 )
 from probattn.inference.report.alignment_clouds import Projection, clouds
 from probattn.inference.report.alignment_records import Alignment, HeadCloud, SiteAlignment
-from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.charts.svg import printable, printable_lines
 from probattn.inference.report.claims import (
     LEAST_EFFECT,
     LEAST_EXAMPLES,
@@ -197,6 +197,7 @@ __all__ = [
     "corrected",
     "combine",
     "printable",
+    "printable_lines",
     "write_results",
     "read_results",
     "ResultsFileError",

@@ -15,7 +15,7 @@ from probattn.inference.report import figures
 from probattn.inference.report.alignment_view import alignment_view
 from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.cards import cards
-from probattn.inference.report.charts.svg import isolated, printable
+from probattn.inference.report.charts.svg import isolated, printable_lines
 from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
 from probattn.inference.report.heads_view import heads_view
@@ -229,8 +229,3 @@ def duration(seconds: float) -> str:
         return f"{seconds / 60:.1f} minutes"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min"
-
-
-def printable_lines(words: str) -> str:
-    """Text of several lines without control characters."""
-    return "\n".join(printable(line) for line in words.splitlines())

@@ -157,7 +157,7 @@ def evidence(results: Results) -> str:
     )
     return (
         f"One seed, {comparisons}. {asked} This is evidence about this run; what holds of the method takes "
-        f"several seeds (`probattn report` with several runs).{few if resamples < needed else ''}"
+        f"several seeds: give probattn report the runs of several.{few if resamples < needed else ''}"
     )
 
 

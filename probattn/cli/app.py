@@ -34,6 +34,8 @@ from probattn.inference.report import (
     AnyResults,
     Example,
     Results,
+    printable,
+    printable_lines,
     read_any_results,
     write_report,
     write_results,
@@ -130,7 +132,7 @@ def evaluate(run: RunsArgument, baseline: BaselineOption = None, as_json: JsonOp
         typer.echo(results.model_dump_json())
         return
     show(table(results))
-    typer.echo(f"results: {file}")
+    typer.echo(printable(f"results: {file}"))
 
 
 @app.command()
@@ -155,7 +157,9 @@ def predict(
     if isinstance(loaded, TranslationRecipe):
         _check_pairs(run, False, len(texts), len(pair or []))
         for text, translation in zip(texts, translate_texts(run, loaded, texts), strict=True):
-            typer.echo(json.dumps({"text": text, "translation": translation}) if as_json else translation)
+            typer.echo(
+                json.dumps({"text": text, "translation": translation}) if as_json else printable(translation)
+            )
         return
     recipe = _recipe_of(run)
     _check_pairs(run, recipe.data.train.build().paired, len(texts), len(pair or []))
@@ -187,7 +191,7 @@ def report(
     if as_json:
         typer.echo(json.dumps({"report": str(page), "results": str(file), **summary(results)}))
     else:
-        typer.echo(f"report: {page}")
+        typer.echo(printable(f"report: {page}"))
 
 
 @app.command()
@@ -204,7 +208,7 @@ def agreement(
     found = measure_agreement(run, uniform, second, quiet=quiet)
     write_atomically(run / AGREEMENT, (found.model_dump_json(indent=1) + "\n").encode())
     show(agreement_table(found))
-    typer.echo(f"agreement: {run / AGREEMENT}")
+    typer.echo(printable(f"agreement: {run / AGREEMENT}"))
 
 
 @app.command()
@@ -223,7 +227,7 @@ def inspect(
         )  # or it refuses
     except (TypeError, ValueError) as error:
         raise CommandError(one_line(error)) from error
-    typer.echo(str(calls))
+    typer.echo(printable_lines(str(calls)))
 
 
 @app.command()
@@ -244,14 +248,15 @@ def demo(
     loaded = load_recipe("demo", set_ or [])
     folder = output or _free_folder(Path(loaded.output))
     prepared = prepare(loaded)
-    typer.echo(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}")
+    typer.echo(printable(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}"))
     train_run(prepared, folder, quiet=quiet)
     typer.echo("evaluating ...")
     results = _evaluate_texts(folder, loaded, None)
     write_results(results, folder / RESULTS)
     show(results_table(results))
     page = write_report(results, folder / REPORT)
-    typer.echo(f"report: {page.resolve()}  ({(time.monotonic() - started) / 60:.1f} minutes in all)")
+    minutes = (time.monotonic() - started) / 60
+    typer.echo(printable(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)"))
 
 
 def _evaluated(runs: list[Path], baseline: Path | None, *, again: bool) -> tuple[Path, AnyResults]:

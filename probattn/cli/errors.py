@@ -14,7 +14,7 @@ import typer
 from probattn.data import DataError, DataWarning
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.meter import NonFiniteError
-from probattn.inference.report import ResultsFileError
+from probattn.inference.report import ResultsFileError, printable
 from probattn.models import StoredNetworkError
 from probattn.recipes import RecipeError
 
@@ -67,7 +67,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
             try:
                 return command(*args, **kwargs)
             except EXPECTED as error:
-                typer.echo(f"error: {one_line(error)}", err=True)
+                typer.echo(printable(f"error: {one_line(error)}"), err=True)
                 raise typer.Exit(EXIT_STATUS) from error
 
     return guarded
@@ -92,4 +92,4 @@ class _Lines:
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
         elif str(message) not in self._said:
             self._said.add(str(message))
-            sys.stderr.write(f"warning: {message}\n")
+            sys.stderr.write(printable(f"warning: {message}") + "\n")

@@ -44,7 +44,7 @@ class Sheet:
         ------------------
         Test
         Brier score  0.125
-        >>> print(sheet.text(13))
+        >>> print(sheet.text(14))
         measure  value
         --------------
         Test
@@ -146,7 +146,7 @@ def _longest_word(cell: str) -> int:
 
 
 def _wrapped(words: str, width: int | None) -> list[str]:
-    """Words in lines of at most ``width`` columns, broken at spaces only; none for no words."""
+    """Words in lines of at most ``width`` columns, broken at spaces only, each printable; none for no words."""
     if width is None or cell_len(words) <= width:
         return [words] if words else []
     lines = [""]
@@ -156,4 +156,4 @@ def _wrapped(words: str, width: int | None) -> list[str]:
             lines.append(word)
         else:
             lines[-1] = longer
-    return lines
+    return list(map(printable, lines))

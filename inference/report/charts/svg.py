@@ -139,6 +139,11 @@ def printable(words: str) -> str:
     return _balanced("".join(_visible(character) for character in words))
 
 
+def printable_lines(words: str) -> str:
+    """Printable text of several lines."""
+    return "\n".join(printable(line) for line in words.splitlines())
+
+
 def isolated(words: str) -> str:
     """Printable text whose direction does not spill over into the sentence around it (Unicode isolates).
 
