@@ -36,7 +36,7 @@ class TrainingProgress:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[terms]}"),
+            TextColumn("{task.fields[terms]}", markup=False),
             console=console,
             disable=not (shown and console.is_terminal),
         )

@@ -21,6 +21,16 @@ from probattn.inference.report.alignment import (
 )
 from probattn.inference.report.alignment_clouds import Projection, clouds
 from probattn.inference.report.alignment_records import Alignment, HeadCloud, SiteAlignment
+from probattn.inference.report.charts.svg import printable, printable_lines
+from probattn.inference.report.claims import (
+    LEAST_EFFECT,
+    LEAST_EXAMPLES,
+    LEAST_SEEDS,
+    bootstrap_p,
+    corrected,
+    is_reliable,
+    seeds_p,
+)
 from probattn.inference.report.collect import (
     BayesianPredictions,
     DeterministicPredictions,
@@ -41,6 +51,7 @@ from probattn.inference.report.experiment_measures import (
     reached,
     runs_of,
 )
+from probattn.inference.report.experiment_page import headline as experiment_headline
 from probattn.inference.report.experiment_page import render_experiment_report, write_experiment_report
 from probattn.inference.report.experiment_records import (
     ConditionRuns,
@@ -53,6 +64,7 @@ from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, 
 from probattn.inference.report.health import site_health, weight_spreads
 from probattn.inference.report.maps import attention_example, own_tokens
 from probattn.inference.report.measurements import (
+    Comparison,
     Curve,
     Difference,
     Entropy,
@@ -62,10 +74,18 @@ from probattn.inference.report.measurements import (
     Scores,
     SiteHealth,
 )
-from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES, TEXTS, MeasureText
+from probattn.inference.report.measures import (
+    MODEL_LABELS,
+    MODEL_TITLES,
+    ROLE_TITLES,
+    TEXTS,
+    MeasureText,
+    Verdict,
+)
 from probattn.inference.report.page import render_report, write_report
 from probattn.inference.report.record import MEASURES, MODELS, ClassMeasure, Measure, ModelKey, Role
-from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription
+from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription, SingleRun
+from probattn.inference.report.seeds import combine
 from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
 from probattn.inference.report.storage import (
     AnyResults,
@@ -81,6 +101,7 @@ from probattn.inference.report.translation_measures import (
     translation_curves,
     translation_scores,
 )
+from probattn.inference.report.translation_page import headline as translation_headline
 from probattn.inference.report.translation_page import render_translation_report, write_translation_report
 from probattn.inference.report.translation_records import (
     BleuDifference,
@@ -88,7 +109,7 @@ from probattn.inference.report.translation_records import (
     TranslationSample,
     TranslationScores,
 )
-from probattn.inference.report.wording import Finding, findings, headline
+from probattn.inference.report.wording import Finding, evidence, findings, headline
 
 __all__ = [
     "evaluate",
@@ -118,8 +139,10 @@ __all__ = [
     "training_curves",
     "Results",
     "RunDescription",
+    "SingleRun",
     "DataSet",
     "Scores",
+    "Comparison",
     "Difference",
     "Entropy",
     "ReliabilityBin",
@@ -156,12 +179,25 @@ __all__ = [
     "MODELS",
     "MODEL_LABELS",
     "MODEL_TITLES",
+    "ROLE_TITLES",
     "SCHEMA_VERSION",
     "MeasureText",
     "TEXTS",
     "Finding",
     "findings",
     "headline",
+    "evidence",
+    "Verdict",
+    "LEAST_EFFECT",
+    "LEAST_EXAMPLES",
+    "LEAST_SEEDS",
+    "is_reliable",
+    "bootstrap_p",
+    "seeds_p",
+    "corrected",
+    "combine",
+    "printable",
+    "printable_lines",
     "write_results",
     "read_results",
     "ResultsFileError",
@@ -178,6 +214,7 @@ __all__ = [
     "step_seconds",
     "read_any_results",
     "write_translation_report",
+    "translation_headline",
     "render_translation_report",
     "AnyResults",
     "ExperimentResults",
@@ -191,6 +228,7 @@ __all__ = [
     "fisher_p",
     "leaders",
     "log_rank_p",
+    "experiment_headline",
     "write_experiment_report",
     "render_experiment_report",
 ]

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from probattn.inference.report.charts.heatmap import heatmap, shown
 from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.examples import AttentionExample, AttentionMap
+from probattn.inference.report.markup import shortened
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES
 from probattn.inference.report.record import ModelKey
 from probattn.inference.report.tables import site_labels
@@ -124,11 +125,10 @@ def _view(
         ],
         "maps": entries,
     }
-    text = printable(_whole(item))
     return AttentionView(
         id=number,
         reason=REASONS[item.reason],
-        title=text if len(text) <= 110 else text[:109] + "\N{HORIZONTAL ELLIPSIS}",
+        title=shortened(_whole(item)),
         answer=_answer(item),
         strip=_strip(item),
         choices=_choices(item, labels),
@@ -161,7 +161,7 @@ def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
     received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     most = max(received, default=0.0) or 1.0
     return tuple(
-        (shown(token, room=40), f"{share / most:.3f}", printable(token), place == item.second)
+        (shown(token, room=40), f"{share / most:.3f}", token, place == item.second)
         for place, (token, share) in enumerate(zip(item.keys, received, strict=True))
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probattn.inference.report.claims import bootstrap_p, corrected
 from probattn.inference.report.columns import Columns
 from probattn.inference.report.measurements import Difference
 from probattn.inference.report.record import MEASURES, MODELS, Measure, ModelKey
@@ -24,7 +25,10 @@ def paired_intervals(
 
     A resample draws as many examples as each data set has, with replacement, and measures every model on the same
     ones; for detection, in-domain and foreign examples are drawn anew. Calibration errors are biased upwards on a
-    resample, more so where they are small: percentile intervals then err towards no difference.
+    resample, more so where they are small: percentile intervals then err towards no difference. Each interval is of its
+    comparison alone; its p value comes from the same resamples (:func:`~.claims.bootstrap_p`) and is corrected by
+    Holm's method over all comparisons of its model, whatever the measure and the data set. The chance that covers is
+    that of the examples, given the two networks that one seed gave.
 
     Args:
         data: the data sets.
@@ -53,7 +57,9 @@ def paired_intervals(
     tails = [(1 - level) / 2, (1 + level) / 2]
     records = []
     for (name, model, measure), value in values.items():
-        low, high = np.quantile(found[name, model, measure], tails).tolist()
+        resampled = found[name, model, measure]
+        low, high = np.quantile(resampled, tails).tolist()
+        p = bootstrap_p(resampled)
         records.append(
             Difference(
                 measure=measure,
@@ -63,10 +69,12 @@ def paired_intervals(
                 low=low,
                 high=high,
                 level=level,
+                p=p,
+                corrected=p,
                 resamples=resamples,
             )
         )
-    return tuple(records)
+    return corrected(records)
 
 
 def _differences(

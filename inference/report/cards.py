@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from probattn.inference.report.charts.glyphs import draws_glyph
-from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.examples import Example
 from probattn.inference.report.markup import exact
 from probattn.inference.report.results import Results
@@ -41,7 +41,7 @@ def _card(example: Example, data: str) -> Card:
     if example.baseline_probability is not None:
         baseline = exact(example.baseline_probability, f"{example.baseline_probability:.0%}")
     if example.draws:
-        title = f"Probability of {example.predicted} in {len(example.draws)} draws"
+        title = f"Probability of {isolated(example.predicted)} in {len(example.draws)} draws"
         draws = Markup(draws_glyph(example.draws, example.probability, example.baseline_same, title))
     return Card(
         example,

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, number_word, ticks
-from probattn.inference.report.charts.svg import Axis, printable
+from probattn.inference.report.charts.svg import Axis, isolated
 from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps
 from probattn.inference.report.figures import Figure
 from probattn.inference.report.markup import exact, shortened
@@ -155,7 +155,7 @@ def _rows(found: Sequence[Dynamics]) -> tuple[Row, ...]:
 
 def _panel(example: WatchedExample) -> Panel:
     if len(example.queries) == 1:
-        words = f"{printable(example.queries[0])}: {printable(example.text)}"
+        words = f"{isolated(example.queries[0])}: {example.text}"
         return Panel(shortened(words), (_course(example),), course=True)
     chosen = {item.step: item for item in _moments(example.maps)}
     top = _tops(list(chosen.values()))
@@ -163,7 +163,7 @@ def _panel(example: WatchedExample) -> Panel:
         Moment(f"{name}, step {item.step:,}", _maps(example, item, top))
         for name, item in zip(MOMENTS[len(chosen) - 1], chosen.values(), strict=True)
     )
-    return Panel(shortened(printable(example.text)), moments, course=False)
+    return Panel(shortened(example.text), moments, course=False)
 
 
 def _moments(maps: Sequence[WatchedMaps]) -> list[WatchedMaps]:

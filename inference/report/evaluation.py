@@ -136,7 +136,8 @@ def evaluate(
     """Measures every model on every data set, and compares each with the deterministic one.
 
     Data sets that are not in domain are also scored as something to detect by predictive entropy (AUROC, FPR95)
-    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap over examples.
+    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap over examples, and p
+    values from the same resamples, corrected by Holm's method over all comparisons of a model.
 
     Args:
         predicted: the data sets.

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
 from probattn.inference.report.charts.runs import Group, runs_chart
-from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.experiment_measures import leaders
 from probattn.inference.report.experiment_records import ConditionRuns, ExperimentResults
 from probattn.inference.report.figures import Figure
@@ -84,7 +84,7 @@ def render_experiment_report(results: ExperimentResults) -> str:
     environment = make_environment()
     context: dict[str, Any] = run_context(environment, results.run, ()) | {
         "results": results,
-        "plain_title": f"{printable(results.run.name)}: experiment report",
+        "plain_title": f"{isolated(results.run.name)}: experiment report",
         "headline": headline(results),
         "rows": [_row(results, index) for index in range(len(results.conditions))],
         "legend": [(_style(index), item.title) for index, item in enumerate(results.conditions)],
@@ -112,10 +112,9 @@ def headline(results: ExperimentResults) -> str:
         found = f"largest at the {name} in {count} of {_runs(first)} runs"
         return f"After {first.steps[-1]:,} steps the log-odds are {found}"
     first, *others = results.conditions
-    found = (
-        f"By step {results.by_step:,}, {first.reached} of {_runs(first)} runs have learned with {first.title}"
-    )
-    return "; ".join((found, *(f"{item.reached} with {item.title}" for item in others)))
+    runs = f"{first.reached} of {_runs(first)} runs"
+    found = f"By step {results.by_step:,}, {runs} have learned with {isolated(first.title)}"
+    return "; ".join((found, *(f"{item.reached} with {isolated(item.title)}" for item in others)))
 
 
 def _runs(item: ConditionRuns) -> int:
@@ -161,7 +160,9 @@ def _figure(results: ExperimentResults, name: str, heading: str, unit: str) -> F
 
 def _odds_figure(item: ConditionRuns) -> Figure:
     groups = [Group(words, css, item.steps, item.measures[name]) for name, words, css in PLACES]
-    return Figure(item.title, Markup(runs_chart(groups, f"Log-odds, {item.title}", "log-odds", share=False)))
+    return Figure(
+        item.title, Markup(runs_chart(groups, f"Log-odds, {isolated(item.title)}", "log-odds", share=False))
+    )
 
 
 def _odds_table(item: ConditionRuns) -> OddsTable:

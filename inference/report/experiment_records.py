@@ -90,7 +90,7 @@ class ExperimentResults(Record):
         search_steps: updates by which a good head had learned; None where nothing was searched.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["experiment"] = "experiment"
     run: RunDescription
     task: Literal["copy", "keyword"]

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from probattn.inference.report.charts.lines import entropy_chart, pavpu_chart, risk_chart, training_chart
 from probattn.inference.report.charts.reliability import common_floor, reliability_chart
+from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measurements import Curve, Scores
 from probattn.inference.report.measures import (
@@ -56,7 +57,7 @@ def reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
         floor = common_floor([score.reliability for score in scores])
         figures = []
         for score in scores:
-            title = f"Reliability, {MODEL_TITLES[score.model]}, {data.title}"
+            title = f"Reliability, {MODEL_TITLES[score.model]}, {isolated(data.title)}"
             style = MODEL_STYLES[score.model]
             note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
             svg = Markup(reliability_chart(score.reliability, floor, style, title))
@@ -72,7 +73,9 @@ def entropy_figures(results: Results) -> list[Figure]:
     for model in MODELS:
         scores = [(data, results.score(model, data.key)) for data in results.data]
         curves = [
-            (ROLE_TITLES[data.role], ROLE_STYLES[data.role], score.entropy) for data, score in scores if score
+            (ROLE_TITLES[data.role], ROLE_STYLES[data.role], score.entropy)
+            for data, score in scores
+            if score is not None and score.entropy is not None
         ]
         if curves:
             title = f"Predictive entropy, {MODEL_TITLES[model]}"
@@ -91,7 +94,7 @@ def risk_figures(results: Results) -> list[Figure]:
             if score.risk_coverage is not None
         ]
         if curves:
-            svg = Markup(risk_chart(curves, f"Risk against coverage, {data.title}"))
+            svg = Markup(risk_chart(curves, f"Risk against coverage, {isolated(data.title)}"))
             figures.append(Figure(data.title, svg))
     return figures
 
@@ -106,7 +109,7 @@ def pavpu_figures(results: Results) -> list[Figure]:
             if score.pavpu_curve
         ]
         if curves:
-            figures.append(Figure(data.title, Markup(pavpu_chart(curves, f"PAvPU, {data.title}"))))
+            figures.append(Figure(data.title, Markup(pavpu_chart(curves, f"PAvPU, {isolated(data.title)}"))))
     return figures
 
 

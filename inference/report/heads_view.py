@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, ticks
-from probattn.inference.report.charts.svg import Axis, printable
+from probattn.inference.report.charts.svg import Axis, isolated
 from probattn.inference.report.figures import Figure
 from probattn.inference.report.heads_records import HeadRows, Heads, HeadsKey, Quantity, SiteHeads
 from probattn.inference.report.markup import exact, shortened
@@ -246,7 +246,7 @@ def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
         groups.setdefault(item.text, []).append(item)
     return tuple(
         Panel(
-            shortened(printable(text)),
+            shortened(text),
             tuple((_title(item.model), _rows_map(item, members)) for item in members),
         )
         for text, members in groups.items()
@@ -256,5 +256,5 @@ def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
 def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
     top = max((value for member in members for row in member.weights for value in row), default=1.0)
     heads = [f"head {head}" for head in range(len(item.weights))]
-    title = f"Where each head looks, {_label(item.model)}: {item.text}"
+    title = f"Where each head looks, {_label(item.model)}: {isolated(item.text)}"
     return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))

@@ -20,10 +20,10 @@ def plain(words: str) -> Markup:
 
 
 def shortened(text: str, room: int = 110) -> str:
-    """A text as a title of its panel.
+    """A printable text as a title of its panel.
 
     Example:
         >>> shortened("word " * 3, room=8)
         'word wo…'
     """
-    return text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return printable(text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}")

@@ -71,7 +71,7 @@ class Scores(Record):
         auroc: of the entropy, telling this set (positive) from the in-domain set.
         fpr95: share of in-domain examples flagged when 95% of this set is.
         mutual_information: mean mutual information between prediction and posterior draw, nats.
-        entropy: predictive entropy.
+        entropy: predictive entropy; None for means over several runs.
         reliability: reliability bins, the empty ones left out.
         risk_coverage: risk-coverage curve.
         pavpu_curve: PAvPU over thresholds.
@@ -92,7 +92,7 @@ class Scores(Record):
     auroc: Probability | None = None
     fpr95: Probability | None = None
     mutual_information: float | None = None
-    entropy: Entropy
+    entropy: Entropy | None = None
     reliability: tuple[ReliabilityBin, ...] = ()
     risk_coverage: RiskCoverage | None = None
     pavpu_curve: tuple[PAvPUPoint, ...] = ()
@@ -104,17 +104,42 @@ class Scores(Record):
         return value
 
 
-class Difference(Record):
-    """A model's measure minus the deterministic baseline's on the same examples, with a paired bootstrap interval."""
+class Comparison(Record):
+    """A model's measure minus the deterministic baseline's, with an interval and p values.
 
-    measure: Measure
+    Attributes:
+        model: which model.
+        value: the difference; over several seeds its mean.
+        low: lower end of the interval of this comparison alone.
+        high: its upper end.
+        level: of the interval; 1 - level is the chance of an error that claims may have.
+        p: two-sided, that the difference is 0.
+        corrected: p by Holm's method over all comparisons of the model in one evaluation.
+        resamples: of the bootstrap over examples that gave interval and p; None over several seeds.
+        seeds: difference of each seed, in the order of the runs; empty for one run.
+    """
+
     model: ModelKey
-    data: str
     value: float
     low: float
     high: float
     level: Probability = 0.95
-    resamples: Annotated[int, Field(ge=1)]
+    p: Probability
+    corrected: Probability
+    resamples: Annotated[int, Field(ge=1)] | None = None
+    seeds: tuple[float, ...] = ()
+
+
+class Difference(Comparison):
+    """A comparison by one measure on one data set: on the same examples, or of the same seeds.
+
+    Attributes:
+        measure: which measure.
+        data: key of the data set.
+    """
+
+    measure: Measure
+    data: str
 
 
 class SiteHealth(Record):

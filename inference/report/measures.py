@@ -9,6 +9,9 @@ from typing import Literal
 
 from probattn.inference.report.record import Measure, ModelKey, Role
 
+Verdict = Literal["better", "worse", "unclear"]
+"""What a comparison shows."""
+
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -62,16 +65,16 @@ class MeasureText:
         """Unit of a difference, with a space before it."""
         return " points" if self.unit == "share" else ""
 
-    def verdict(self, low: float, high: float) -> Literal["better", "worse", "unclear"]:
-        """Verdict on a difference from its interval; one that holds or touches 0 decides nothing.
+    def verdict(self, value: float) -> Verdict:
+        """What a difference is by its sign.
 
         Example:
-            >>> TEXTS["ece"].verdict(-0.03, -0.01), TEXTS["ece"].verdict(-0.03, 0.0)
-            ('better', 'unclear')
+            >>> TEXTS["ece"].verdict(-0.03), TEXTS["auroc"].verdict(-0.03), TEXTS["ece"].verdict(0.0)
+            ('better', 'worse', 'unclear')
         """
-        if low <= 0 <= high:
+        if value == 0:
             return "unclear"
-        return "better" if (low > 0) == (self.better == "higher") else "worse"
+        return "better" if (value > 0) == (self.better == "higher") else "worse"
 
 
 TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
@@ -241,3 +244,13 @@ def listed(items: list[str]) -> str:
         ('a', 'a and b', 'a, b and c')
     """
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "seed"), counted(1200, "seed")
+        ('1 seed', '1,200 seeds')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -15,7 +15,7 @@ from probattn.inference.report import figures
 from probattn.inference.report.alignment_view import alignment_view
 from probattn.inference.report.attention_view import attention_views
 from probattn.inference.report.cards import cards
-from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.charts.svg import isolated, printable_lines
 from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
 from probattn.inference.report.heads_view import heads_view
@@ -23,7 +23,7 @@ from probattn.inference.report.markup import plain
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
 from probattn.inference.report.results import DataSet, Results, RunDescription
 from probattn.inference.report.tables import sites, tables
-from probattn.inference.report.wording import findings, headline, opening, posterior_words
+from probattn.inference.report.wording import evidence, findings, headline, opening, posterior_words
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -38,6 +38,7 @@ RAMPS = {
 SECTIONS = (
     ("found", "Findings"),
     ("compare", "Comparison"),
+    ("runs", "Runs"),
     ("calibration", "Calibration"),
     ("entropy", "Foreign inputs"),
     ("selective", "Trust"),
@@ -79,39 +80,48 @@ def render_report(results: Results) -> str:
 
 def make_environment() -> Environment:
     """What renders the templates of reports."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("probattn.inference.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_clean,
     )
+    environment.filters["isolated"] = isolated
+    return environment
+
+
+def _clean(value: Any) -> Any:
+    """Text from data without control characters, whatever expression of a template it comes from."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def run_context(
-    environment: Environment, run: RunDescription, data_sets: Sequence[DataSet]
+    environment: Environment, run: RunDescription, data_sets: Sequence[DataSet], seeds: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """What every report's page shows of its run."""
+    """What every report's page shows of its run; ``seeds`` are those of several."""
     return {
         "run": run,
+        "seeds": ", ".join(map(str, seeds or (run.seed,))),
         "data_sets": data_sets,
         "plain": plain,
         "roles": ROLE_TITLES,
         "duration": duration(run.seconds),
-        "recipe": printable_lines(run.recipe),
+        "recipe": run.recipe,
         "style": Markup(template_source(environment, "style.css")),
     }
 
 
 def _context(environment: Environment, results: Results) -> dict[str, Any]:
     found = findings(results)
-    context: dict[str, Any] = run_context(environment, results.run, results.data) | {
+    context: dict[str, Any] = run_context(environment, results.run, results.data, results.seeds) | {
         "results": results,
-        "plain_title": f"{printable(results.run.name)}: uncertainty report",
-        "headline": headline(found) if found else printable(results.run.name),
+        "plain_title": f"{isolated(results.run.name)}: uncertainty report",
+        "headline": headline(results),
         "opening": opening(results),
+        "evidence": evidence(results),
         "found": found,
-        "chance": _chance(found),
         "level": _level(found),
         "tables": tables(results),
         "models": {score.model for score in results.scores},
@@ -158,6 +168,7 @@ def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
     shown = {
         "found": context["found"],
         "compare": context["tables"],
+        "runs": context["results"].runs,
         "calibration": context["reliability"],
         "entropy": context["entropy"],
         "selective": context["risk"] or context["pavpu"],
@@ -172,11 +183,6 @@ def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
         "run": True,
     }
     return [(name, words) for name, words in SECTIONS if shown[name]]
-
-
-def _chance(found: list[Any]) -> str:
-    expected = sum(1 - item.difference.level for item in found)
-    return "one" if 0.75 <= expected < 1.5 else f"{expected:.1f}"
 
 
 def _level(found: list[Any]) -> str:
@@ -223,8 +229,3 @@ def duration(seconds: float) -> str:
         return f"{seconds / 60:.1f} minutes"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min"
-
-
-def printable_lines(words: str) -> str:
-    """Text of several lines without control characters."""
-    return "\n".join(printable(line) for line in words.splitlines())

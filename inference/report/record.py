@@ -33,6 +33,9 @@ Measure = Literal[
 ]
 """Measures that are compared between models."""
 
+DETECTION: tuple[Measure, ...] = ("auroc", "fpr95")
+"""Measures of how well a data set is told from the task's own."""
+
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 MODELS: tuple[ModelKey, ...] = get_args(ModelKey)
 

@@ -8,14 +8,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from probattn.inference.report.alignment_records import Alignment
+from probattn.inference.report.claims import is_reliable
 from probattn.inference.report.dynamics_records import Dynamics
 from probattn.inference.report.edges import EdgeAttention
 from probattn.inference.report.examples import AttentionExample, Example
 from probattn.inference.report.heads_records import Heads
 from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
-from probattn.inference.report.record import SINGLE, Count, Measure, ModelKey, Record, Role
+from probattn.inference.report.measures import TEXTS, Verdict
+from probattn.inference.report.record import DETECTION, SINGLE, Count, Measure, ModelKey, Record, Role
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of these records; a file of another version is refused."""
 
 
@@ -29,7 +31,7 @@ class RunDescription(Record):
         data: where the data come from.
         train_size: number of training examples.
         steps: optimiser steps of each model.
-        seconds: wall-clock time of training and evaluation.
+        seconds: wall-clock time of training, the baseline's among it.
         num_samples: P, posterior draws of a prediction.
         device: device and precision.
         seed: the run's one seed.
@@ -65,6 +67,7 @@ class DataSet(Record):
         size: N.
         labelled: whether accuracy and calibration could be measured.
         source: where it comes from.
+        unit: what its examples are, in the plural.
     """
 
     key: str
@@ -73,6 +76,19 @@ class DataSet(Record):
     size: Annotated[int, Field(ge=1)]
     labelled: bool
     source: str = ""
+    unit: str = "examples"
+
+
+class SingleRun(Record):
+    """One of several runs of a recipe.
+
+    Attributes:
+        folder: the run's, from the folder of the records.
+        seed: its seed.
+    """
+
+    folder: str
+    seed: int
 
 
 class Results(Record):
@@ -80,11 +96,12 @@ class Results(Record):
 
     Attributes:
         schema_version: version of these records.
-        run: what was run.
+        run: what was run; of several runs, the first.
+        runs: the single runs whose means these are; empty for the records of one run.
         classes: class names by label.
         data: the data sets, the in-domain one first.
         scores: one entry per model and data set.
-        differences: the run's own network minus the deterministic one.
+        differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
         health: the posterior, per site.
         curves: training curves.
         attention: inputs with attention maps.
@@ -96,8 +113,9 @@ class Results(Record):
         dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     run: RunDescription
+    runs: tuple[SingleRun, ...] = ()
     classes: Annotated[tuple[str, ...], Field(min_length=2)]
     data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
     scores: tuple[Scores, ...]
@@ -127,6 +145,11 @@ class Results(Record):
         return self
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs behind these records."""
+        return tuple(run.seed for run in self.runs) or (self.run.seed,)
+
+    @property
     def home(self) -> DataSet:
         """The data set of the task itself: the first in-domain one, or the first of all."""
         return next((item for item in self.data if item.role == "in_domain"), self.data[0])
@@ -146,3 +169,13 @@ class Results(Record):
         wanted = (measure, model, data)
         found = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
         return next(found, None)
+
+    def verdict(self, difference: Difference) -> Verdict:
+        """What one of the differences shows; "unclear" where it may not be spoken of."""
+        sizes = {item.key: item.size for item in self.data}
+        examples = sizes[difference.data]
+        if difference.measure in DETECTION:
+            examples = min(examples, self.home.size)
+        if not is_reliable(difference, examples):
+            return "unclear"
+        return TEXTS[difference.measure].verdict(difference.value)

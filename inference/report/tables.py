@@ -74,23 +74,24 @@ def _row(results: Results, data: DataSet, measure: Measure, *, explain: bool) ->
         score = results.score(model, data.key)
         value = score.measure(measure) if score else None
         values.append(exact(value, text.value(value)))
-    gaps = [_gap(results.difference(measure, model, data.key)) for model in models[1:]]
+    gaps = [_gap(results, results.difference(measure, model, data.key)) for model in models[1:]]
     meaning = f"{text.meaning}; {text.better} is better" if explain else f"{text.better} is better"
     return Row(text.title, meaning, values[0], values[1], gaps[0], values[2], gaps[1])
 
 
-def _gap(difference: Difference | None) -> Gap | None:
+def _gap(results: Results, difference: Difference | None) -> Gap | None:
     if difference is None:
         return None
     text = TEXTS[difference.measure]
-    verdict = text.verdict(difference.low, difference.high)
+    verdict = results.verdict(difference)
     ends = [text.difference(value, sign=False) for value in (difference.low, difference.high)]
     interval = Markup("{} to {}").format(exact(difference.low, ends[0]), exact(difference.high, ends[1]))
     turn = 1 if text.better == "higher" else -1
     low, high = sorted((turn * difference.low, turn * difference.high))
-    says = {"better": "better", "worse": "worse", "unclear": "no clear difference"}[verdict]
+    says = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]
     title = f"{text.title}: {says}, {text.difference(difference.value)}, interval {ends[0]} to {ends[1]}"
-    glyph = Markup(interval_glyph(turn * difference.value, low, high, verdict, title))
+    seeds = [turn * value for value in difference.seeds]
+    glyph = Markup(interval_glyph(turn * difference.value, low, high, verdict, title, seeds))
     return Gap(exact(difference.value, text.difference(difference.value)), interval, verdict, glyph)
 
 

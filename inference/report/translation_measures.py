@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.records import Record
+from probattn.inference.report.claims import bootstrap_p
 from probattn.inference.report.curves import training_curves
 from probattn.inference.report.measurements import Curve
 from probattn.inference.report.record import ModelKey
@@ -81,6 +82,8 @@ def bleu_difference(
 ) -> BleuDifference:
     """BLEU of a model minus that of the baseline, with a percentile interval of a paired bootstrap (Koehn 2004).
 
+    It is the only comparison of the model, so that there is nothing to correct its p value for.
+
     Args:
         model: which.
         counts: of its translations, ``[N, 10]``.
@@ -97,7 +100,10 @@ def bleu_difference(
     tail = (1 - level) / 2
     low, high = draws.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     value = bleu_from_counts(counts).score - bleu_from_counts(baseline).score
-    return BleuDifference(model=model, value=value, low=low, high=high, level=level, resamples=resamples)
+    p = bootstrap_p(draws.tolist())
+    return BleuDifference(
+        model=model, value=value, low=low, high=high, level=level, p=p, corrected=p, resamples=resamples
+    )
 
 
 def translation_curves(records: Sequence[Record], model: ModelKey) -> list[Curve]:

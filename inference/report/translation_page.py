@@ -10,7 +10,8 @@ from typing import Any
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
-from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.charts.svg import isolated, printable
+from probattn.inference.report.claims import LEAST_EFFECT, LEAST_EXAMPLES, is_reliable
 from probattn.inference.report.dynamics_view import dynamics_view
 from probattn.inference.report.figures import QUANTITIES, training_figures
 from probattn.inference.report.heads_view import heads_view
@@ -109,9 +110,11 @@ def render_translation_report(results: TranslationResults) -> str:
     }
     context: dict[str, Any] = run_context(environment, results.run, (results.test,)) | {
         "results": results,
-        "plain_title": f"{printable(results.run.name)}: translation report",
+        "plain_title": f"{isolated(results.run.name)}: translation report",
         "headline": headline(results),
         "opening": opening(results),
+        "least": LEAST_EFFECT,
+        "least_examples": LEAST_EXAMPLES,
         "rows": _rows(results),
         "samples": samples,
         "heads": heads,
@@ -130,12 +133,12 @@ def headline(results: TranslationResults) -> str:
         score = results.scores[0]
         return f"{MODEL_TITLES[score.model]} attention reaches BLEU {score.bleu:.1f}"
     found = results.differences[0]
-    name = MODEL_LABELS[found.model].capitalize()
-    if found.low <= 0 <= found.high:
-        return f"{name} and deterministic attention translate alike, as far as these sentences tell"
-    return (
-        f"{name} attention translates {'better' if found.low > 0 else 'worse'} than deterministic attention"
-    )
+    name = MODEL_LABELS[found.model]
+    basis = f"(1 seed, {results.test.size:,} {results.test.unit})"
+    if not is_reliable(found, results.test.size, unit=100.0):
+        return f"No reliable difference between {name} and deterministic attention {basis}"
+    how = "better" if found.value > 0 else "worse"
+    return f"In this run, {name} attention translates {how} than deterministic attention {basis}"
 
 
 def opening(results: TranslationResults) -> str:

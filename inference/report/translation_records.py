@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from probattn.inference.report.dynamics_records import Dynamics
 from probattn.inference.report.heads_records import Heads
-from probattn.inference.report.measurements import Curve
+from probattn.inference.report.measurements import Comparison, Curve
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.inference.report.results import DataSet, RunDescription
 
@@ -42,15 +42,8 @@ class TranslationScores(Record):
     step_seconds: Annotated[float, Field(ge=0)] | None = None
 
 
-class BleuDifference(Record):
-    """A model's BLEU minus the deterministic baseline's on the same pairs, with a paired bootstrap interval."""
-
-    model: ModelKey
-    value: float
-    low: float
-    high: float
-    level: Probability = 0.95
-    resamples: Annotated[int, Field(ge=1)]
+class BleuDifference(Comparison):
+    """A comparison by BLEU on the same pairs."""
 
 
 class TranslationSample(Record):
@@ -80,7 +73,7 @@ class TranslationResults(Record):
         heads: how heads differ; None where no method was there to keep them apart.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["translation"] = "translation"
     run: RunDescription
     languages: tuple[str, str]

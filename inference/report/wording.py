@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from probattn.inference.report.charts.svg import isolated
+from markupsafe import Markup
+
+from probattn.inference.report.charts.svg import isolated, printable
+from probattn.inference.report.claims import LEAST_EFFECT, LEAST_EXAMPLES, LEAST_SEEDS, least_resamples
+from probattn.inference.report.markup import exact
 from probattn.inference.report.measurements import Difference
-from probattn.inference.report.measures import MODEL_LABELS, TEXTS, listed
+from probattn.inference.report.measures import MODEL_LABELS, TEXTS, Verdict, counted, listed
 from probattn.inference.report.record import MEASURES, Measure
 from probattn.inference.report.results import DataSet, Results
 
@@ -23,8 +26,6 @@ HEADLINE: tuple[tuple[str, Measure], ...] = (
 )
 """What the title may speak of: roles and measures, the most important first."""
 
-Verdict = Literal["better", "worse", "unclear"]
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -33,7 +34,7 @@ class Finding:
     Attributes:
         difference: the measured difference.
         data: the data set.
-        verdict: "unclear" whenever the interval covers 0.
+        verdict: "unclear" unless the difference may be spoken of (:func:`~.claims.is_reliable`).
         claim: what may be said, without the data set.
         figures: both values, the difference and its interval.
         order: place of the data set among the others.
@@ -45,6 +46,16 @@ class Finding:
     claim: str
     figures: str
     order: int
+
+    @property
+    def title(self) -> str:
+        """The name of the measure."""
+        return TEXTS[self.difference.measure].title
+
+    def of_seed(self, place: int) -> Markup:
+        """The difference of one of several seeds."""
+        value = self.difference.seeds[place]
+        return exact(value, TEXTS[self.difference.measure].difference(value))
 
 
 def findings(results: Results) -> list[Finding]:
@@ -60,7 +71,7 @@ def findings(results: Results) -> list[Finding]:
 
 def _finding(results: Results, data: DataSet, difference: Difference) -> Finding:
     text = TEXTS[difference.measure]
-    verdict = text.verdict(difference.low, difference.high)
+    verdict = results.verdict(difference)
     claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
     words = claim[0].upper() + claim[1:]
     figures = _figures(results, difference)
@@ -84,7 +95,7 @@ def interval_words(difference: Difference) -> str:
 
     Example:
         >>> d = Difference(measure="ece", model="bayesian_mean", data="test", value=-0.031, low=-0.05, high=-0.01,
-        ...                resamples=100)
+        ...                p=0.02, corrected=0.02, resamples=100)
         >>> interval_words(d)
         '−3.1 points, 95% interval −5.0 to −1.0'
     """
@@ -95,27 +106,65 @@ def interval_words(difference: Difference) -> str:
     )
 
 
-def headline(found: list[Finding]) -> str:
-    """The title: gains and losses whose intervals exclude 0, and nothing else; there must be a finding."""
-    name = MODEL_LABELS[found[0].difference.model]
-    said: dict[str, list[str]] = {"better": [], "worse": []}
+def headline(results: Results) -> str:
+    """The title: reliable gains and losses and nothing else, with the numbers of seeds and of the task's examples."""
+    found = findings(results)
+    if not found:
+        return printable(results.run.name)
+    basis = f"({counted(len(results.seeds), 'seed')}, {results.home.size:,} {results.home.unit})"
+    told: dict[str, list[str]] = {"better": [], "worse": []}
     for role, measure in HEADLINE:
         for finding in found:
             matches = (finding.data.role, finding.difference.measure) == (role, measure)
             if matches and finding.verdict != "unclear":
-                said[finding.verdict].append(finding.claim[0].lower() + finding.claim[1:])
-    gains, losses = listed(said["better"]), listed(said["worse"])
+                told[finding.verdict].append(finding.claim[0].lower() + finding.claim[1:])
+    gains, losses = listed(told["better"]), listed(told["worse"])
+    reliable = [finding for finding in found if finding.verdict != "unclear"]
+    if not reliable:
+        return f"No reliable difference {basis}"
+    subject = f"{MODEL_LABELS[found[0].difference.model]} attention"
+    subject = subject[0].upper() + subject[1:] if results.runs else f"In this run, {subject}"
     if gains and losses:
-        return f"Here, {name} attention is {gains}, but {losses}."
+        return f"{subject} is {gains}, but {losses} {basis}"
     if gains or losses:
-        return f"Here, {name} attention is {gains or losses}."
-    return f"No clear difference between {name} and deterministic attention here."
+        return f"{subject} is {gains or losses} {basis}"
+    return f"{subject} differs in {len(reliable)} of {counted(len(found), 'comparison')} {basis}"
+
+
+def evidence(results: Results) -> str:
+    """What the title rests on: seeds, comparisons, and what was asked of a difference; empty without comparisons."""
+    found = findings(results)
+    if not found:
+        return ""
+    seeds, sets = len(results.seeds), len({finding.data.key for finding in found})
+    comparisons = f"{counted(len(found), 'comparison')} on {counted(sets, 'data set')}"
+    level = found[0].difference.level
+    asked = (
+        "A difference counts if its p value, corrected for all of them by Holm's method, is below "
+        f"{1 - level:.2g}, if it is at least {LEAST_EFFECT:g} ({100 * LEAST_EFFECT:g} points), and if there are at "
+        f"least {LEAST_EXAMPLES} examples{f' and {LEAST_SEEDS} seeds' if results.runs else ''}."
+    )
+    if results.runs:
+        return (
+            f"{counted(seeds, 'seed')}, {comparisons}. {asked} The p values are those of Student's t, paired by seed: "
+            "they cover the chance of training, given these examples."
+        )
+    resamples = found[0].difference.resamples or 0
+    needed = least_resamples(len(found), level)
+    few = (
+        f" {resamples:,} resamples are too few to tell any of {len(found)} comparisons: set report.resamples to "
+        f"{needed:,} or more."
+    )
+    return (
+        f"One seed, {comparisons}. {asked} This is evidence about this run; what holds of the method takes "
+        f"several seeds: give probattn report the runs of several.{few if resamples < needed else ''}"
+    )
 
 
 def opening(results: Results) -> str:
     """The paragraph under the title: accuracy first, whatever it is."""
     data = results.home
-    place = f"{data.size:,} examples of {isolated(data.title)}"
+    place = f"{data.size:,} {data.unit} of {isolated(data.title)}"
     model = results.contender
     ours, base = results.score(model, data.key), results.score("deterministic", data.key)
     if ours is None or ours.accuracy is None:
@@ -125,15 +174,17 @@ def opening(results: Results) -> str:
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
     words += f" and deterministic attention {text.value(base.accuracy)}"
+    if results.runs:
+        words += ", on average over seeds"
     difference = results.difference("accuracy", model, data.key)
     if difference is None:
         return f"{words}."
-    verdict = text.verdict(difference.low, difference.high)
+    chance = "the choice of seeds" if results.runs else "the choice of test examples"
     ending = {
-        "unclear": "too small a difference for this test set to tell",
-        "better": "a gain beyond what the choice of test examples explains",
-        "worse": "a loss beyond what the choice of test examples explains",
-    }[verdict]
+        "unclear": "no reliable difference",
+        "better": f"a gain beyond what {chance} explains",
+        "worse": f"a loss beyond what {chance} explains",
+    }[results.verdict(difference)]
     return f"{words}: {ending} ({interval_words(difference)})."
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from rich import box
-from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from probattn.cli.errors import CommandError
 from probattn.cli.probing import Watched, read_ratings, recorded_bleu
+from probattn.cli.seeds import check_same_recipe
+from probattn.cli.sheets import Group, Sheet
 from probattn.cli.trained import RECIPE, load_model
 from probattn.cli.trained_translator import load_translator
 from probattn.cli.training import prepare
@@ -130,22 +130,7 @@ class Recorded:
         Raises:
             CommandError: they differ in another one.
         """
-        own, its = (dict(_leaves(each.recipe.model_dump(mode="json"))) for each in (self, other))
-        for key in sorted(own.keys() | its.keys()):
-            if own.get(key) != its.get(key) and not f"{key}.".startswith(tuple(f"{each}." for each in free)):
-                raise CommandError(
-                    f"{other.folder}: expected the run {self.folder} again, with {key} {own.get(key)!r}, got "
-                    f"{its.get(key)!r}; train it with the same recipe"
-                )
-
-
-def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys of sections and of their sections, written with dots, and their values."""
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        check_same_recipe((self.folder, self.recipe), (other.folder, other.recipe), free)
 
 
 def measure_agreement(
@@ -311,27 +296,23 @@ def _fit_proxy(prepared: Any, net: PreTrainedModel, quiet: bool) -> ProxyProgram
     return program
 
 
-def agreement_table(found: Agreement) -> Table:
+def agreement_table(found: Agreement) -> Sheet:
     """The record as a table for the terminal, without columns that hold nothing, and what its letters mean."""
-    table = Table(box=box.SIMPLE_HEAD, caption=_legend(found), caption_justify="left")
-    heads = ["A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU"]
+    heads = ("A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU")
     rows = [
-        [
+        (
             f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
             f"{100 * item.agreement:.1f}%",
             f"{100 * found.chance:.1f}%",
             "" if item.tau is None else f"{100 * item.tau:.1f}",
             _starred(item.xi, 100),
             _starred(item.xi_bleu, 1),
-        ]
+        )
         for item in found.pairs
     ]
     shown = [place for place in range(len(heads)) if any(row[place] for row in rows)]
-    for place in shown:
-        table.add_column(heads[place], justify="right" if place else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[place] for place in shown))
-    return table
+    kept = tuple(tuple(row[place] for place in shown) for row in rows)
+    return Sheet(tuple(heads[place] for place in shown), (Group("", kept),), notes=(_legend(found),))
 
 
 def _legend(found: Agreement) -> str:

@@ -8,37 +8,37 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
 
 import probattn
 from probattn.cli.agreement import AGREEMENT, agreement_table, measure_agreement
 from probattn.cli.description import describe_run
 from probattn.cli.errors import CommandError, fails_in_one_line, one_line, one_to_compare, says_how_to_resume
 from probattn.cli.evaluating import evaluate_run
-from probattn.cli.experiment_evaluating import evaluate_experiment, experiment_table
+from probattn.cli.experiment_evaluating import evaluate_experiment
 from probattn.cli.experiments import train_experiment
 from probattn.cli.graphs import evaluate_graph, train_graph
 from probattn.cli.heads import load_start
 from probattn.cli.networks import load_any
+from probattn.cli.outcomes import summary, table, write_page
 from probattn.cli.processes import Processes, launched
+from probattn.cli.seeds import SEEDS, check_runs, combine_runs
+from probattn.cli.sheets import show
 from probattn.cli.showing import predict_texts
 from probattn.cli.tables import predictions_table, results_table
 from probattn.cli.trained import BASELINE, MODEL, RECIPE, EvaluationOptions, TrainedModel, load_model
 from probattn.cli.training import prepare, train_run
-from probattn.cli.translation import train_translation, translate_texts, translation_table
+from probattn.cli.translation import train_translation, translate_texts
 from probattn.cli.translation_evaluating import evaluate_translation_run
 from probattn.files.durable import write_atomically
 from probattn.inference.report import (
     AnyResults,
     Example,
-    ExperimentResults,
     Results,
-    TranslationResults,
+    printable,
+    printable_lines,
     read_any_results,
-    write_experiment_report,
     write_report,
     write_results,
-    write_translation_report,
 )
 from probattn.models import inspect as inspect_network
 from probattn.models.hosts.selection import Kind, Layers
@@ -64,6 +64,13 @@ app = typer.Typer(
 )
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+RunsArgument = Annotated[
+    list[Path], typer.Argument(help="Folder of a finished run, or of several: one recipe, a seed each.")
+]
+BaselineOption = Annotated[Path | None, typer.Option(help="Folder of a deterministic run to compare with.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="One JSON object on standard output, and nothing else there.")
+]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the run; the recipe's by default.")
 ]
@@ -119,21 +126,14 @@ def train(
 
 @app.command()
 @fails_in_one_line
-def evaluate(
-    run: RunArgument,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Folder of a deterministic run to compare with.")
-    ] = None,
-) -> None:
-    """Measure a run on its test, shifted and out-of-domain data; writes metrics.json."""
-    results = _evaluate(run, baseline)
-    if isinstance(results, TranslationResults):
-        _console().print(translation_table(results))
-    elif isinstance(results, ExperimentResults):
-        _console().print(experiment_table(results))
-    else:
-        _console().print(results_table(results))
-    typer.echo(f"results: {run / RESULTS}")
+def evaluate(run: RunsArgument, baseline: BaselineOption = None, as_json: JsonOption = False) -> None:
+    """Measure a run on its test, shifted and out-of-domain data, or several over their seeds; writes metrics.json."""
+    file, results = _evaluated(run, baseline, again=True)
+    if as_json:
+        typer.echo(results.model_dump_json())
+        return
+    show(table(results))
+    typer.echo(printable(f"results: {file}"))
 
 
 @app.command()
@@ -158,7 +158,9 @@ def predict(
     if isinstance(loaded, TranslationRecipe):
         _check_pairs(run, False, len(texts), len(pair or []))
         for text, translation in zip(texts, translate_texts(run, loaded, texts), strict=True):
-            typer.echo(json.dumps({"text": text, "translation": translation}) if as_json else translation)
+            typer.echo(
+                json.dumps({"text": text, "translation": translation}) if as_json else printable(translation)
+            )
         return
     recipe = _recipe_of(run)
     _check_pairs(run, recipe.data.train.build().paired, len(texts), len(pair or []))
@@ -169,30 +171,28 @@ def predict(
         for example in found:
             typer.echo(json.dumps(_shown(example)))
     else:
-        _console().print(predictions_table(found))
+        show(predictions_table(found))
 
 
 @app.command()
 @fails_in_one_line
 def report(
-    run: RunArgument,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Folder of a deterministic run to compare with.")
-    ] = None,
+    run: RunsArgument,
+    baseline: BaselineOption = None,
     again: Annotated[
         bool, typer.Option("--again", help="Evaluate anew even if metrics.json is there.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write report.html, evaluating the run first if that has not been done."""
-    file = run / RESULTS
-    results = _evaluate(run, baseline) if again or baseline or not file.exists() else read_any_results(file)
-    if isinstance(results, TranslationResults):
-        page = write_translation_report(results, run / REPORT)
-    elif isinstance(results, ExperimentResults):
-        page = write_experiment_report(results, run / REPORT)
+    """Write report.html, evaluating the run first if that has not been done; of several runs, also seeds.html."""
+    file, results = _evaluated(run, baseline, again=again or baseline is not None)
+    for folder in run if len(run) > 1 else ():
+        write_page(read_any_results(folder / RESULTS), folder / REPORT)
+    page = write_page(results, file.with_name(REPORT) if len(run) == 1 else file.with_suffix(".html"))
+    if as_json:
+        typer.echo(json.dumps({"report": str(page), "results": str(file), **summary(results)}))
     else:
-        page = write_report(results, run / REPORT)
-    typer.echo(f"report: {page}")
+        typer.echo(printable(f"report: {page}"))
 
 
 @app.command()
@@ -208,8 +208,8 @@ def agreement(
     """Measure what a run's attention agrees with: probes, saliency, and what that is worth; writes agreement.json."""
     found = measure_agreement(run, uniform, second, quiet=quiet)
     write_atomically(run / AGREEMENT, (found.model_dump_json(indent=1) + "\n").encode())
-    _console().print(agreement_table(found))
-    typer.echo(f"agreement: {run / AGREEMENT}")
+    show(agreement_table(found))
+    typer.echo(printable(f"agreement: {run / AGREEMENT}"))
 
 
 @app.command()
@@ -228,7 +228,7 @@ def inspect(
         )  # or it refuses
     except (TypeError, ValueError) as error:
         raise CommandError(one_line(error)) from error
-    typer.echo(str(calls))
+    typer.echo(printable_lines(str(calls)))
 
 
 @app.command()
@@ -249,15 +249,37 @@ def demo(
     loaded = load_recipe("demo", set_ or [])
     folder = output or _free_folder(Path(loaded.output))
     prepared = prepare(loaded)
-    typer.echo(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}")
+    typer.echo(printable(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}"))
     with says_how_to_resume(folder):
         train_run(prepared, folder, quiet=quiet)
     typer.echo("evaluating ...")
     results = _evaluate_texts(folder, loaded, None)
     write_results(results, folder / RESULTS)
-    _console().print(results_table(results))
+    show(results_table(results))
     page = write_report(results, folder / REPORT)
-    typer.echo(f"report: {page.resolve()}  ({(time.monotonic() - started) / 60:.1f} minutes in all)")
+    minutes = (time.monotonic() - started) / 60
+    typer.echo(printable(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)"))
+
+
+def _evaluated(runs: list[Path], baseline: Path | None, *, again: bool) -> tuple[Path, AnyResults]:
+    """The evaluation of one run, or of several over their seeds, and the file that holds it."""
+    if len(runs) > 1:
+        check_runs([(run, _any_recipe_of(run)) for run in runs])
+        if baseline is not None:
+            raise CommandError(
+                f"--baseline {baseline}: expected one run with it; several are compared with the baselines within them"
+            )
+    found = {
+        run: _evaluate(run, baseline)
+        if again or not (run / RESULTS).exists()
+        else read_any_results(run / RESULTS)
+        for run in runs
+    }
+    first = runs[0]
+    if len(runs) == 1:
+        return first / RESULTS, found[first]
+    combined = combine_runs(found)
+    return write_results(combined, first / f"{SEEDS}.json"), combined
 
 
 def _evaluate(run: Path, baseline_run: Path | None) -> AnyResults:
@@ -361,7 +383,3 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise CommandError(f"--layers: expected 'all', 'first', 'last' or numbers, got {text!r}") from error
-
-
-def _console() -> Console:
-    return Console(width=max(Console().width, 110))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from probattn.cli.evaluating import now, package_versions
-from probattn.cli.trained import RECIPE, TrainedModel
+from probattn.cli.evaluating import RECORDS, now, package_versions
+from probattn.cli.trained import BASELINE, RECIPE, TrainedModel
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription
 from probattn.recipes import GraphRecipe, Recipe, TranslationRecipe
@@ -27,8 +28,6 @@ def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: i
         trained: the network that came out.
         train_size: training examples.
     """
-    records = read_records(run / "metrics.jsonl")
-    last = records[-1] if records else {}
     return RunDescription(
         name=recipe.name,
         method=method_words(recipe),
@@ -36,8 +35,7 @@ def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: i
         + (", uniform attention" if recipe.network.config.get("uniform_attention") else ""),
         data=recipe.data.train.source,
         train_size=train_size,
-        steps=int(last.get("step", 0)),
-        seconds=float(last.get("seconds", 0.0)),
+        **spent(run),
         num_samples=recipe.prediction.num_samples,
         device=f"{trained.device.type}, {recipe.training.precision} autocast".replace(
             "no autocast", "float32"
@@ -48,6 +46,21 @@ def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: i
         recipe=(run / RECIPE).read_text(encoding="utf-8"),
         commands=(f"probattn train {run / RECIPE} --output NEW_FOLDER", "probattn report NEW_FOLDER"),
     )
+
+
+def spent(run: Path) -> dict[str, Any]:
+    """What the training of a run took, from its records, also where it was resumed.
+
+    Returns:
+        steps: of its network.
+        seconds: of that and of the baseline beside it; a record of training holds those since the record before it.
+    """
+    parts = [read_records(folder / RECORDS) for folder in (run, run / BASELINE)]
+    trained = [record for records in parts for record in records if record["kind"] == "train"]
+    return {
+        "steps": int(parts[0][-1]["step"]) if parts[0] else 0,
+        "seconds": sum(float(record["seconds"]) for record in trained),
+    }
 
 
 def method_words(recipe: Recipe | GraphRecipe | TranslationRecipe) -> str:

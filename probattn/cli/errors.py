@@ -18,7 +18,7 @@ from probattn.data import DataError, DataWarning
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.meter import NonFiniteError
 from probattn.inference.records import RecordsError
-from probattn.inference.report import ResultsFileError
+from probattn.inference.report import ResultsFileError, printable
 from probattn.models import StoredNetworkError
 from probattn.recipes import RecipeError
 
@@ -78,10 +78,10 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
                 _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
             except EXPECTED as error:
-                typer.echo(f"error: {one_line(error)}", err=True)
+                typer.echo(printable(f"error: {one_line(error)}"), err=True)
                 raise typer.Exit(EXIT_STATUS) from error
             except KeyboardInterrupt as error:
-                typer.echo(f"interrupted{f': {error}' if error.args else ''}", err=True)
+                typer.echo(printable(f"interrupted{f': {error}' if error.args else ''}"), err=True)
                 raise typer.Exit(INTERRUPTED) from error
 
     return guarded
@@ -143,4 +143,4 @@ class _Lines:
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
         elif str(message) not in self._said:
             self._said.add(str(message))
-            sys.stderr.write(f"warning: {message}\n")
+            sys.stderr.write(printable(f"warning: {message}") + "\n")

@@ -166,6 +166,7 @@ def predict_data(
         size=len(data),
         labelled=labels is not None,
         source=data.source,
+        unit="texts",
     )
     return PredictedData(described, labels, models)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from rich import box
-from rich.table import Table
 
 from probattn.cli.errors import CommandError
 from probattn.cli.evaluating import now, package_versions
 from probattn.cli.experiments import found_heads
+from probattn.cli.sheets import Group, Sheet
 from probattn.cli.trained import RECIPE
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
@@ -71,24 +70,18 @@ def evaluate_experiment(
     )
 
 
-def experiment_table(results: ExperimentResults) -> Table:
+def experiment_table(results: ExperimentResults) -> Sheet:
     """Conditions with the runs that learned, for a terminal."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("condition", no_wrap=True)
-    for heading in (
-        f"{results.threshold:g} by step {results.by_step}",
-        "median step",
-        "Fisher p",
-        "log-rank p",
-    ):
-        table.add_column(heading, justify="right")
+    reached = f"{results.threshold:g} by step {results.by_step}"
     tests = {test.condition: test for test in results.tests}
+    rows = []
     for item in results.conditions:
         test = tests.get(item.key)
         values = (item.median_step, test and test.fisher, test and test.log_rank)
         cells = ["" if value is None else f"{value:.3g}" for value in values]
-        table.add_row(item.title, f"{item.reached} of {len(item.first_steps)}", *cells)
-    return table
+        rows.append((item.title, f"{item.reached} of {len(item.first_steps)}", *cells))
+    headings = ("condition", reached, "median step", "Fisher p", "log-rank p")
+    return Sheet(headings, (Group("", tuple(rows)),))
 
 
 def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from probattn.cli.description import method_words
+from probattn.cli.description import method_words, spent
 from probattn.cli.errors import CommandError, one_line
 from probattn.cli.evaluating import RECORDS, now, package_versions
 from probattn.cli.graph_training import WEIGHTS, PreparedGraph, build_node_classifier
@@ -163,6 +163,7 @@ def _predict(networks: list[TrainedGraph]) -> PredictedData:
         size=size,
         labelled=True,
         source=graph.source,
+        unit="nodes",
     )
     return PredictedData(described, graph.labels[graph.test_mask], models)
 
@@ -189,7 +190,6 @@ def _health(trained: TrainedGraph) -> tuple[Any, ...]:
 
 def _describe(run: Path, trained: TrainedGraph) -> RunDescription:
     recipe, graph = trained.prepared.recipe, trained.prepared.graph
-    last: Record = trained.records[-1] if trained.records else {}
     network = recipe.network
     return RunDescription(
         name=recipe.name,
@@ -197,8 +197,7 @@ def _describe(run: Path, trained: TrainedGraph) -> RunDescription:
         network=f"graph attention, {network.heads} heads of {network.features}, {network.output_heads} at the output",
         data=f"{graph.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges with self loops",
         train_size=int(graph.train_mask.sum()),
-        steps=int(last.get("step", 0)),
-        seconds=float(last.get("seconds", 0.0)),
+        **spent(run),
         num_samples=recipe.prediction.num_samples,
         device=f"{trained.model.edge_index.device.type}, float32",
         seed=recipe.training.seed,

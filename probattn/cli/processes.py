@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import typer
 from accelerate import PartialState
 
+from probattn.inference.report import printable_lines
+
 
 class Processes:
     """The processes of a launcher (torchrun, accelerate launch), or the single one there usually is.
@@ -44,7 +46,7 @@ class Processes:
     def echo(self, line: str) -> None:
         """Prints a line once."""
         if self.is_first:
-            typer.echo(line)
+            typer.echo(printable_lines(line))
 
 
 def launched() -> bool:

@@ -1,11 +1,20 @@
-"""Results as tables in a terminal."""
+"""Results and predictions as tables of the terminal."""
 
 from __future__ import annotations
 
-from rich import box
-from rich.table import Table
-
-from probattn.inference.report import EDGE_MEASURES, MODEL_TITLES, TEXTS, Example, Measure, ModelKey, Results
+from probattn.cli.sheets import Group, Sheet
+from probattn.inference.report import (
+    EDGE_MEASURES,
+    MODEL_TITLES,
+    ROLE_TITLES,
+    TEXTS,
+    Example,
+    Measure,
+    ModelKey,
+    Results,
+    findings,
+    headline,
+)
 
 HEADINGS: dict[ModelKey, str] = {
     "deterministic": "deterministic",
@@ -26,52 +35,70 @@ SHOWN: tuple[Measure, ...] = (
     "auroc",
     "fpr95",
 )
+RELIABLE = "*"
+"""Marks a difference that may be spoken of."""
 
 
-def results_table(results: Results, model: ModelKey | None = None) -> Table:
-    """Deterministic against the run's own network, measure by measure, with the difference and its 95% interval."""
+def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
+    """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
     model = model or results.contender
     compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("data", no_wrap=True)
-    table.add_column("measure", no_wrap=True)
-    for key in compared:
-        table.add_column(HEADINGS.get(key, MODEL_TITLES[key]), justify="right", no_wrap=True)
+    headings = ["measure", *(HEADINGS.get(key, MODEL_TITLES[key]) for key in compared)]
+    found = findings(results)
     if len(compared) > 1:
-        table.add_column("difference [interval]", justify="right", no_wrap=True)
+        level = found[0].difference.level if found else 0.95
+        headings += ["difference", f"{level:.0%} interval"]
+    groups = []
     for data in results.data:
-        title = f"{data.title} ({data.size:,})"
+        rows = []
         for measure in SHOWN:
             cells = [_cell(results, key, data.key, measure) for key in compared]
-            if not any(cells):
-                continue
-            if len(compared) > 1:
-                cells.append(_gap(results, measure, model, data.key))
-            table.add_row(title, TEXTS[measure].title, *cells)
-            title = ""
-        table.add_section()
-    for row in _edges(results, compared):
-        table.add_row(*row)
-    return table
+            if any(cells):
+                gap = _gap(results, measure, model, data.key) if len(compared) > 1 else []
+                rows.append((TEXTS[measure].title, *cells, *gap))
+        if rows:
+            groups.append(
+                Group(f"{data.title} ({ROLE_TITLES[data.role]}, {data.size:,} {data.unit})", tuple(rows))
+            )
+    for site, edges in _edges(results, compared).items():
+        groups.append(Group(site, tuple((*row, *[""] * (len(headings) - len(row))) for row in edges)))
+    return Sheet(tuple(headings), tuple(groups), notes=_notes(results))
 
 
-def _edges(results: Results, compared: list[ModelKey]) -> list[list[str]]:
+def _notes(results: Results) -> tuple[str, ...]:
+    found = findings(results)
+    if not found:
+        return ()
+    kind = "Student's t over seeds" if results.runs else "bootstrap over examples"
+    legend = (
+        f"Intervals: {kind}, each of its comparison alone. {RELIABLE} marks what holds among all {len(found)} "
+        "comparisons (Holm's method), is large enough and rests on enough examples."
+    )
+    return (f"{headline(results)}.", legend)
+
+
+def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[str, ...]]]:
     """Attention over the edges of a graph, layer by layer; latent weights are measured at their expectation."""
     found = {(record.site, record.model): record for record in results.edges}
-    rows = []
-    for site in dict.fromkeys(record.site for record in results.edges):
-        title = site
-        for name, words in EDGE_MEASURES.items():
-            keys = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
-            cells = [f"{getattr(found[site, key], name):.3f}" if (site, key) in found else "" for key in keys]
-            rows.append([title, words, *cells])
-            title = ""
-    return rows
+    keys: list[ModelKey] = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
+    return {
+        site: [
+            (
+                words,
+                *(f"{getattr(found[site, key], name):.3f}" if (site, key) in found else "" for key in keys),
+            )
+            for name, words in EDGE_MEASURES.items()
+        ]
+        for site in dict.fromkeys(record.site for record in results.edges)
+    }
 
 
-def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> str:
+def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> tuple[str, str]:
     found = results.difference(measure, model, data)
-    return "" if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    if found is None:
+        return "", ""
+    mark = " " if results.verdict(found) == "unclear" else RELIABLE
+    return f"{found.value:+.3f}", f"[{found.low:+.3f}, {found.high:+.3f}]{mark}"
 
 
 def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str:
@@ -80,15 +107,12 @@ def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str
     return "" if value is None else f"{value:.3f}"
 
 
-def predictions_table(examples: list[Example]) -> Table:
+def predictions_table(examples: list[Example]) -> Sheet:
     """Label, probability and spread of single texts."""
-    table = Table()
     paired = any(example.pair is not None for example in examples)
-    for heading in ("text", *(["second text"] if paired else []), "label"):
-        table.add_column(heading)
-    for heading in ("probability", "spread"):
-        table.add_column(heading, justify="right")
+    texts = ("text", "second text") if paired else ("text",)
+    rows = []
     for example in examples:
-        texts = [example.text, example.pair or ""] if paired else [example.text]
-        table.add_row(*texts, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}")
-    return table
+        given = (example.text, example.pair or "") if paired else (example.text,)
+        rows.append((*given, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}"))
+    return Sheet((*texts, "label", "probability", "spread"), (Group("", tuple(rows)),), words=len(texts) + 1)

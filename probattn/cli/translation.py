@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
+from probattn.cli.sheets import Group, Sheet
 from probattn.cli.trained_translator import load_translator
 from probattn.cli.translation_training import prepare_translation, train_translation_run
-from probattn.inference.report import MODEL_TITLES, TranslationResults
+from probattn.inference.report import MODEL_TITLES, TranslationResults, translation_headline
 from probattn.inference.result import FitResult
 from probattn.models import SearchOptions, translate
 from probattn.recipes import TranslationRecipe
@@ -47,22 +45,31 @@ def translate_texts(run: Path, recipe: TranslationRecipe, texts: Sequence[str]) 
     return translate(trained.model, texts, trained.subwords, SearchOptions(**recipe.search.model_dump()))
 
 
-def translation_table(results: TranslationResults) -> Table:
+def translation_table(results: TranslationResults) -> Sheet:
     """BLEU, perplexity and token accuracy of each model, and what separates it from the deterministic one."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("attention", no_wrap=True)
-    for heading in ("BLEU", "difference [interval]", "perplexity", "subwords right", "s an update"):
-        table.add_column(heading, justify="right", no_wrap=True)
     gaps = {
-        item.model: f"{item.value:+.2f} [{item.low:+.2f}, {item.high:+.2f}]" for item in results.differences
+        item.model: (f"{item.value:+.2f}", f"[{item.low:+.2f}, {item.high:+.2f}]")
+        for item in results.differences
     }
-    for score in results.scores:
-        table.add_row(
+    rows = tuple(
+        (
             MODEL_TITLES[score.model],
             f"{score.bleu:.2f}",
-            gaps.get(score.model, ""),
+            *gaps.get(score.model, ("", "")),
             "" if score.perplexity is None else f"{score.perplexity:.2f}",
             f"{score.token_accuracy:.3f}",
             "" if score.step_seconds is None else f"{score.step_seconds:.3f}",
         )
-    return table
+        for score in results.scores
+    )
+    level = results.differences[0].level if results.differences else 0.95
+    headings = (
+        "attention",
+        "BLEU",
+        "difference",
+        f"{level:.0%} interval",
+        "perplexity",
+        "subwords right",
+        "s an update",
+    )
+    return Sheet(headings, (Group("", rows),), notes=(f"{translation_headline(results)}.",))

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from probattn.cli.description import method_words
+from probattn.cli.description import method_words, spent
 from probattn.cli.errors import CommandError, one_line, one_to_compare
 from probattn.cli.evaluating import now, package_versions
 from probattn.cli.probing import of_the_same_examples, read_dynamics
@@ -18,7 +18,6 @@ from probattn.cli.translation_heads import measure_heads
 from probattn.cli.translation_networks import network_words
 from probattn.data import SentencePairs
 from probattn.files.durable import write_atomically
-from probattn.inference.records import Record
 from probattn.inference.report import (
     MODEL_LABELS,
     DataSet,
@@ -159,6 +158,7 @@ def _data_set(test: SentencePairs) -> DataSet:
         size=len(test),
         labelled=True,
         source=f"{test.source}; {test.licence}",
+        unit="sentences",
     )
 
 
@@ -172,15 +172,13 @@ def _search_words(recipe: TranslationRecipe) -> str:
 def _describe(
     run: Path, recipe: TranslationRecipe, trained: TrainedTranslator, train: SentencePairs
 ) -> RunDescription:
-    last: Record = trained.records[-1] if trained.records else {}
     return RunDescription(
         name=recipe.name,
         method=method_words(recipe),
         network=network_words(recipe),
         data=train.source,
         train_size=len(train),
-        steps=int(last.get("step", 0)),
-        seconds=sum(float(record.get("seconds", 0.0)) for record in trained.records),
+        **spent(run),
         num_samples=1,
         device=f"{trained.device.type}, {recipe.training.precision} autocast".replace(
             "no autocast", "float32"

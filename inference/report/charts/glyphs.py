@@ -10,7 +10,9 @@ WIDTH = 180
 HEIGHT = 22
 
 
-def interval_glyph(gain: float, low: float, high: float, verdict: str, title: str) -> str:
+def interval_glyph(
+    gain: float, low: float, high: float, verdict: str, title: str, seeds: Sequence[float] = ()
+) -> str:
     """An interval beside a zero line, in the direction of improvement: what lies to the right of it is a gain.
 
     Args:
@@ -19,17 +21,20 @@ def interval_glyph(gain: float, low: float, high: float, verdict: str, title: st
         high: upper end.
         verdict: "better", "worse" or "unclear"; gives the colour.
         title: what a screen reader says.
+        seeds: the differences that ``gain`` is the mean of, in the same sense.
 
     Returns:
         An ``<svg>`` element; its scale is its own.
     """
     root = drawing(WIDTH, HEIGHT, title, css="glyph")
-    reach = 1.15 * max(abs(low), abs(high), abs(gain)) or 1.0
+    reach = 1.15 * max(map(abs, (low, high, gain, *seeds))) or 1.0
     across = Scale((-reach, reach), (8, WIDTH - 8))
     middle = HEIGHT / 2
     add(root, "line", "zero", x1=WIDTH / 2, x2=WIDTH / 2, y1=1, y2=HEIGHT - 1)
     add(root, "line", "rail", x1=4, x2=WIDTH - 4, y1=middle, y2=middle)
     add(root, "line", f"range {verdict}", x1=across(low), x2=across(high), y1=middle, y2=middle)
+    for value in seeds:
+        add(root, "circle", "seed", cx=across(value), cy=middle, r=2.5)
     add(root, "circle", f"mark {verdict}", cx=across(gain), cy=middle, r=4.5)
     return text_of(root)
 

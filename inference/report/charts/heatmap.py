@@ -123,7 +123,7 @@ def shown(token: str, room: int = 11) -> str:
         if _width(kept + character) > room - 1:
             break
         kept += character
-    return kept + "\N{HORIZONTAL ELLIPSIS}"
+    return printable(kept + "\N{HORIZONTAL ELLIPSIS}")
 
 
 def _width(words: str) -> int:

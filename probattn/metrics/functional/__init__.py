@@ -25,6 +25,7 @@ from probattn.metrics.functional.heads import (
     head_distance,
     head_similarity,
 )
+from probattn.metrics.functional.holm import holm
 from probattn.metrics.functional.incomplete_beta import regularized_incomplete_beta
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
 from probattn.metrics.functional.least_confidence import least_confidence
@@ -88,6 +89,7 @@ __all__ = [
     "expected_entropy",
     "head_distance",
     "head_similarity",
+    "holm",
     "least_confidence",
     "matthews_correlation",
     "mean_interval",

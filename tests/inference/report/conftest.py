@@ -216,7 +216,7 @@ def make_results() -> Results:
         predicted(data, seed, shift=shift)
         for seed, (data, shift) in enumerate(zip(SETS, (0, 0.35, 0.75), strict=True))
     ]
-    scores, differences = evaluate(items, resamples=200)
+    scores, differences = evaluate(items, resamples=800)
     texts = [TEXTS[row % len(TEXTS)] for row in range(SETS[0].size)]
     uncertain = describe(items[0], most_uncertain(items[0], 6), texts, CLASSES)
     mistakes = describe(items[0], confident_mistakes(items[0], 6), texts, CLASSES)

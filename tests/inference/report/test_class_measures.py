@@ -9,7 +9,7 @@ from probattn.inference.report.class_measures import class_measure
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.page import render_report
 from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.wording import findings, headline
+from probattn.inference.report.wording import headline
 
 SIZE = 400
 
@@ -41,7 +41,7 @@ def results(asked: tuple[str, ...]) -> Results:
     labels, base = predicted(2, 0.6, seed=0)
     own = torch.where((torch.arange(SIZE) % 2 == 0)[:, None], torch.eye(2)[labels] * 0.8 + 0.1, base)
     models = {"deterministic": Predictions(base), "bayesian_mean": Predictions.from_draws(own[None])}
-    measured = evaluate([PredictedData(data, labels, models)], resamples=200, asked=asked)
+    measured = evaluate([PredictedData(data, labels, models)], resamples=400, asked=asked)
     run = RunDescription(
         name="run", method="babn", network="net", data="data", train_size=1, steps=1, seconds=1, num_samples=1,
         device="cpu", seed=0, created="2026-01-01",
@@ -60,7 +60,7 @@ def test_they_are_measured_compared_and_shown_where_asked_for() -> None:
         assert 0 < difference.low < difference.value < difference.high
     page = render_report(found)
     assert "Matthews correlation" in page and ">F1<" in page
-    assert "better correlated with the truth" in headline(findings(found))
+    assert "better correlated with the truth" in headline(found)
 
 
 def test_intervals_of_matthews_are_the_bootstraps() -> None:

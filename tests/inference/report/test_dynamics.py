@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from probattn.inference.report import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.charts.lines import Line
+from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.dynamics_view import dynamics_view
 
 
@@ -71,7 +72,7 @@ def test_a_single_output_has_a_row_for_each_step() -> None:
     assert view is not None
     (panel,) = view.panels
     assert panel.course
-    assert panel.heading == "output 0: a good <film>"
+    assert panel.heading == f"{isolated('output 0')}: a good <film>"
     (moment,) = panel.moments
     for _, drawing in moment.drawings:
         assert 10 < drawing.count("data-index") - 3 <= 17  # rows of steps beside three columns of words

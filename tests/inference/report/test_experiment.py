@@ -146,7 +146,10 @@ def test_measures_have_a_value_for_each_step_and_run():
 
 def test_the_page_says_what_the_records_say(tmp_path):
     page = render_experiment_report(results(search=(HeadCounts(model=3, good=1, bad=5),), search_steps=7))
-    assert "By step 10, 2 of 2 runs have learned with words &lt;a&gt;; 0 with words &lt;b&gt;" in page
+    assert (
+        "By step 10, 2 of 2 runs have learned with \u2068words &lt;a&gt;\u2069; 0 with \u2068words &lt;b&gt;\u2069"
+        in page
+    )
     assert "0.3333" in page and "&lt; 0.0001" in page and "by step 7" in page
     assert len(re.findall(r'<path class="thin', page)) == 3 * 4
     assert len(re.findall(r'<path class="middle', page)) == 3 * 2

@@ -156,7 +156,7 @@ def test_maps_of_similarity_and_rows(results: Results) -> None:
     section = section_of(results, heads)
     assert section.count("ramp-cosine") == 2 * 3  # first and shown layer, three networks
     assert section.count("map-picture ramp-mean") == 2
-    assert 'aria-label="Where each head looks, repulsive: a b"' in section
+    assert 'aria-label="Where each head looks, repulsive: \u2068a b\u2069"' in section
     alone = measured(drops=(), whole={}, rows=(), masked_texts=0)
     section = section_of(results, alone)
     assert "What each head is good for" not in section and "Where each head looks" not in section

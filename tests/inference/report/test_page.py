@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.edges import EDGE_MEASURES
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.maps import attention_example
@@ -27,6 +28,8 @@ from probattn.inference.report.storage import read_results, write_results
 from probattn.inference.report.tables import site_labels
 
 VOID = {"meta", "link", "br", "input"}
+ALONE = [(name, words) for name, words in SECTIONS if name != "runs"]
+"""Sections of the page of one run."""
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'"
 
 
@@ -96,9 +99,9 @@ def test_the_page_needs_nothing_but_itself(text: str, page: Page) -> None:
 
 
 def test_every_section_and_figure_is_there(page: Page) -> None:
-    assert page.sections() == [name for name, _ in SECTIONS]
+    assert page.sections() == [name for name, _ in ALONE]
     links = [a["href"] for a in page.all("a")]
-    assert links == [f"#{name}" for name, _ in SECTIONS]
+    assert links == [f"#{name}" for name, _ in ALONE]
     spoken = [a["aria-label"] for a in page.all("svg") if a.get("role") == "img"]
     for start, count in {
         "Reliability, ": 6,  # three models, two labelled sets
@@ -282,7 +285,7 @@ def test_a_missing_part_leaves_its_section_out(
     results: Results, missing: dict[str, tuple], sections: set[str]
 ) -> None:
     page = Page(render_report(changed(results, **missing)))
-    expected = [name for name, _ in SECTIONS if name not in sections]
+    expected = [name for name, _ in ALONE if name not in sections]
     assert page.sections() == expected
     assert [a["href"] for a in page.all("a")] == [f"#{name}" for name in expected]
 
@@ -320,7 +323,7 @@ def test_one_model_alone(results: Results, only: str) -> None:
 
 def test_better_lies_right_of_the_line_and_worse_left(text: str, page: Page, results: Results) -> None:
     shown = [
-        (TEXTS[item.measure].verdict(item.low, item.high), TEXTS[item.measure].better, item.value)
+        (results.verdict(item), TEXTS[item.measure].better, item.value)
         for data in results.data
         for measure in MEASURES
         if (item := results.difference(measure, "bayesian_mean", data.key))
@@ -383,7 +386,7 @@ def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tens
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
     absent = {"alignment", "heads", "edges", "dynamics"}
-    assert page.sections() == [name for name, _ in SECTIONS if name not in absent]
+    assert page.sections() == [name for name, _ in ALONE if name not in absent]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
     assert ">more" not in text
@@ -399,7 +402,7 @@ def test_cross_attention_shows_the_keys(results: Results) -> None:
     weights = {"decoder": torch.full((2, 1, 2, 3), 1 / 3)}
     shown = attention_example(results.uncertain[0], ["q1", "q2"], weights, keys=["k1", "k2", "k3"])
     page = Page(render_report(changed(results, attention=(shown,))))
-    assert [a["title"] for a in page.all("span", "tok")] == ["k1", "k2", "k3"]
+    assert [a["title"] for a in page.all("span", "tok")] == [isolated(f"k{n}") for n in (1, 2, 3)]
 
 
 def test_writing_is_atomic(

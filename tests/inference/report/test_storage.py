@@ -39,7 +39,7 @@ def test_any_finite_number_and_any_text_survive(
 
 def test_the_file_is_plain_json(results: Results, tmp_path: Path) -> None:
     content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
-    assert content["schema_version"] == 1
+    assert content["schema_version"] == 2
     assert [item["accuracy"] for item in content["scores"]] == [item.accuracy for item in results.scores]
 
 
@@ -72,8 +72,8 @@ def written(path: Path, content: bytes | str) -> Path:
         ('{"schema_version": 1,\n "run": ', "expected JSON, got .* at line 2 column 8"),
         ("[1, 2]", r"at the whole: .*object, got \[1, 2\]"),
         ("{}", "this is no metrics.json"),
-        ('{"schema_version": 2}', "expected schema version 1, got 2"),
-        ('{"schema_version": 1}', r"at run: Field required, got .* \(and 3 more\)"),
+        ('{"schema_version": 1}', "expected schema version 2, got 1"),
+        ('{"schema_version": 2}', r"at run: Field required, got .* \(and 3 more\)"),
     ],
 )
 def test_unreadable_files_say_why(content: bytes | str, message: str, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from probattn.metrics.functional import bleu, bleu_counts
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
 
+SIZE = 240
 TOKENS = {"nll": 60.0, "tokens": 30.0, "correct": 12.0}
 RECORDS = [
     {"kind": "train", "step": 10, "loss": 4.0, "seconds": 3.0},
@@ -41,7 +42,7 @@ RECORDS = [
 def sentences(noise: float, seed: int) -> tuple[list[str], list[str]]:
     draw = random.Random(0)
     references = [
-        " ".join(draw.choices(["a", "b", "c", "d", "e", "f", "g"], k=draw.randint(4, 9))) for _ in range(60)
+        " ".join(draw.choices(["a", "b", "c", "d", "e", "f", "g"], k=draw.randint(4, 9))) for _ in range(SIZE)
     ]
     other = random.Random(seed)
     return [" ".join(w for w in text.split() if other.random() > noise) for text in references], references
@@ -70,7 +71,9 @@ def results(**changes: object) -> TranslationResults:
         "languages": ("en", "de"),
         "search": "beam search, 5 beams",
         "signature": bleu(*texts["repulsive"]).signature,
-        "test": DataSet(key="test", title="Test", role="in_domain", size=60, labelled=True),
+        "test": DataSet(
+            key="test", title="Test", role="in_domain", size=SIZE, labelled=True, unit="sentences"
+        ),
         "scores": tuple(translation_scores(name, counts[name], TOKENS, RECORDS) for name in texts),
         "differences": (
             bleu_difference("repulsive", counts["repulsive"], counts["deterministic"], resamples=200),
@@ -110,7 +113,7 @@ def test_the_interval_is_that_of_a_paired_bootstrap() -> None:
     )
     draw, gaps = np.random.default_rng(0), []
     for _ in range(400):
-        rows = draw.integers(0, 60, 60)
+        rows = draw.integers(0, SIZE, SIZE)
         pair = [
             sacrebleu.corpus_bleu([side[row] for row in rows], [[references[row] for row in rows]])
             for side in (one, other)
@@ -161,17 +164,35 @@ def test_the_page_says_what_was_found(tmp_path) -> None:
     found = results()
     page = write_translation_report(found, tmp_path / "report.html").read_text(encoding="utf-8")
     assert page == render_translation_report(found)
-    assert "<h1>Repulsive attention translates better than deterministic attention</h1>" in page
+    title = "In this run, repulsive attention translates better than deterministic attention (1 seed, 240 sentences)"
+    assert f"<h1>{title}</h1>" in page
     assert found.signature in page and "nats per token" in page
     assert "&lt;b&gt;one&lt;/b&gt;" in page and "&lt;script&gt;" in page and "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
     gap = found.differences[0]
     turned = gap.model_copy(update={"value": -gap.value, "low": -gap.high, "high": -gap.low})
     assert "translates worse" in render_translation_report(results(differences=(turned,)))
-    unclear = gap.model_copy(update={"low": -1.0})
-    assert "translate alike, as far as these sentences tell" in render_translation_report(
-        results(differences=(unclear,))
-    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"corrected": 0.05}, {"value": 0.4}, {"value": -0.4}, {"value": 0.0, "corrected": 0.0}],
+    ids=["chance", "small gain", "small loss", "none"],
+)
+def test_bleu_that_does_not_count_is_no_difference(changes: dict[str, float]) -> None:
+    gap = results().differences[0].model_copy(update=changes)
+    title = "<h1>No reliable difference between repulsive and deterministic attention (1 seed, 240 sentences)</h1>"
+    assert title in render_translation_report(results(differences=(gap,)))
+
+
+def test_few_sentences_show_no_difference() -> None:
+    few = results().test.model_copy(update={"size": 199})
+    assert "<h1>No reliable difference" in render_translation_report(results(test=few))
+
+
+def test_the_p_value_of_bleu_is_that_of_its_resamples() -> None:
+    """Clearly better in every resample: twice one in R + 1."""
+    assert results().differences[0].p == results().differences[0].corrected == 2 / 201
 
 
 def test_the_page_of_one_model() -> None:

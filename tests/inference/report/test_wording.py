@@ -1,4 +1,4 @@
-"""The words follow the intervals: no claim where one covers 0, and losses are told like gains."""
+"""The words follow the corrected p values: no claim without, and losses are told like gains."""
 
 import pytest
 from hypothesis import given
@@ -8,28 +8,44 @@ from probattn.inference.report.measurements import Difference
 from probattn.inference.report.measures import TEXTS, listed
 from probattn.inference.report.record import MEASURES
 from probattn.inference.report.results import Results
-from probattn.inference.report.wording import findings, headline, interval_words, opening, posterior_words
+from probattn.inference.report.wording import (
+    evidence,
+    findings,
+    headline,
+    interval_words,
+    opening,
+    posterior_words,
+)
 
 BOUNDS = st.floats(-1, 1, allow_nan=False)
 
 
-def with_intervals(results: Results, intervals: dict[tuple[str, str], tuple[float, float]]) -> Results:
-    """Results whose mean-over-draws differences have the given intervals, by data set and measure."""
+def with_differences(
+    results: Results, found: dict[tuple[str, str], float], *, corrected: float = 0.01, **fields: object
+) -> Results:
+    """Results whose differences are unclear but for the given ones, by data set and measure."""
     differences = []
     for item in results.differences:
-        low, high = intervals.get((item.data, item.measure), (-0.1, 0.1))
-        differences.append(item.model_copy(update={"low": low, "high": high, "value": (low + high) / 2}))
+        value = found.get((item.data, item.measure), 0.0)
+        p = corrected if value else 1.0
+        changed = {
+            "value": value,
+            "low": value - 0.01,
+            "high": value + 0.01,
+            "p": p,
+            "corrected": p,
+            **fields,
+        }
+        differences.append(item.model_copy(update=changed))
     return results.model_copy(update={"differences": tuple(differences)})
 
 
-@given(st.sampled_from(MEASURES), BOUNDS, BOUNDS)
-def test_an_interval_over_0_decides_nothing(measure: str, one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    verdict = TEXTS[measure].verdict(low, high)
-    assert (verdict == "unclear") == (low <= 0 <= high)
-    if verdict != "unclear":
-        gain = low > 0 if TEXTS[measure].better == "higher" else high < 0
-        assert verdict == ("better" if gain else "worse")
+@given(st.sampled_from(MEASURES), BOUNDS)
+def test_a_verdict_follows_the_sign(measure: str, value: float) -> None:
+    verdict = TEXTS[measure].verdict(value)
+    assert (verdict == "unclear") == (value == 0)
+    if value:
+        assert verdict == ("better" if (value > 0) == (TEXTS[measure].better == "higher") else "worse")
 
 
 def test_the_direction_of_every_measure() -> None:
@@ -38,52 +54,94 @@ def test_the_direction_of_every_measure() -> None:
     assert set(TEXTS) == set(MEASURES)
 
 
-def test_without_a_clear_difference_nothing_is_claimed(results: Results) -> None:
-    found = findings(with_intervals(results, {}))
-    assert {finding.verdict for finding in found} == {"unclear"}
-    assert headline(found) == "No clear difference between Bayesian and deterministic attention here."
+def test_without_a_reliable_difference_nothing_is_claimed(results: Results) -> None:
+    none = with_differences(results, {})
+    assert {finding.verdict for finding in findings(none)} == {"unclear"}
+    assert headline(none) == "No reliable difference (1 seed, 400 examples)"
     words = {phrase for text in TEXTS.values() for phrase in (text.gain, text.loss)}
-    assert not any(finding.claim.lower() in words for finding in found)
+    assert not any(finding.claim.lower() in words for finding in findings(none))
+
+
+def test_an_interval_beside_0_is_no_claim_by_itself(results: Results) -> None:
+    """One of 18 intervals at 95% excludes 0 in every other run without any difference."""
+    one = with_differences(results, {("news", "auroc"): 0.02}, corrected=0.3, low=0.002, high=0.04)
+    assert headline(one).startswith("No reliable difference")
+    assert {finding.verdict for finding in findings(one)} == {"unclear"}
 
 
 @pytest.mark.parametrize(
-    ("intervals", "title"),
+    ("found", "title"),
     [
-        ({("test", "ece"): (-0.1, -0.05)}, "Here, Bayesian attention is better calibrated."),
-        ({("test", "accuracy"): (-0.03, -0.01)}, "Here, Bayesian attention is less accurate."),
+        ({("test", "ece"): -0.1}, "In this run, Bayesian attention is better calibrated"),
+        ({("test", "accuracy"): -0.03}, "In this run, Bayesian attention is less accurate"),
         (
-            {
-                ("test", "accuracy"): (-0.03, -0.01),
-                ("test", "ece"): (-0.2, -0.1),
-                ("news", "auroc"): (0.1, 0.2),
-            },
-            "Here, Bayesian attention is better calibrated and better at noticing foreign inputs, but less accurate.",
+            {("test", "accuracy"): -0.03, ("test", "ece"): -0.2, ("news", "auroc"): 0.1},
+            (
+                "In this run, Bayesian attention is better calibrated and better at noticing foreign inputs, "
+                "but less accurate"
+            ),
         ),
-        (
-            {("imdb", "ece"): (-0.2, -0.1)},
-            "No clear difference between Bayesian and deterministic attention here.",
-        ),
+        ({("imdb", "ece"): -0.2}, "In this run, Bayesian attention differs in 1 of 18 comparisons"),
     ],
 )
 def test_the_headline_tells_gains_and_losses(
-    results: Results, intervals: dict[tuple[str, str], tuple[float, float]], title: str
+    results: Results, found: dict[tuple[str, str], float], title: str
 ) -> None:
-    assert headline(findings(with_intervals(results, intervals))) == title
+    assert headline(with_differences(results, found)) == f"{title} (1 seed, 400 examples)"
 
 
 @pytest.mark.parametrize(
-    ("interval", "words"),
+    ("value", "corrected", "sizes", "verdict"),
     [
-        (
-            (-0.02, 0.01),
-            "too small a difference for this test set to tell (−0.5 points, 95% interval −2.0 to 1.0)",
-        ),
-        ((0.01, 0.03), "a gain beyond what the choice of test examples explains (+2.0 points"),
-        ((-0.03, -0.01), "a loss beyond what the choice of test examples explains (−2.0 points"),
+        (-0.005, 0.049, {}, "better"),
+        (-0.0049, 0.049, {}, "unclear"),
+        (-0.1, 0.0500001, {}, "unclear"),
+        (-0.1, 0.0, {"test": 200}, "better"),
+        (-0.1, 0.0, {"test": 199}, "unclear"),
+    ],
+    ids=["least", "small", "chance", "enough", "few"],
+)
+def test_what_may_be_spoken_of(
+    results: Results, value: float, corrected: float, sizes: dict[str, int], verdict: str
+) -> None:
+    data = tuple(item.model_copy(update={"size": sizes.get(item.key, item.size)}) for item in results.data)
+    found = with_differences(results, {("test", "ece"): value}, corrected=corrected)
+    found = found.model_copy(update={"data": data})
+    assert found.verdict(found.difference("ece", "bayesian_mean", "test")) == verdict
+
+
+def test_detection_takes_enough_examples_on_both_sides(results: Results) -> None:
+    found = with_differences(results, {("news", "auroc"): 0.1})
+    item = found.difference("auroc", "bayesian_mean", "news")
+    assert found.verdict(item) == "better"
+    few = tuple(
+        each.model_copy(update={"size": 199}) if each.key == "test" else each for each in results.data
+    )
+    assert found.model_copy(update={"data": few}).verdict(item) == "unclear"
+
+
+def test_what_the_title_rests_on_is_said(results: Results) -> None:
+    words = evidence(with_differences(results, {}))
+    assert words.startswith("One seed, 18 comparisons on 3 data sets.")
+    assert "Holm" in words and "below 0.05" in words and "200 examples" in words
+    assert "evidence about this run" in words and "too few" not in words
+    few = evidence(with_differences(results, {}, resamples=719))
+    assert (
+        "719 resamples are too few to tell any of 18 comparisons: set report.resamples to 720 or more" in few
+    )
+    assert evidence(results.model_copy(update={"differences": ()})) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "no reliable difference (0.0 points, 95% interval −1.0 to 1.0)"),
+        (0.02, "a gain beyond what the choice of test examples explains (+2.0 points"),
+        (-0.02, "a loss beyond what the choice of test examples explains (−2.0 points"),
     ],
 )
-def test_the_opening_speaks_of_accuracy(results: Results, interval: tuple[float, float], words: str) -> None:
-    assert words in opening(with_intervals(results, {("test", "accuracy"): interval}))
+def test_the_opening_speaks_of_accuracy(results: Results, value: float, words: str) -> None:
+    assert words in opening(with_differences(results, {("test", "accuracy"): value}))
 
 
 def test_the_opening_without_baseline_or_labels(results: Results) -> None:
@@ -113,6 +171,8 @@ def test_numbers_as_people_write_them() -> None:
         high=0.05,
         resamples=9,
         level=0.9,
+        p=0.2,
+        corrected=0.4,
     )
     assert interval_words(d) == "+0.012, 90% interval 0.000 to 0.050"
     assert TEXTS["accuracy"].value(0.80349) == "80.3%"

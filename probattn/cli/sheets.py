@@ -1,0 +1,159 @@
+"""Tables for a terminal, a pipe or a file: plain text, no number ever cut."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from rich.cells import cell_len
+
+from probattn.inference.report import printable
+
+GUTTER = "  "
+"""Between columns."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows under a title of their own; without title they stand alone."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table whose cells are text and nothing else: what looks like markup in them is shown as it is.
+
+    Where the columns do not fit, words are wrapped at spaces; where that does not suffice, every row is a block of
+    lines, a line for each cell. Numbers are neither cut nor wrapped.
+
+    Attributes:
+        headings: of the columns.
+        groups: rows, each with a cell for every heading; empty where there is nothing to show.
+        words: columns, from the left, that hold words; the others hold numbers and stand on the right.
+        notes: paragraphs below.
+
+    Example:
+        >>> sheet = Sheet(("measure", "value"), (Group("Test", (("Brier score", "0.125"),)),))
+        >>> print(sheet.text(40))
+        measure      value
+        ------------------
+        Test
+        Brier score  0.125
+        >>> print(sheet.text(14))
+        measure  value
+        --------------
+        Test
+        Brier    0.125
+        score
+    """
+
+    headings: tuple[str, ...]
+    groups: tuple[Group, ...]
+    words: int = 1
+    notes: tuple[str, ...] = ()
+
+    def text(self, width: int | None) -> str:
+        """The table in lines of at most ``width`` columns, or of as many as it takes."""
+        headings = [printable(heading) for heading in self.headings]
+        groups = [
+            Group(printable(group.title), tuple(tuple(map(printable, row)) for row in group.rows))
+            for group in self.groups
+        ]
+        columns = self._columns(headings, groups, width)
+        lines = (
+            _stacked(headings, groups, width) if columns is None else self._grid(headings, groups, columns)
+        )
+        for note in self.notes:
+            lines += ["", *_wrapped(printable(note), width)]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _columns(self, headings: list[str], groups: list[Group], width: int | None) -> list[int] | None:
+        """Widths of the columns; None where not even the words by themselves fit."""
+        rows = [headings, *(row for group in groups for row in group.rows)]
+        columns = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        if width is None:
+            return columns
+        least = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
+        numbers = [
+            max([_longest_word(headings[place]), *(cell_len(row[place]) for row in rows[1:])])
+            for place in range(len(headings))
+        ]
+        least[self.words :] = numbers[self.words :]
+        excess = sum(columns) + len(GUTTER) * (len(columns) - 1) - width
+        while excess > 0:
+            shrinkable = [place for place, size in enumerate(columns) if size > least[place]]
+            if not shrinkable:
+                return None
+            widest = max(shrinkable, key=lambda place: columns[place])
+            columns[widest] -= 1
+            excess -= 1
+        return columns
+
+    def _grid(self, headings: list[str], groups: list[Group], columns: list[int]) -> list[str]:
+        full = sum(columns) + len(GUTTER) * (len(columns) - 1)
+        lines = [*self._row(headings, columns), "-" * full]
+        for number, group in enumerate(groups):
+            if number:
+                lines.append("")
+            lines += _wrapped(group.title, full)
+            for row in group.rows:
+                lines += self._row(row, columns)
+        return lines
+
+    def _row(self, cells: Sequence[str], columns: list[int]) -> list[str]:
+        blocks = [_wrapped(cell, size) for cell, size in zip(cells, columns, strict=True)]
+        lines = []
+        for parts in zip_longest(*blocks, fillvalue=""):
+            padded = []
+            for place, (part, size) in enumerate(zip(parts, columns, strict=True)):
+                space = " " * (size - cell_len(part))
+                padded.append(part + space if place < self.words else space + part)
+            lines.append(GUTTER.join(padded))
+        return lines
+
+
+def show(sheet: Sheet) -> None:
+    """Prints a table on standard output, in the width of the terminal where that is one."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    sys.stdout.write(f"{sheet.text(width)}\n")
+
+
+def _stacked(headings: list[str], groups: list[Group], width: int | None) -> list[str]:
+    """A block of lines for each row: its first cell, and the others under it with their headings."""
+    room = max(map(cell_len, headings[1:]), default=0)
+    lines = []
+    for number, group in enumerate(groups):
+        if number:
+            lines.append("")
+        lines += _wrapped(group.title, width)
+        for first, *cells in group.rows:
+            lines += _wrapped(first, width)
+            lines += [
+                f"{GUTTER}{heading}{' ' * (room - cell_len(heading))}{GUTTER}{cell}"
+                for heading, cell in zip(headings[1:], cells, strict=True)
+                if cell
+            ]
+    return lines
+
+
+def _longest_word(cell: str) -> int:
+    return max(map(cell_len, cell.split()), default=0)
+
+
+def _wrapped(words: str, width: int | None) -> list[str]:
+    """Words in lines of at most ``width`` columns, broken at spaces only, each printable; none for no words."""
+    if width is None or cell_len(words) <= width:
+        return [words] if words else []
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return list(map(printable, lines))

@@ -1,0 +1,212 @@
+"""Tables at any width: every number whole, words broken at spaces only, nothing read as markup."""
+
+import json
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from probattn.cli.agreement import agreement_table
+from probattn.cli.experiment_evaluating import experiment_table
+from probattn.cli.sheets import Group, Sheet, show
+from probattn.cli.tables import predictions_table, results_table
+from probattn.cli.translation import translation_table
+from probattn.inference.report import (
+    Agreement,
+    BleuDifference,
+    ConditionRuns,
+    DataSet,
+    Difference,
+    Entropy,
+    Example,
+    ExperimentResults,
+    PairAgreement,
+    Results,
+    RunDescription,
+    Scores,
+    TranslationResults,
+    TranslationScores,
+)
+
+WIDTHS = (None, 40, 80, 100, 120)
+RUN = RunDescription(
+    name="demo",
+    method="BABN",
+    network="minilm",
+    data="films",
+    train_size=1000,
+    steps=126,
+    seconds=1.0,
+    num_samples=10,
+    device="cpu",
+    seed=0,
+    created="now",
+)
+HOSTILE = "[/x] [bold]fine[/bold] {0} \x1b[31m [link=x] \u202etxet\u2069"
+
+
+def results(name: str = "Rotten tomatoes (test)") -> Results:
+    """Every measure of three data sets, with the longest titles and numbers there are."""
+    data = tuple(
+        DataSet(key=role, title=name, role=role, size=1250, labelled=True, unit="texts")
+        for role in ("in_domain", "shifted", "out_of_domain")
+    )
+    measures = ("accuracy", "nll", "ece", "overconfidence", "pavpu", "aurc", "auroc", "fpr95")
+    scores = tuple(
+        Scores(
+            model=model,
+            data=each.key,
+            entropy=Entropy(mean=0.1, quantiles=(0.1,)),
+            **{measure: (index + place / 10) / 10 for index, measure in enumerate(measures)},
+        )
+        for place, model in enumerate(("deterministic", "bayesian_mean"))
+        for each in data
+    )
+    differences = tuple(
+        Difference(
+            measure=measure,
+            model="bayesian_mean",
+            data=each.key,
+            value=-0.014,
+            low=-0.042,
+            high=0.013,
+            p=0.001,
+            corrected=0.001 if measure == "ece" else 0.2,
+            resamples=1000,
+        )
+        for measure in measures
+        for each in data
+    )
+    return Results(run=RUN, classes=("a", "b"), data=data, scores=scores, differences=differences)
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"[-+]?\d+\.\d+", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_table_of_a_run_is_whole_at_every_width(width: int | None) -> None:
+    sheet = results_table(results())
+    text = sheet.text(width)
+    expected = [number for group in sheet.groups for row in group.rows for number in numbers(" ".join(row))]
+    assert numbers(text.partition("No reliable")[0].partition("In this run")[0]) == expected
+    assert text.count("[-0.042, +0.013]") == 24 and "…" not in text
+    assert text.count("[-0.042, +0.013]*") == 3
+    words = " ".join(text.split())
+    for title in ("Area under risk-coverage", "Negative log-likelihood"):
+        assert words.count(title) == 3 or all(part in text for part in title.split())
+    if width is not None:
+        assert max(map(cell_len, text.splitlines())) <= width
+    if width in {80, 100, 120, None}:
+        assert re.search(r"Negative log-likelihood +0\.100 +0\.110 +-0\.014  \[-0\.042, \+0\.013\]", text)
+
+
+def test_below_its_columns_a_row_is_a_block() -> None:
+    text = results_table(results()).text(40)
+    assert "Accuracy\n  deterministic  0.000\n  Bayesian       0.010\n  difference     -0.014\n" in text
+    assert "\n  95% interval   [-0.042, +0.013]\n" in text
+
+
+CELLS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=30)
+
+
+@given(
+    st.lists(st.tuples(CELLS, CELLS, st.floats(-1e6, 1e6).map("{:+.3f}".format)), min_size=1, max_size=5),
+    st.integers(20, 130),
+)
+def test_any_cells_at_any_width(rows: list[tuple[str, str, str]], width: int) -> None:
+    sheet = Sheet(("text", "label", "probability"), (Group("", tuple(rows)),), words=2)
+    text = sheet.text(width)
+    for _, _, number in rows:
+        assert re.search(rf"(^|\s){re.escape(number)}$", text, re.MULTILINE)
+    longest = max(cell_len(word) for row in rows for cell in row for word in cell.split() or [""])
+    if longest < 6:
+        assert max(map(cell_len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_markup_in_texts_labels_and_titles_is_text(width: int | None) -> None:
+    example = Example(
+        text=HOSTILE, pair="[red]b", predicted="[/label]", probability=0.5, spread=0.1, entropy=0.1
+    )
+    shown = predictions_table([example]).text(width)
+    for text in (shown, results_table(results(HOSTILE)).text(width)):
+        words = " ".join(text.split())
+        assert all(part in words for part in ("[/x]", "[bold]fine[/bold]", "{0}", "[link=x]"))
+        assert "\x1b" not in text and "\u202e" in text
+        for line in text.splitlines():
+            assert line.count("\u202e") == line.count("\u202c")
+        assert "\u2069" not in text
+    assert "[red]b" in shown and "[/label]" in shown
+
+
+def test_other_tables_are_whole_at_80() -> None:
+    score = TranslationScores(
+        model="bayesian_expectation",
+        bleu=31.25,
+        precisions=(60.0, 40.0, 30.0, 20.0),
+        brevity_penalty=1.0,
+        hypothesis_length=10,
+        reference_length=10,
+        perplexity=12345.67,
+        token_accuracy=0.5,
+        subwords=20,
+        step_seconds=1.234,
+    )
+    gap = BleuDifference(
+        model="bayesian_expectation", value=-1.25, low=-12.5, high=10.75, p=0.5, corrected=0.5, resamples=100
+    )
+    test = DataSet(key="test", title="Test", role="in_domain", size=300, labelled=True, unit="sentences")
+    translation = TranslationResults(
+        run=RUN,
+        languages=("en", "de"),
+        search="greedy",
+        signature="s",
+        test=test,
+        scores=(score, score.model_copy(update={"model": "deterministic"})),
+        differences=(gap,),
+    )
+    condition = ConditionRuns(
+        key="a",
+        title=f"a condition of many words, {HOSTILE}",
+        task="t",
+        steps=(1,),
+        measures={"accuracy": ((0.5,),)},
+        first_steps=(None,),
+        reached=0,
+    )
+    experiment = ExperimentResults(
+        run=RUN, task="copy", threshold=0.99, by_step=10_000, conditions=(condition, condition)
+    )
+    pair = PairAgreement(first="attention", second="uniform", agreement=0.123, tau=0.456)
+    agreement = Agreement(run="[/x]", outputs=3, chance=0.05, accuracy=0.9, pairs=(pair,))
+    for sheet, expected in (
+        (translation_table(translation), ("31.25", "-1.25", "[-12.50, +10.75]", "12345.67", "1.234")),
+        (experiment_table(experiment), ("0 of 1", "[bold]fine[/bold]", "0.99 by step")),
+        (agreement_table(agreement), ("A(α, β^uf)", "12.3%", "45.6")),
+    ):
+        text = sheet.text(80)
+        assert max(map(cell_len, text.splitlines())) <= 80
+        for words in expected:
+            assert words in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("terminal", "columns"), [(True, 60), (True, 200), (False, 60)])
+def test_a_pipe_gets_the_natural_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    sheet = Sheet(("text", "n"), (Group("", (("word " * 20, "1.5"),)),))
+    show(sheet)
+    shown = capsys.readouterr().out
+    assert shown == sheet.text(columns if terminal else None) + "\n"
+    assert (max(map(len, shown.splitlines())) <= 60) == (terminal and columns == 60)
+
+
+def test_no_rows_are_a_heading() -> None:
+    assert Sheet(("text", "n"), ()).text(80).splitlines()[0] == "text  n"
+    assert json.dumps(Sheet(("text", "n"), (Group("", ()),)).text(None))
