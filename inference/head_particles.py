@@ -20,7 +20,7 @@ class HeadParticles(ParticleUpdate):
     Args:
         model: a module that is, or holds, a network converted with :class:`probattn.RepulsiveAttention`.
         num_data: N, size of the training data: the potential is the mean loss, so a normal prior enters it over N, and
-            N is the default inverse temperature of the noise.
+            the noise of "spos" and "sgld" has the variance of N data at a temperature of 1.
         kernel: any kernel that Pyro's engine takes, in place of the one that the options name.
 
     Raises:

@@ -66,17 +66,17 @@ class _Member:
 class ParticleUpdate:
     r"""Turns gradients of particles into :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
 
-    Gradients are those of a mean u over N data. With a scale s the potential is
+    Gradients are those of a mean over N data. With the prior over N it is the potential
 
-    .. math:: U(\theta) = s\, u(\theta) + \frac{s}{N} \frac{|\theta|^2}{2 \sigma^2},
+    .. math:: u(\theta) = \mathrm{mean} + \frac{|\theta|^2}{2 \sigma^2 N},
 
-    and repulsion and inverse temperature are those of U. Steps are in the scale of u, :math:`\epsilon \phi / s` with
-    :math:`\phi` of U: a repulsion of 1 is one of 1 / s there, and without repulsion s changes nothing.
+    in whose scale all directions and steps are. The posterior is exp(-N u), and the noise of "sgld" and "spos" stands
+    for exp(-N u / T). Without noise, particles stand for exp(-u / a).
 
     Args:
         sets: options and particles by name of the set; they stay the same for good.
         num_data: N.
-        scale: s.
+        scale: s, where the options state their repulsion for s u: a is their repulsion over s.
         kernel: any kernel that Pyro's engine takes, in place of those that the options name.
 
     Raises:
@@ -131,42 +131,36 @@ class ParticleUpdate:
         for number, (name, member) in enumerate(self._members.items()):
             particles, grads = member.particles.particles(), member.particles.gradients()
             kernel = _Once(self._kernel(member, (member.options.seed, step, number), particles.device))
-            # SPOS alone has two terms whose scales differ; the others need no other scale than that of u.
-            scale = self._scale if member.options.sampler == "spos" else 1.0
-            grads = self._potential(member.options, particles, grads, scale)
-            direction = self._direction(member, kernel, particles, grads, scale)
+            grads = self._potential(member.options, particles, grads)
+            direction = self._direction(member, kernel, particles, grads)
             if measure:
-                self._measure(
-                    name,
-                    member,
-                    diagnose(particles, grads, kernel, self._repulsion(member, scale)),
-                    particles,
-                )
-            member.particles.write(direction, member.options.step_size / scale)
+                found = diagnose(particles, grads, kernel, self._repulsion(member.options))
+                self._measure(name, member, found, particles)
+            member.particles.write(direction, member.options.step_size)
 
-    def _potential(self, options: ParticleOptions, particles: Tensor, grads: Tensor, scale: float) -> Tensor:
-        """Gradients of ``scale`` times u and prior."""
-        if not isinstance(options.prior, str):
-            grads = grads + particles.to(grads) / (options.prior**2 * self._num_data)
-        return grads if scale == 1 else grads * scale
+    def _potential(self, options: ParticleOptions, particles: Tensor, grads: Tensor) -> Tensor:
+        """Gradients of u, its prior included."""
+        if isinstance(options.prior, str):
+            return grads
+        return grads + particles.to(grads) / (options.prior**2 * self._num_data)
 
-    def _repulsion(self, member: _Member, scale: float) -> float:
-        """The repulsive weight in a scale of the potential."""
-        return member.options.repulsion * scale / self._scale
+    def _repulsion(self, options: ParticleOptions) -> float:
+        """The repulsive weight in the scale of u."""
+        return options.repulsion / self._scale
 
-    def _direction(
-        self, member: _Member, kernel: ParticleKernel, particles: Tensor, grads: Tensor, scale: float
-    ) -> Tensor:
-        options = member.options
+    def _direction(self, member: _Member, kernel: ParticleKernel, particles: Tensor, grads: Tensor) -> Tensor:
+        options, repulsion = member.options, self._repulsion(member.options)
         if options.sampler == "svgd":
-            return svgd_direction(particles, grads, kernel, self._repulsion(member, scale))
-        default = self._num_data / self._scale
-        temperature = default if options.inverse_temperature is None else options.inverse_temperature
-        noise: dict[str, Any] = {"step_size": options.step_size / scale, "generator": member.generator}
+            return svgd_direction(particles, grads, kernel, repulsion)
+        temperature = self._num_data if isinstance(options.temperature, str) else options.temperature
+        noise: dict[str, Any] = {
+            "inverse_temperature": self._num_data / temperature,
+            "step_size": options.step_size,
+            "generator": member.generator,
+        }
         if options.sampler == "sgld":
-            return sgld_direction(particles, grads, inverse_temperature=temperature * self._scale, **noise)
-        weight = self._repulsion(member, scale)
-        return spos_direction(particles, grads, kernel, weight, inverse_temperature=temperature, **noise)
+            return sgld_direction(particles, grads, **noise)
+        return spos_direction(particles, grads, kernel, repulsion, langevin=options.langevin, **noise)
 
     def _kernel(self, member: _Member, entropy: tuple[int, int, int], device: torch.device) -> ParticleKernel:
         """The set's kernel, with its generator at this step's place."""

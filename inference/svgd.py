@@ -32,6 +32,10 @@ class SVGDDriver(SVIDriver):
     :math:`-\epsilon \phi`, the direction of SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and
     the optimiser updates everything.
 
+    Kernels, :meth:`step` and :meth:`get_named_particles` are as in ``pyro.infer.SVGD``, which heads do not pass
+    through: there a particle is a complete set of latent values, and the program is evaluated for each. All heads of
+    a network have one likelihood together.
+
     **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` says how its
     particles move; by default they stand for the posterior itself. Losses in records, and of early stopping, are means
     over particles. Each particle's gradient is clipped by its own norm, as if it were alone; ``gradient_norm`` is the

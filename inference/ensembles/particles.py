@@ -31,7 +31,8 @@ class EnsembleOptions(ParticleOptions):
 
     Args:
         sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). The two with noise
-            have the posterior's variance under plain gradient descent with rate 1.
+            have the posterior's variance under plain gradient descent with rate 1, "spos" a little less, by what its
+            kernel pulls together.
         step_size: epsilon > 0, in the scale of the mean loss. Under Adam and its like it does nothing.
         repulsion: a >= 0. At another value than 1 the particles stand for exp(-U / a).
         kernel: as for :class:`probattn.RepulsiveAttention`. "sliced_rbf" keeps more of the posterior's variance
@@ -39,7 +40,9 @@ class EnsembleOptions(ParticleOptions):
         bandwidth: of the kernel, > 0.
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
             Other priors are factors of the model. Weight decay of an optimiser is one more prior.
-        inverse_temperature: b > 0 of "spos" and "sgld"; None for 1. Draws of "sgld" are those of exp(-b U).
+        temperature: T > 0 of "spos" and "sgld", whose noise stands for exp(-U / T): 1 is the posterior, "datum" is
+            N, the posterior exp(-U / N) of one datum.
+        langevin: w > 0, the weight of Langevin's part in "spos" beside SVGD's; 1 / b in Eq. 5 of An et al. 2020.
         seed: of the noise, >= 0.
         sets: which parameters make one particle: all of the "model" together, or sets of their own for each "module"
             or each "parameter", within which particles repel each other.

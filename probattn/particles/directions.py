@@ -71,23 +71,26 @@ def spos_direction(
     kernel: ParticleKernel,
     repulsion: float = 1.0,
     *,
-    inverse_temperature: float,
+    langevin: float,
+    inverse_temperature: float = 1.0,
     step_size: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""Stochastic particle-optimisation sampling (An et al. 2020, Eq. 5; Zhang et al. 2020).
 
-    .. math:: \phi_i^{\mathrm{SVGD}} - \frac1b \nabla U(\theta_i) + \sqrt{\frac{2}{b \epsilon}}\, \xi_i,
+    .. math:: \phi_i^{\mathrm{SVGD}} - w \nabla U(\theta_i) + \sqrt{\frac{2 w}{b \epsilon}}\, \xi_i,
         \qquad \xi_i \sim \mathcal N(0, I).
 
-    A step of size :math:`\epsilon` along it adds noise of variance :math:`2 \epsilon / b`. The smaller b, the more of
-    the particles' movement is Langevin's, which has the variance of exp(-U) in any dimension.
+    It is SVGD's direction and w times SGLD's for a step of :math:`w \epsilon`. SGLD's part alone draws from exp(-b U)
+    for every w: w says how much of the particles' movement is Langevin's, which has that variance in any dimension,
+    and as w tends to 0 the direction tends to SVGD's. Eq. 5 has b = 1, and writes 1 / b for w.
 
     Args:
         particles: ``[M, N]``, floating.
         grads: ``[M, N]``, the gradient of the potential U at each particle.
         kernel: as for :func:`svgd_direction`.
         repulsion: as for :func:`svgd_direction`.
+        langevin: w > 0.
         inverse_temperature: b > 0.
         step_size: epsilon > 0, the step that will be taken.
         generator: source of the noise, on the particles' device; torch's global one by default.
@@ -102,14 +105,15 @@ def spos_direction(
     Example:
         >>> from probattn.particles import MedianRBF
         >>> particles = torch.zeros(4, 1000)
-        >>> drawn = spos_direction(particles, particles, MedianRBF(), inverse_temperature=2.0, step_size=0.25,
+        >>> drawn = spos_direction(particles, particles, MedianRBF(), langevin=0.5, step_size=0.25,
         ...                        generator=torch.Generator().manual_seed(0))
-        >>> round(drawn.var().item())  # 2 / (2 * 0.25)
+        >>> round(drawn.var().item())  # 2 * 0.5 / 0.25
         4
     """
-    noise = _langevin("spos_direction", particles, inverse_temperature, step_size, generator)
+    check_number("spos_direction", "langevin", langevin, positive=True)
+    noise = _noise("spos_direction", particles, inverse_temperature, step_size, generator)
     steered = svgd_direction(particles, grads, kernel, repulsion)
-    return steered - grads.detach().to(steered) / inverse_temperature + noise
+    return steered - langevin * grads.detach().to(steered) + math.sqrt(langevin) * noise
 
 
 @torch.no_grad()
@@ -148,12 +152,12 @@ def sgld_direction(
         >>> round(drawn.mean().item()), round(drawn.std().item())  # the square root of 2 / (0.5 * 0.04) is 10
         (-10, 10)
     """
-    noise = _langevin("sgld_direction", particles, inverse_temperature, step_size, generator)
+    noise = _noise("sgld_direction", particles, inverse_temperature, step_size, generator)
     _, grads = checked_pair("sgld_direction", particles, grads)
     return noise - grads
 
 
-def _langevin(
+def _noise(
     owner: str,
     particles: Tensor,
     inverse_temperature: float,

@@ -52,7 +52,7 @@ class RepulsionRecipe(Section):
         default=0.1,
         gt=0,
         description="What multiplies the direction of a head; `adam` and `adamw`, which divide by the size of a "
-        "gradient, undo it.",
+        "gradient, undo it. The noise of `spos` and `sgld` is smaller beside the gradient the larger it is.",
     )
     kernel: Literal[
         "median_rbf", "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine", "identity"
@@ -69,13 +69,17 @@ class RepulsionRecipe(Section):
         default="uniform",
         description="`uniform`, or the standard deviation of a normal prior of every weight of a head.",
     )
-    inverse_temperature: float | None = Field(
-        default=None,
-        gt=0,
-        description="Of the noise of `spos` and `sgld`; null for the number of training texts, with which it is that "
-        "of the posterior.",
+    temperature: Literal["datum"] | Annotated[float, Field(gt=0)] = Field(
+        default=1.0,
+        description="Of the noise of `spos` and `sgld`: 1 is that of the posterior of all training data, "
+        "`datum` that of one datum, as in Eq. 5 of An et al. 2020 with the mean loss for U. The noise's standard "
+        "deviation goes with the square root.",
     )
-
+    langevin: float = Field(
+        default=1.0,
+        gt=0,
+        description="Of `spos`: weight of Langevin's part beside that of `svgd`, 1/b in Eq. 5 of An et al. 2020.",
+    )
     smoothing: bool = Field(
         default=True,
         description="Whether each head also follows the others' gradients, weighted by the kernel, or its own alone.",
@@ -105,7 +109,8 @@ class RepulsionRecipe(Section):
             kernel=self.kernel,
             bandwidth=self.bandwidth,
             prior=self.prior,
-            inverse_temperature=self.inverse_temperature,
+            temperature=self.temperature,
+            langevin=self.langevin,
             smoothing=self.smoothing,
             seed=seed,
         )

@@ -35,7 +35,14 @@ _PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKe
 
 @dataclass(frozen=True)
 class ParticleOptions:
-    """How particles move. What they are, :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` say.
+    r"""How particles move. What they are, :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` say.
+
+    With u the mean loss over N data, the prior over N included, the noise of "sgld" and "spos" stands for the tempered
+    posterior :math:`\exp(-N u / T)`:
+
+    .. math::
+        \text{sgld:} \quad -\nabla u + \sqrt{\frac{2 T}{N \epsilon}}\, \xi, \qquad
+        \text{spos:} \quad \phi^{\mathrm{SVGD}} - w \nabla u + \sqrt{\frac{2 w T}{N \epsilon}}\, \xi.
 
     Args:
         sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
@@ -45,7 +52,8 @@ class ParticleOptions:
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
         prior: "uniform", or the standard deviation > 0 of a normal prior around 0 of every number of a particle.
-        inverse_temperature: b > 0 of "spos" and "sgld"; None for the default.
+        temperature: T > 0 of "spos" and "sgld"; 1 is the posterior, "datum" is N, the posterior exp(-u) of one datum.
+        langevin: w > 0, weight of the Langevin part of "spos" beside SVGD's.
         seed: of the noise, >= 0; torch's global generators are not used.
 
     Raises:
@@ -59,7 +67,8 @@ class ParticleOptions:
     kernel: KernelName = "median_rbf"
     bandwidth: float | None = None
     prior: Literal["uniform"] | float = "uniform"
-    inverse_temperature: float | None = None
+    temperature: Literal["datum"] | float = 1.0
+    langevin: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -68,15 +77,17 @@ class ParticleOptions:
         check_choice(owner, "kernel", self.kernel, KernelName)
         check_number(owner, "step_size", self.step_size, positive=True)
         check_number(owner, "repulsion", self.repulsion, positive=False)
-        for name in ("bandwidth", "inverse_temperature"):
-            if getattr(self, name) is not None:
-                check_number(owner, name, getattr(self, name), positive=True)
-        if self.bandwidth is not None and self.kernel not in _KERNELS:
-            raise ValueError(f"{owner}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
-        if isinstance(self.prior, str):
-            check_choice(owner, "prior", self.prior, Literal["uniform"])
-        else:
-            check_number(owner, "prior", self.prior, positive=True)
+        check_number(owner, "langevin", self.langevin, positive=True)
+        if self.bandwidth is not None:
+            check_number(owner, "bandwidth", self.bandwidth, positive=True)
+            if self.kernel not in _KERNELS:
+                raise ValueError(f"{owner}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
+        for name, word in (("prior", Literal["uniform"]), ("temperature", Literal["datum"])):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                check_choice(owner, name, value, word)
+            else:
+                check_number(owner, name, value, positive=True)
         check_integer(owner, "seed", self.seed, least=0)
 
     @property

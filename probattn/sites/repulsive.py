@@ -32,8 +32,20 @@ class RepulsiveAttention(ParticleOptions):
     network is trained as before, and the forward pass stays what it is.
 
     U is the loss as optimised, a mean over the batch, so the repulsive weight a is far below 1: at a = 1 the heads
-    would stand for the loss of a single datum. Under Adam and its like, which divide by the size of a gradient,
-    ``step_size`` does nothing; under SGD it multiplies the rate.
+    would stand for the loss of a single datum. Gradients, repulsion and steps are in the scale of U, whatever the
+    sampler:
+
+    .. math::
+        \text{sgld:} \quad -\nabla U + \sqrt{\frac{2 T}{N \epsilon}}\, \xi, \qquad
+        \text{spos:} \quad \phi^{\mathrm{SVGD}} - w \nabla U + \sqrt{\frac{2 w T}{N \epsilon}}\, \xi.
+
+    SVGD's part stands for :math:`e^{-U / a}` and Langevin's for :math:`e^{-N U / T}`, one and the same at a = T / N.
+    Eq. 5 as printed, :math:`\phi^{\mathrm{SVGD}} - \nabla U / b + \sqrt{2 / (b \epsilon)}\, \xi`, is
+    ``temperature="datum", langevin=1 / b``.
+
+    Under SGD ``step_size`` multiplies the rate, and the noise has the variance above at a rate of 1. Adam and its like
+    divide by the size of a gradient, so that under them ``step_size`` does nothing in "svgd", and in the others changes
+    the size of the noise beside the gradient, as T does; how far heads then spread is not known.
 
     Args:
         sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
@@ -48,8 +60,11 @@ class RepulsiveAttention(ParticleOptions):
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
         prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
-        inverse_temperature: b > 0 of "spos" and "sgld"; None for the number of training data, with which the noise is
-            that of the posterior itself.
+        temperature: T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior
+            :math:`e^{-N U / T}` of the N training data: 1 is the posterior. "datum" is T = N, the posterior
+            :math:`e^{-U}` of one datum, which Eq. 5 stands for where its U is the mean loss.
+        langevin: w > 0, the weight of Langevin's part in "spos" beside SVGD's; 1 / b in Eq. 5. Langevin's part alone
+            has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
         smoothing: whether each head also follows the others' gradients, weighted by the kernel. Without it a head
             follows its own, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j \nabla_{\theta_j}
             \kappa(\theta_j, \theta_i)`; with the kernel "cosine" that is the second of the three steps of the paper's

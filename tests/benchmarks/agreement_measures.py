@@ -59,13 +59,32 @@ def measure(folders: Mapping[str, Path]) -> dict[str, Any]:
             values = {key: getattr(item, table).model_dump() for key, item in kept.items()}
             found[table] = values | {"end": end}
     if "frozen" in folders:
-        ended = Recorded.read(folders["frozen"]).last
-        found["frozen"] = {
-            "accuracy": ended.accuracy,
-            "agreement": ended.agreement(),
-            "with_learned": last.agreement(v=ended.attention),
-        }
+        found["frozen"] = measure_frozen(learned, Recorded.read(folders["frozen"]))
     return found
+
+
+def measure_frozen(learned: Recorded, frozen: Recorded) -> dict[str, Any]:
+    """What comes of attention where the probe is frozen (appendix A.6, Table 10).
+
+    Args:
+        learned: the run as it is.
+        frozen: the one in which nothing but attention learns.
+
+    Returns:
+        Accuracy and agreement with its own probe at the end, and the agreement of the final attention as it is with the
+        frozen run's: at the step where it is highest, as in the table, at the end, and the course over steps.
+    """
+    final, ended = learned.last, frozen.last
+    course = {step: final.agreement(v=each.attention) for step, each in frozen.rated.items()}
+    best = max(course, key=course.__getitem__)
+    return {
+        "accuracy": ended.accuracy,
+        "agreement": ended.agreement(),
+        "with_learned": course[best],
+        "best_step": best,
+        "with_learned_last": course[max(course)],
+        "course": course,
+    }
 
 
 def name(pair: tuple[Rating, Rating]) -> str:

@@ -7,6 +7,10 @@ times, as it is, from another seed, with uniform attention and, for classificati
 (appendix A.6), and watched at chosen steps; a bag-of-words proxy is trained on the same data. `multi30k_linear` has a
 network whose output is linear, for which the best possible attention can be computed (appendix A.1). A run that is
 finished is not run again and one that was interrupted is resumed. It writes docs/data/agreement.json.
+
+`--frozen-only` trains what the figures of the frozen probe need, two networks a seed, and puts them into that file:
+
+    python tests/benchmarks/agreement_study.py runs/agreement --frozen-only --subjects imdb,bbc
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, cast
 
 import typer
-from agreement_measures import PAIRS, mean_course, measure, name, optimal
+from agreement_measures import PAIRS, mean_course, measure, measure_frozen, name, optimal
 
+from probattn.cli.agreement import Recorded
 from probattn.cli.evaluating import package_versions
 from probattn.cli.trained import MODEL, RECIPE
 from probattn.cli.trained_translator import load_translator
@@ -38,6 +43,9 @@ TRANSLATION_STEPS = [0, 50, 100, 250, 500, 750, 1000, 1500]
 CLASSIFICATION_STEPS = [0, 10, 50, 100, 150, 200, 250, 500, 750]
 SENTENCES = 60
 """Sentences for which the best attention is computed."""
+
+FROZEN = ("accuracy", "agreement", "with_learned", "with_learned_last")
+"""Figures of a frozen probe, which have means over seeds."""
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "agreement.json"
 Found = dict[str, Any]
@@ -143,6 +151,27 @@ def run_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Fou
     return again
 
 
+def frozen_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Found:
+    """Trains the network as it is and with a frozen probe, or reads them, and measures the second beside the first."""
+    subject, place = SUBJECTS[key], folder / key / f"seed-{seed}"
+    for method in ("learned", "frozen"):
+        run_one(subject, method, seed, overrides, place / method)
+    return measure_frozen(*(Recorded.read(place / method) for method in ("learned", "frozen")))
+
+
+def add_frozen(keys: Sequence[str], seeds: int, overrides: Sequence[str], folder: Path, output: Path) -> None:
+    """Puts the figures of the frozen probe into the file, beside what it has of the same subjects and seeds."""
+    content: Found = json.loads(output.read_text(encoding="utf-8"))
+    if (had := content["setting"]["versions"]) != (here := package_versions()):
+        raise typer.BadParameter(f"--frozen-only: {output} was made with {had}, here are {here}")
+    for run in content["runs"]:
+        if run["subject"] in keys and run["seed"] < seeds and "frozen" in SUBJECTS[run["subject"]].methods:
+            run["frozen"] = frozen_seed(run["subject"], run["seed"], overrides, folder)
+            content["summary"] = summarise(content["runs"])
+            output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            typer.echo(f"{run['subject']}/seed-{run['seed']}: {run['frozen']}")
+
+
 def summarise(runs: Sequence[Found]) -> Found:
     """Means and intervals over seeds by subject."""
     summary: Found = {}
@@ -172,7 +201,8 @@ def summarise(runs: Sequence[Found]) -> Found:
         if "frozen" in own[0]:
             summary[key]["frozen"] = {
                 value: mean_interval(run["frozen"][value] for run in own)._asdict()
-                for value in own[0]["frozen"]
+                for value in FROZEN
+                if all(value in run["frozen"] for run in own)
             }
     return summary
 
@@ -188,6 +218,9 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
     subjects: Annotated[str, typer.Option(help="Subjects, separated by commas.")] = ",".join(SUBJECTS),
     output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+    frozen_only: Annotated[
+        bool, typer.Option("--frozen-only", help="Figures of the frozen probe alone, into the file.")
+    ] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
 ) -> None:
     """Runs what is missing, seed by seed, and writes the results after each."""
@@ -196,6 +229,9 @@ def main(
     if unknown:
         raise typer.BadParameter(f"subjects: expected some of {', '.join(SUBJECTS)}, got {unknown[0]!r}")
     overrides = list(set_ or [])
+    if frozen_only:
+        add_frozen(chosen, seeds, overrides, folder, output)
+        return
     setting = {
         "recipes": {key: SUBJECTS[key].recipe for key in chosen},
         "overrides": overrides,

@@ -96,7 +96,7 @@ STILL: dict[str, Kernels] = {
     "pyro_univariate": lambda _: PyroKernel(RBFSteinKernel(), "univariate"),
 }
 NOISY = {"spos": 1.0, "sgld": 1.0}
-"""Inverse temperatures."""
+"""Inverse temperatures; in SPOS Langevin's part weighs as much as SVGD's."""
 
 
 def run_one(method: str, case: Case, seed: int) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def wander(
         direction = (
             sgld_direction(particles, grads, **noise)
             if method == "sgld"
-            else spos_direction(particles, grads, kernel, **noise)
+            else spos_direction(particles, grads, kernel, langevin=1.0, **noise)
         )
         particles += noise["step_size"] * direction
         if step >= lengths["burn_in"] and step % 20 == 0:

@@ -111,15 +111,15 @@ def test_a_normal_prior_pulls_towards_zero(bert):
 
 @pytest.mark.parametrize("sampler", ["spos", "sgld"])
 def test_noise_has_the_variance_of_the_equations(bert, sampler):
-    method = RepulsiveAttention(sampler, inverse_temperature=4.0, step_size=0.02, projections="query")
+    method = RepulsiveAttention(sampler, temperature=3.0, step_size=0.02, projections="query")
     net = no_dropout(network(bert, method))
-    other = no_dropout(network(bert, RepulsiveAttention(sampler, inverse_temperature=1e16, step_size=0.02)))
+    other = no_dropout(network(bert, RepulsiveAttention(sampler, temperature=1e-16, step_size=0.02)))
     for one in (net, other):
         driver(SVGDDriver, one, optimizer=SGD, batch_size=12, max_grad_norm=None).fit(data(), steps=1)
     noise = (net.state_dict()[f"{SITE}.query.weight"] - other.state_dict()[f"{SITE}.query.weight"]) / 0.5
-    # epsilon times the noise of the direction: variance 2 epsilon / b
+    # epsilon times the noise of the direction: variance 2 epsilon T / N, with 12 data
     size = noise.numel()
-    assert abs(noise.var() / (2 * 0.02 / 4.0) - 1) < 5 * math.sqrt(2 / size)
+    assert abs(noise.var() / (2 * 0.02 * 3.0 / 12) - 1) < 5 * math.sqrt(2 / size)
 
 
 def test_it_repels_with_all_methods_at_once(bert):
@@ -137,7 +137,7 @@ def test_it_repels_with_all_methods_at_once(bert):
 
 @pytest.mark.parametrize(("sampler", "kernel"), [("svgd", "sliced_rbf"), ("spos", "median_rbf")])
 def test_a_run_that_is_resumed_is_the_uninterrupted_one(bert, tmp_path, sampler, kernel):
-    method = RepulsiveAttention(sampler, kernel=kernel, inverse_temperature=1e6)
+    method = RepulsiveAttention(sampler, kernel=kernel, temperature=1e-5)
     whole = network(bert, method)
     driver(SVGDDriver, whole).fit(data(), steps=4)
     options = {"folder": tmp_path / "run", "checkpoint_every": 1, "keep_last": 9}

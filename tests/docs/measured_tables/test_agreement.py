@@ -35,7 +35,9 @@ def test_means_stand_above_the_papers(load):
 
 
 def test_parts_that_were_measured_are_shown(load):
-    text = run("bbc", 0, 0.3) | {"frozen": {"accuracy": 0.5, "agreement": 0.1, "with_learned": 0.2}}
+    frozen = {"accuracy": 0.5, "agreement": 0.1, "with_learned_last": 0.2}
+    text = run("bbc", 0, 0.3) | {"frozen": frozen}
+    film = run("sst2", 0, 0.3) | {"frozen": frozen | {"with_learned": 0.25, "best_step": 50, "course": {}}}
     words = run("multi30k", 0, 0.3)
     words["xi_bleu"] = {pair: {**each, "performance": 12.0} for pair, each in words["xi"].items()}
     linear = {"subject": "multi30k_linear", "seed": 0}
@@ -46,8 +48,10 @@ def test_parts_that_were_measured_are_shown(load):
         "least_loss": 2.5,
         "outputs": 900,
     }
-    found = shown(load, [text, words, linear])
-    assert "| BBC news | **50.0** | 80.0 | 10.0 | 20.0 |" in found
+    found = shown(load, [text, film, words, linear])
+    assert "| BBC news | **50.0** | 80.0 | 10.0 | 20.0 | not measured | 30.0 |" in found
+    assert "| SST-2 | **50.0** | 80.0 | 10.0 | 20.0 | 25.0 | 30.0 |" in found
+    assert "| in the paper |  |  |  |  | 14 | 19.9 |" in found
     assert "| Multi30k En-De | 12.0 | 12.0 | 12.0 | 12.0 | 12.0 |" in found
     assert "| Multi30k En-De, linear output | **50.0** | 40.0 | 2.50 | 3.00 |" in found
 

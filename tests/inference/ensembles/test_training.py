@@ -122,7 +122,7 @@ def test_both_ways_of_running_train_alike(sampler):
 
 @pytest.mark.parametrize(("sampler", "kernel"), [("svgd", "sliced_rbf"), ("spos", "median_rbf")])
 def test_a_run_that_is_resumed_is_the_uninterrupted_one(tmp_path, sampler, kernel):
-    method = EnsembleOptions(sampler, kernel=kernel, inverse_temperature=1e4)
+    method = EnsembleOptions(sampler, kernel=kernel, temperature=1e-4)
     whole, first, resumed = (ensemble_of(models()) for _ in range(3))
     driver(SVGDDriver, whole, method=method).fit(data(), steps=6)
     options = {"method": method, "folder": tmp_path / "run", "checkpoint_every": 2, "keep_last": 9}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import agreement_study
 import pytest
 import torch
+import typer
 
+from probattn.cli.agreement import Recorded
 from probattn.cli.trained import load_model
 from probattn.models import RatedWords
 from probattn.probes import contextualized_agreement
@@ -88,6 +91,66 @@ def test_the_methods_differ_in_what_they_are_called(study):
     assert torch.equal(first.probe, trained.probe) and not torch.equal(first.attention, trained.attention)
     moved = last(place, "learned", 0), last(place, "learned", 6)
     assert not torch.equal(moved[0].probe, moved[1].probe)
+
+
+def test_a_frozen_probe_is_read_where_its_attention_is_most_like_the_usual(study):
+    """Table 10, against a loop over the steps; a network whose best step is not its last is there among the seeds."""
+    place, content = study
+    for run in content["runs"]:
+        folder = place / "sst2" / f"seed-{run['seed']}"
+        files = {
+            step: [folder / kind / "probe" / f"step-{step:06d}.safetensors" for kind in ("learned", "frozen")]
+            for step in (0, 2, 4, 6)
+        }
+        final = RatedWords.load(files[6][0])
+        course = {
+            step: final.agreement(final.attention, RatedWords.load(file).attention)
+            for step, (_, file) in files.items()
+        }
+        found = run["frozen"]
+        assert {int(step): value for step, value in found["course"].items()} == course
+        assert found["with_learned"] == max(course.values()) == course[found["best_step"]]
+        assert found["with_learned_last"] == course[6]
+        assert found["accuracy"] == RatedWords.load(files[6][1]).accuracy
+
+
+def test_the_best_step_need_not_be_the_last():
+    """Ratings of two texts of four words; only after step 5 does attention look where it usually does."""
+    lengths = torch.tensor([4, 4])
+    usual = torch.tensor([0.7, 0.1, 0.1, 0.1, 0.1, 0.1, 0.7, 0.1])
+    other = torch.tensor([0.1, 0.7, 0.1, 0.1, 0.1, 0.1, 0.1, 0.7])
+    probe = torch.linspace(0, 1, 8)
+
+    def recorded(attention):
+        rated = {
+            step: RatedWords(weights, probe, lengths, torch.arange(2), torch.tensor([True, False]))
+            for step, weights in attention.items()
+        }
+        return Recorded(Path("run"), None, rated)
+
+    found = agreement_study.measure_frozen(
+        recorded({0: other, 9: usual}), recorded({0: other, 5: usual, 9: other})
+    )
+    assert (found["with_learned"], found["best_step"], found["with_learned_last"]) == (1.0, 5, 0.0)
+    assert found["course"] == {0: 0.0, 5: 1.0, 9: 0.0}
+
+
+def test_frozen_figures_alone_are_put_into_the_file(study, reviews):
+    """From the runs that are there; what else the file has stays, and other versions are refused."""
+    place, content = study
+    output = place / "again.json"
+    old = json.loads(json.dumps(content))
+    for run in old["runs"]:
+        run["frozen"] = {"accuracy": 0.0, "agreement": 0.0, "with_learned_last": 0.0}
+    output.write_text(json.dumps(old), encoding="utf-8")
+    options = {"seeds": 2, "subjects": "sst2", "output": output, "frozen_only": True}
+    options |= {"set_": [*KEYS, f"data.train={reviews}"]}
+    agreement_study.main(place, **options)
+    assert json.loads(output.read_text(encoding="utf-8")) == content
+    old["setting"]["versions"] = {"torch": "1.0"}
+    output.write_text(json.dumps(old), encoding="utf-8")
+    with pytest.raises(typer.BadParameter, match=r"--frozen-only: .* was made with {'torch': '1\.0'}"):
+        agreement_study.main(place, **options)
 
 
 def test_uniform_attention_alone_is_trained_longer():

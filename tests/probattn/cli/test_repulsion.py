@@ -164,7 +164,7 @@ def test_evaluate_predict_and_baselines(repulsive, run, command):
 
 def test_an_interrupted_run_with_noise_repeats_the_whole_one(recipe, command, tmp_path):
     run, copy = tmp_path / "whole", tmp_path / "copy"
-    keys = ("--set", "repulsion={sampler: spos, inverse_temperature: 1000}", "--set", "report.baseline=false")
+    keys = ("--set", "repulsion={sampler: spos, temperature: 0.01}", "--set", "report.baseline=false")
     result = command("train", recipe, "--output", run, "--quiet", *keys)
     assert result.exit_code == 0, result.output
     shutil.copytree(run, copy)

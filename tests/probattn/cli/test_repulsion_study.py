@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import runpy
+import shutil
 import types
 from pathlib import Path
 
@@ -20,13 +21,23 @@ TINY = "network.config={hidden_size: 4, attention_size: 4, num_attention_heads: 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
+CHOSEN = {
+    subject: {"spos": {"temperature": 0.01}, "sgld": {"temperature": 1.0}} for subject in STUDY["SUBJECTS"]
+}
+
+
 @pytest.fixture(scope="module")
-def study(reviews, tmp_path_factory):
+def keys(reviews):
+    """What makes a run tiny."""
+    found = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
+    return [*found, "network.embeddings=null", "training.learning_rate=0.5"]
+
+
+@pytest.fixture(scope="module")
+def study(keys, tmp_path_factory):
     """Two methods over two seeds, run twice."""
     folder = tmp_path_factory.mktemp("study")
     output = folder / "data" / "repulsion.json"
-    keys = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
-    keys += ["network.embeddings=null", "training.learning_rate=0.5"]
 
     def run():
         STUDY["main"](folder, seeds=2, subjects="trec", methods="plain,svgd", output=output, set_=keys)
@@ -41,12 +52,12 @@ def study(reviews, tmp_path_factory):
     part = folder / "data" / "part.json"
     STUDY["main"](folder, seeds=3, subjects="trec", output=part, set_=keys, finished=True)
     assert json.loads(part.read_text(encoding="utf-8"))["summary"] == first["summary"]
-    return first
+    return first | {"output": output}
 
 
 def test_every_method_has_every_seed_and_a_folder_of_its_own():
     subjects, methods = tuple(STUDY["SUBJECTS"]), tuple(STUDY["METHODS"])
-    found = STUDY["jobs"](5, subjects, methods)
+    found = STUDY["jobs"](5, subjects, methods, chosen=CHOSEN)
     a_seed = len(subjects) * len(methods) - 1  # MiniLM's recipe has the strong weight
     assert len({job.folder for job in found}) == len(found) == 5 * a_seed
     assert {job.seed for job in found[:a_seed]} == {0}
@@ -54,7 +65,10 @@ def test_every_method_has_every_seed_and_a_folder_of_its_own():
     assert expected == {job.method for job in found if job.subject == "trec"} == set(methods)
     assert {job.method for job in found if job.subject == "sst2_transformer"} == expected - {"svgd_strong"}
     assert "weight: 0.01" in (ROOT / "models" / "recipes" / "sentiment_repulsive.yaml").read_text()
-    longer = STUDY["jobs"](5, subjects, methods, 2)
+    assert {job.temperature for job in found if job.method == "spos"} == {0.01}
+    assert {job.temperature for job in found if job.method not in STUDY["NOISY"]} == {None}
+    assert not {job.method for job in STUDY["jobs"](5, subjects, methods)} & set(STUDY["NOISY"])
+    longer = STUDY["jobs"](5, subjects, methods, 2, CHOSEN)
     assert longer[: len(found)] == found
     assert [(job.method, job.seed) for job in longer[len(found) :] if job.subject == "trec"] == [
         ("plain", 5),
@@ -66,9 +80,11 @@ def test_every_method_has_every_seed_and_a_folder_of_its_own():
 
 def test_every_override_is_a_key_of_the_recipes():
     for name, subject in STUDY["SUBJECTS"].items():
-        for job in STUDY["jobs"](1, (name,), tuple(STUDY["METHODS"])):
+        for job in STUDY["jobs"](1, (name,), tuple(STUDY["METHODS"]), chosen=CHOSEN):
             loaded = STUDY["load_recipe"](subject.recipe, [*job.overrides, *subject.reduced])
             names = [type(method).__name__ for method in loaded.methods()]
+            if job.temperature is not None:
+                assert loaded.repulsion.temperature == job.temperature
             expected = {"plain": [], "frobenius": ["DisagreementAttention"]}.get(
                 job.method, ["RepulsiveAttention"]
             )
@@ -101,6 +117,53 @@ def test_the_first_seed_is_measured_without_each_head(study):
             assert run["redundancy"]["accuracy"] == pytest.approx(
                 round(run["redundancy"]["accuracy"] * texts) / texts
             )
+
+
+def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, tmp_path):
+    """Of two, by the loss; the file keeps what it has of other methods, and test data see the chosen one alone."""
+    output = tmp_path / "repulsion.json"
+    shutil.copy(study["output"], output)
+    options = {"subjects": "trec", "methods": "spos", "output": output, "set_": keys, "add": True}
+    options |= {"temperatures": "1e4,1e-4", "tuning_seeds": 2, "seeds": 1}
+    STUDY["main"](tmp_path, **options, finished=True)
+    before = json.loads(output.read_text(encoding="utf-8"))
+    assert before["runs"] == study["runs"] and before["temperatures"] == {}
+    STUDY["main"](tmp_path, **options)
+    found = json.loads(output.read_text(encoding="utf-8"))
+    choice = found["temperatures"]["trec"]["spos"]
+    read = {
+        (file.parts[-3], file.parts[-2]): json.loads(file.read_text(encoding="utf-8"))
+        for file in (tmp_path / "trec" / "spos").rglob("validated.json")
+    }
+    assert set(read) == {(f"temperature-{t}", f"seed-{s}") for t in ("10000", "0.0001") for s in (100, 101)}
+    for one, name in zip(choice["candidates"], ("10000", "0.0001"), strict=True):
+        assert one["seeds"] == [100, 101] and one["temperature"] == float(name)
+        for key in ("loss", "accuracy"):
+            mean = sum(read[f"temperature-{name}", f"seed-{seed}"][key] for seed in (100, 101)) / 2
+            assert math.isclose(one[f"validation_{key}"], mean)
+    last = json.loads(
+        (tmp_path / "trec/spos/temperature-10000/seed-100/metrics.jsonl").read_text().splitlines()[-1]
+    )
+    assert last["kind"] == "validation" and last["loss"] == read["temperature-10000", "seed-100"]["loss"]
+    losses = {one["temperature"]: one["validation_loss"] for one in choice["candidates"]}
+    assert losses[choice["temperature"]] == min(losses.values()) < max(losses.values())
+    (measured,) = tmp_path.rglob("measured.json")
+    assert measured.parts[-3:-1] == (f"temperature-{choice['temperature']:g}", "seed-0")
+    (own,) = (run for run in found["runs"] if run["method"] == "spos")
+    assert own["temperature"] == choice["temperature"] and own["seed"] == 0
+    assert [run for run in found["runs"] if run["method"] != "spos"] == study["runs"]
+    assert found["summary"]["trec"]["spos"]["difference"]["accuracy"]["seeds"] == 1
+    assert set(found["setting"]["methods"]) == {"plain", "svgd", "spos"}
+    STUDY["main"](tmp_path, **options, finished=True)
+    assert json.loads(output.read_text(encoding="utf-8")) == found
+
+
+def test_figures_of_other_versions_are_not_added_to(study, tmp_path):
+    output = tmp_path / "repulsion.json"
+    other = {**study, "setting": {**study["setting"], "versions": {"torch": "1.0"}}, "output": ""}
+    output.write_text(json.dumps(other), encoding="utf-8")
+    with pytest.raises(typer.BadParameter, match=r"--add: .* was made with {'torch': '1\.0'}, here are .*"):
+        STUDY["main"](tmp_path, output=output, add=True)
 
 
 def test_measures_are_those_of_the_network():

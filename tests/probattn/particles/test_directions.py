@@ -77,9 +77,19 @@ def test_spos_is_equation_5_pair_by_pair(kernel):
     for i in range(len(particles)):
         expected[i] += -grads[i] / 4.0 + (2 / (4.0 * 0.05)) ** 0.5 * noise[i]
     found = spos_direction(
-        particles, grads, ours(), 0.3, inverse_temperature=4.0, step_size=0.05, generator=seeded(5)
+        particles, grads, ours(), 0.3, langevin=1 / 4.0, step_size=0.05, generator=seeded(5)
     )
     assert (found - expected).abs().max() < 1e-10
+
+
+def test_spos_is_svgd_and_the_weight_times_sgld_for_a_step_as_much_larger():
+    particles, grads = case()
+    noise = {"inverse_temperature": 3.0, "generator": seeded(5)}
+    found = spos_direction(particles, grads, MedianRBF(), 0.3, langevin=0.2, step_size=0.05, **noise)
+    noise["generator"] = seeded(5)
+    expected = svgd_direction(particles, grads, MedianRBF(), 0.3)
+    expected += 0.2 * sgld_direction(particles, grads, step_size=0.2 * 0.05, **noise)
+    assert (found - expected).abs().max() < 1e-12
 
 
 def test_sgld_moves_each_particle_alone():
@@ -96,8 +106,8 @@ def test_a_step_adds_noise_of_variance_two_epsilon_over_b(sampler, temperature, 
     particles, grads = case(8, 2500)
     options = {"inverse_temperature": temperature, "step_size": step, "generator": seeded(7)}
     if sampler == "spos":
-        quiet = svgd_direction(particles, grads, MedianRBF()) - grads / temperature
-        moved = spos_direction(particles, grads, MedianRBF(), **options)
+        quiet = svgd_direction(particles, grads, MedianRBF()) - grads
+        moved = spos_direction(particles, grads, MedianRBF(), langevin=1.0, **options)
     else:
         quiet, moved = -grads, sgld_direction(particles, grads, **options)
     noise = (step * (moved - quiet)).flatten() / (2 * step / temperature) ** 0.5
@@ -276,8 +286,14 @@ def test_low_precision_is_computed_in_float32():
         ),
         (lambda p, g: svgd_direction(p[:0], g[:0], MedianRBF()), r"M >= 1, got shape \[0, 5\]"),
         (
-            lambda p, g: spos_direction(p, g, MedianRBF(), inverse_temperature=0.0, step_size=0.1),
+            lambda p, g: spos_direction(
+                p, g, MedianRBF(), langevin=1.0, inverse_temperature=0.0, step_size=0.1
+            ),
             r"spos_direction\.inverse_temperature: expected a number > 0, got 0.0",
+        ),
+        (
+            lambda p, g: spos_direction(p, g, MedianRBF(), langevin=0.0, step_size=0.1),
+            r"spos_direction\.langevin: expected a number > 0, got 0.0",
         ),
         (
             lambda p, g: sgld_direction(p, g, inverse_temperature=1.0, step_size=-0.1),

@@ -72,7 +72,8 @@ def test_every_option_of_the_repulsion_is_a_key_with_the_same_default() -> None:
     ("written", "options"),
     [
         ({}, {}),
-        ({"sampler": "spos", "weight": 0.1, "inverse_temperature": 5}, {"sampler": "spos", "repulsion": 0.1}),
+        ({"sampler": "spos", "weight": 0.1, "temperature": 5}, {"sampler": "spos", "repulsion": 0.1}),
+        ({"sampler": "spos", "temperature": "datum", "langevin": 0.1}, {"sampler": "spos"}),
         ({"projections": ["value"], "layers": "cross", "kind": "cross"}, {"projections": ("value",)}),
         ({"kernel": "linear", "bandwidth": 2.0, "prior": 0.1, "step_size": 1}, {"kernel": "linear"}),
     ],
