@@ -16,7 +16,7 @@ from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 
 PREDICTION_KEY = "prediction"
-"""A site with ``infer={"prediction": True}`` that is not observed is drawn from the model (a label to predict)."""
+"""A site with ``infer={"prediction": True}`` that is not observed is drawn from the model: a label to predict."""
 
 
 class AttentionGuide(GuideMessenger):

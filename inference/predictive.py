@@ -117,7 +117,8 @@ def posterior_predict(
     """Draws predictions, and attention weights if asked, from the posterior.
 
     The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk. Draw p takes
-    its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it.
+    its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
+    torch's own generators do not move. A label to predict has its most likely value.
 
     A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
     latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.

@@ -22,8 +22,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     Constructor, forward signature, masks and state dict are torch's; a state dict saved from torch's module loads
     (the site's own parameters then keep their values). Evaluated without a Pyro handler and with sigma 0 it returns
     what torch's module returns in evaluation mode, with two differences: a query that may attend to no key gives
-    zeros before the output projection, not NaN, and ``dropout`` is not applied to stochastic weights. Batches are a
-    plate's business: call it inside ``pyro.plate("data", B)``.
+    zeros before the output projection, not NaN, and ``dropout`` is not applied to stochastic weights. Call it
+    inside ``pyro.plate("data", B)``. A plate is a Pyro handler: a program with one that is called plainly, without a
+    guide, draws its weights from the prior; :func:`probattn.inference.posterior_predict` predicts.
 
     Args:
         embed_dim: size of queries and outputs.
