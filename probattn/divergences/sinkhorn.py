@@ -50,17 +50,18 @@ def sinkhorn(
     cost is not 0 there. The potentials are annealed from a distance of 64 down to :math:`\sqrt\epsilon`; at each
     distance over-relaxed sweeps (Thibault et al. 2017) refine them, where they raise the dual objective.
 
-    The plan cost is the dual objective less :math:`\epsilon` times the plan's relative entropy, whose error is of second
-    order in what the plan lacks of a marginal. (The cost of a plan that is rounded to its marginals, as by Altschuler
-    et al. 2017, bounds the optimum from above, with an error of first order.) For normal clouds and costs from 3 to 3500
-    times :math:`\epsilon` it differs from a converged one by less than 5e-4, relative, at 10 sweeps, 5e-5 at 20, 5e-6 at
-    the default 50, in float32 and float64, and its gradient by 1e-1, 2e-2 and 5e-4. Without sweeps it is some per cent
-    too low. Tight clusters with different numbers of queries and keys, far apart, are the hardest: without sweeps most of
-    the cost is missing, at 10 up to 1%, at 20 less than 1e-4.
+    The plan cost is the dual objective less :math:`\epsilon` times the plan's relative entropy. Its error is of second
+    order in what the plan lacks of a marginal; that of a plan rounded to its marginals (Altschuler et al. 2017), whose
+    cost bounds the optimum from above, is of first order. For normal clouds and costs from 3 to 3500 times
+    :math:`\epsilon`, in float32 and float64, the relative error of the plan cost is below 5e-4 at 10 sweeps, 5e-5 at
+    20 and 5e-6 at 50, and that of its gradient below 1e-1, 2e-2 and 5e-4.
 
-    Both forms have the gradient of the regularised cost by the envelope theorem: the plan counts as a constant. It is
-    that of the debiased form's value and differs from that of the plan cost's value by the change of
-    :math:`\epsilon \, \mathrm{KL}`.
+    Without sweeps it is some per cent too low. The hardest are tight clusters, far apart, with different numbers of queries
+    and keys in them: without sweeps most of the cost is missing, at 10 up to 1%, at 20 less than 1e-4.
+
+    Both forms have the gradient of the regularised cost by the envelope theorem: the plan counts as a constant. For the
+    debiased form that is the gradient of the value; the plan cost lacks the change of
+    :math:`\epsilon\, \mathrm{KL}(\pi \,\|\, p_Q \otimes p_K)`.
 
     Args:
         query: ``[B, H, T, D]``; computed at least in float32, outside autocast.
@@ -179,7 +180,11 @@ def _transport(
     with torch.no_grad():
         f, g = potentials
         log_ratio = (f.unsqueeze(-1) + g.unsqueeze(-2) - _costs(source, target)).div_(epsilon)
-        plan = _exponential_(log_ratio.clone()).mul_(source.weight.unsqueeze(-1)).mul_(target.weight.unsqueeze(-2))
+        plan = (
+            _exponential_(log_ratio.clone())
+            .mul_(source.weight.unsqueeze(-1))
+            .mul_(target.weight.unsqueeze(-2))
+        )
         relative_entropy = (plan * log_ratio).sum(dim=(-1, -2))
         dual = (source.weight * f).sum(dim=-1) + (target.weight * g).sum(dim=-1)
         mass = plan.sum(dim=-1), plan.sum(dim=-2)
@@ -228,7 +233,11 @@ def _best_response(cost: Tensor, g: Tensor, weight: Tensor, epsilon: float) -> T
 
 
 def _swept(
-    clouds: tuple[_Cloud, _Cloud], cost: Tensor, potentials: tuple[Tensor, Tensor], epsilon: float, sweeps: int
+    clouds: tuple[_Cloud, _Cloud],
+    cost: Tensor,
+    potentials: tuple[Tensor, Tensor],
+    epsilon: float,
+    sweeps: int,
 ) -> tuple[Tensor, Tensor]:
     """Over-relaxed updates of both potentials as factors beside a kernel: products with a matrix, no exponentials."""
     (source, target), (f, g) = clouds, potentials
@@ -254,5 +263,5 @@ def _exponential_(logits: Tensor) -> Tensor:
 
 
 def _times(kernel: Tensor, vector: Tensor) -> Tensor:
-    """``[B * H, n]``, the kernel ``[B * H, n, m]`` times ``[B * H, m]``; as a row vector, which is several times faster."""
+    """``[B * H, n]``, the kernel ``[B * H, n, m]`` times ``[B * H, m]``, as a row vector, which is much faster."""
     return torch.bmm(vector.unsqueeze(1), kernel.mT).squeeze(1)

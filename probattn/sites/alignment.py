@@ -54,8 +54,10 @@ class AlignmentAttention:
         scaling: "ot": ratio of successive distances in the annealing, in (0, 1).
         sweeps: "ot": sweeps at each distance of the annealing, >= 0. 0 is fastest, and off by several per cent and
             more; :func:`probattn.divergences.sinkhorn` has the accuracy of the others.
-        bandwidth: "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch,
-            frozen from then on.
+        bandwidth: "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch
+            that the site sees, frozen from then on. Under accumulation that is the first micro-batch, and with several
+            processes that of the first one: unlike the other divergences, and unlike a number, "median" depends on how
+            a batch is divided. :func:`probattn.divergences.median_bandwidth` gives a number.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
 
     Raises:

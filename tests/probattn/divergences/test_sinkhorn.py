@@ -30,7 +30,13 @@ def converged(query, key):
     """POT's entropic plan, annealed and in float64, and the costs."""
     cost = ot.dist(query.double().numpy(), key.double().numpy()) / 2
     weights = [np.full(len(points), 1 / len(points)) for points in (query, key)]
-    iterations = {"numItermax": 100, "epsilon0": 100.0, "numInnerItermax": 2000, "stopThr": 1e-9, "warn": False}
+    iterations = {
+        "numItermax": 100,
+        "epsilon0": 100.0,
+        "numInnerItermax": 2000,
+        "stopThr": 1e-9,
+        "warn": False,
+    }
     with warnings.catch_warnings(action="ignore"):  # at larger epsilons it need not converge
         plan = ot.bregman.sinkhorn_epsilon_scaling(*weights, cost, EPSILON, **iterations)
     lack = sum(np.abs(plan.sum(1 - axis) - weights[axis]).sum() for axis in (0, 1))
@@ -69,7 +75,10 @@ def test_the_plan_cost_is_that_of_pot_and_its_gradient_that_of_the_plan(ratio, s
     plans = [converged(q, k) for q, k in pairs]
     costs = [(plan * cost).sum() for plan, cost in plans]
     assert 0.5 < np.mean([cost.mean() for _, cost in plans]) / EPSILON / ratio < 2
-    slopes = [plan.sum(1)[:, None] * q.numpy() - plan @ k.numpy() for (plan, _), (q, k) in zip(plans, pairs, strict=True)]
+    slopes = [
+        plan.sum(1)[:, None] * q.numpy() - plan @ k.numpy()
+        for (plan, _), (q, k) in zip(plans, pairs, strict=True)
+    ]
     for dtype in (torch.float32, torch.float64):
         for sweeps, (of_cost, of_gradient) in ACCURACY.items():
             leaf = query.to(dtype).clone().requires_grad_()
@@ -85,7 +94,10 @@ def test_the_debiased_form_is_that_of_pot():
     query, key = clouds(12, 10, 8, dtype=torch.float64)
 
     def regularised(x, y):
-        cost, weights = ot.dist(x.numpy(), y.numpy()) / 2, [np.full(len(each), 1 / len(each)) for each in (x, y)]
+        cost, weights = (
+            ot.dist(x.numpy(), y.numpy()) / 2,
+            [np.full(len(each), 1 / len(each)) for each in (x, y)],
+        )
         plan = ot.bregman.sinkhorn_log(*weights, cost, 0.3, numItermax=20_000, stopThr=1e-10)
         return (plan * cost).sum() + 0.3 * (plan * np.log(plan * len(x) * len(y))).sum()
 
@@ -221,3 +233,19 @@ def test_a_step_along_the_gradient_lowers_it():
 def test_options_out_of_range_are_refused(option, message):
     with pytest.raises(ValueError, match=message):
         sinkhorn(*clouds(), **option)
+
+
+@pytest.mark.parametrize(
+    ("extent", "start"), [(1.0, 64.0), (64.0, 64.0), (65.0, 128.0), (1000.0, 1024.0), (math.inf, 64.0)]
+)
+def test_annealing_starts_at_a_power_of_two_that_holds_all_points(extent, start):
+    module = importlib.import_module("probattn.divergences.sinkhorn")
+    ends = torch.tensor([[[0.0, 0.0]], [[0.6 * extent, 0.8 * extent]]])
+    source, target = (module._Cloud(points[None], torch.ones(1, 1)) for points in ends)
+    assert module._diameter(source, target) == start
+
+
+def test_annealing_goes_down_to_epsilon_by_squared_distances():
+    module = importlib.import_module("probattn.divergences.sinkhorn")
+    assert list(module._Annealing(0.5, 0.5, 10, 4.0).strengths()) == [16.0, 4.0, 1.0, 0.5]
+    assert list(module._Annealing(20.0, 0.5, 10, 4.0).strengths()) == [20.0]

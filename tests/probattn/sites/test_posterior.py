@@ -66,3 +66,19 @@ def test_reductions_count_pairs_and_queries(mask):
     for reduction, count in (("mean", pairs), ("keys", queries), ("sum", torch.ones(2))):
         factor = torch.as_tensor(reduction_factor(reduction, SHAPE, found)).float().expand(2)
         torch.testing.assert_close(factor, 1 / count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_learned_scale_that_vanishes_leaves_the_mean_and_finite_gradients(dtype):
+    """softplus of -1000 is 0 in either type: lambda is exp(Phi) / Gamma(1 + 1/k), as with sigma = 0."""
+    method = BayesianAttention(sigma=0.5, concentration="learned")
+    scores = normal(*SHAPE).to(dtype).requires_grad_()
+    scale = torch.full(SHAPE, -1000.0, dtype=dtype, requires_grad=True)
+    concentration = normal(*SHAPE, seed=1).to(dtype)
+    law = PosteriorInputs(scores, UpwardOutputs(concentration, scale)).distribution(method)
+    without = PosteriorInputs(scores, UpwardOutputs(concentration)).distribution(method)
+    torch.testing.assert_close(law.mean, without.mean)
+    gradients = torch.autograd.grad(law.mean.sum(), [scores, scale])
+    assert all(bool(each.isfinite().all()) for each in gradients)
+    torch.testing.assert_close(gradients[0], scores.detach().exp())
+    assert bool((gradients[1] == 0).all())
