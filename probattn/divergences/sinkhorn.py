@@ -56,8 +56,8 @@ def sinkhorn(
     :math:`\epsilon`, in float32 and float64, the relative error of the plan cost is below 5e-4 at 10 sweeps, 5e-5 at
     20 and 5e-6 at 50, and that of its gradient below 1e-1, 2e-2 and 5e-4.
 
-    Without sweeps it is some per cent too low. The hardest are tight clusters, far apart, with different numbers of queries
-    and keys in them: without sweeps most of the cost is missing, at 10 up to 1%, at 20 less than 1e-4.
+    Without sweeps it is some per cent too low. The hardest are tight clusters, far apart, with unlike numbers of
+    queries and keys: without sweeps most of the cost is missing, at 10 up to 1%, at 20 less than 1e-4.
 
     Both forms have the gradient of the regularised cost by the envelope theorem: the plan counts as a constant. For the
     debiased form that is the gradient of the value; the plan cost lacks the change of
