@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,9 +17,11 @@ START = 64.0
 RELAXATION = 1.8
 """Over-relaxation of a sweep, between 1 (Sinkhorn's own) and 2."""
 BLOCK = 5
-"""Sweeps between two evaluations of the kernel; more of them could leave the range of float32."""
+"""Sweeps between two evaluations of the kernel: more of them could leave the range of float32."""
 SELF_SWEEPS = 30
 """Sweeps of a set's transport to itself, which converges by about half a digit in each."""
+LEAST_LOGIT = -80.0
+"""Below it, float32 would leave its normal numbers."""
 LIMIT = 1e15
 """Largest factor by which a block may change the exponential of a potential."""
 
@@ -31,7 +34,7 @@ def sinkhorn(
     epsilon: float = 0.01,
     debias: bool = True,
     scaling: float = 0.5,
-    sweeps: int = 100,
+    sweeps: int = 50,
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
@@ -44,14 +47,21 @@ def sinkhorn(
             - \tfrac12 \mathrm{OT}_\epsilon(p_K, p_K) \quad \text{(debias=True; Feydy et al. 2019)},
 
     over the tokens of one head and one sample. The debiased form is 0 for equal sets and positive otherwise; the plan
-    cost is not 0 there. geomloss finds the potentials by annealing from a distance of 64 down to
-    :math:`\sqrt\epsilon`; over-relaxed sweeps at the final :math:`\epsilon` (Thibault et al. 2017) refine them where
-    they raise the dual objective. Both forms have the gradient of the regularised cost, which holds the plan fixed.
+    cost is not 0 there. The potentials are annealed from a distance of 64 down to :math:`\sqrt\epsilon`; at each
+    distance over-relaxed sweeps (Thibault et al. 2017) refine them, where they raise the dual objective.
 
-    Where costs are of the order of 1 to 30, the plan cost differs from a converged one by 1e-2 to 1e-1, relative, after
-    ``scaling=0.5, sweeps=0`` (for speed), and by less than 1e-3 after the default 100 sweeps (for accuracy); a larger
-    ratio of cost to epsilon takes more of them. Annealing slowly instead is slower: ``scaling=0.99, sweeps=0`` solves
-    some hundred problems and still differs by up to 3e-3.
+    The plan cost is the dual objective less :math:`\epsilon` times the plan's relative entropy. Its error is of second
+    order in what the plan lacks of a marginal; that of a plan rounded to its marginals (Altschuler et al. 2017), whose
+    cost bounds the optimum from above, is of first order. For normal clouds and costs from 3 to 3500 times
+    :math:`\epsilon`, in float32 and float64, the relative error of the plan cost is below 5e-4 at 10 sweeps, 5e-5 at
+    20 and 5e-6 at 50, and that of its gradient below 1e-1, 2e-2 and 5e-4.
+
+    Without sweeps it is some per cent too low. The hardest are tight clusters, far apart, with unlike numbers of
+    queries and keys: without sweeps most of the cost is missing, at 10 up to 1%, at 20 less than 1e-4.
+
+    Both forms have the gradient of the regularised cost by the envelope theorem: the plan counts as a constant. For the
+    debiased form that is the gradient of the value; the plan cost lacks the change of
+    :math:`\epsilon\, \mathrm{KL}(\pi \,\|\, p_Q \otimes p_K)`.
 
     Args:
         query: ``[B, H, T, D]``; computed at least in float32, outside autocast.
@@ -60,7 +70,7 @@ def sinkhorn(
         epsilon: strength of the entropy, > 0, in units of the cost.
         debias: whether to give the debiased divergence rather than the plan cost.
         scaling: ratio of successive distances in the annealing, in (0, 1).
-        sweeps: sweeps after the annealing, >= 0.
+        sweeps: sweeps at each distance of the annealing, >= 0; two plain updates of the potentials come before them.
         query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, in place of ``mask``.
         key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, in place of ``mask``.
 
@@ -109,6 +119,14 @@ class _Annealing(NamedTuple):
     scaling: float
     sweeps: int
     diameter: float
+
+    def strengths(self) -> Iterator[float]:
+        """The entropy's falling strength: squared distances from the diameter on, and epsilon at last."""
+        strength = self.diameter**2
+        while strength > self.epsilon:
+            yield strength
+            strength *= self.scaling**2
+        yield self.epsilon
 
 
 class _Transport(NamedTuple):
@@ -162,7 +180,11 @@ def _transport(
     with torch.no_grad():
         f, g = potentials
         log_ratio = (f.unsqueeze(-1) + g.unsqueeze(-2) - _costs(source, target)).div_(epsilon)
-        plan = log_ratio.exp().mul_(source.weight.unsqueeze(-1)).mul_(target.weight.unsqueeze(-2))
+        plan = (
+            _exponential_(log_ratio.clone())
+            .mul_(source.weight.unsqueeze(-1))
+            .mul_(target.weight.unsqueeze(-2))
+        )
         relative_entropy = (plan * log_ratio).sum(dim=(-1, -2))
         dual = (source.weight * f).sum(dim=-1) + (target.weight * g).sum(dim=-1)
         mass = plan.sum(dim=-1), plan.sum(dim=-2)
@@ -178,7 +200,7 @@ def _transport(
 @torch.no_grad()
 def _self_potential(cloud: _Cloud, epsilon: float) -> tuple[Tensor, Tensor]:
     """Both potentials of a set's transport to itself; they are equal, and 0 is near enough to begin with."""
-    kernel = _costs(cloud, cloud).div_(-epsilon).exp_()
+    kernel = _exponential_(_costs(cloud, cloud).div_(-epsilon))
     scale = torch.ones_like(cloud.weight)
     for _ in range(SELF_SWEEPS):
         scale = (scale / _times(kernel, cloud.weight * scale)).sqrt()
@@ -189,54 +211,44 @@ def _self_potential(cloud: _Cloud, epsilon: float) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _potentials(source: _Cloud, target: _Cloud, anneal: _Annealing) -> tuple[Tensor, Tensor]:
     """Potentials of source and target; the source's is optimal given the target's, so that its marginal is exact."""
-    from geomloss import SamplesLoss
-
-    solver = SamplesLoss(
-        "sinkhorn",
-        p=2,
-        blur=math.sqrt(anneal.epsilon),
-        diameter=anneal.diameter,
-        scaling=anneal.scaling,
-        debias=False,
-        potentials=True,
-        backend="tensorized",
-    )
-    with torch.set_grad_enabled(False):  # geomloss leaves gradients switched on
-        _, g = solver(source.weight, source.points, target.weight, target.points)
     cost = _costs(source, target)
-    f = _best_response(cost, g, target.weight, anneal.epsilon)
-    if not anneal.sweeps:
-        return f, g
-    refined = f, g
-    for done in range(0, anneal.sweeps, BLOCK):
-        count = min(BLOCK, anneal.sweeps - done)
-        refined = _sweep((source, target), cost, refined, anneal.epsilon, count)
-    refined = _best_response(cost, refined[1], target.weight, anneal.epsilon), refined[1]
-    # Over-relaxation need not ascend; a set that it led astray keeps what the annealing found.
-    gains = [
-        (new - old) * cloud.weight for new, old, cloud in zip(refined, (f, g), (source, target), strict=True)
-    ]
-    better = (gains[0].sum(dim=-1) + gains[1].sum(dim=-1) >= 0).unsqueeze(-1)
-    return torch.where(better, refined[0], f), torch.where(better, refined[1], g)
+    f, g = torch.zeros_like(source.weight), torch.zeros_like(target.weight)
+    for epsilon in anneal.strengths():
+        g = _best_response(cost.mT, f, source.weight, epsilon)
+        f = _best_response(cost, g, target.weight, epsilon)
+        if anneal.sweeps:
+            swept = _swept((source, target), cost, (f, g), epsilon, anneal.sweeps)
+            # Over-relaxation need not ascend; a set that it led astray keeps what it had.
+            gain = (source.weight * (swept[0] - f)).sum(dim=-1) + (target.weight * (swept[1] - g)).sum(dim=-1)
+            better = (gain >= 0).unsqueeze(-1)
+            f, g = torch.where(better, swept[0], f), torch.where(better, swept[1], g)
+    return f, g
 
 
 def _best_response(cost: Tensor, g: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """The source's potential that is optimal given the target's."""
-    logits = (g / epsilon + weight.log()).unsqueeze(-2) - cost / epsilon
-    return -epsilon * logits.logsumexp(dim=-1)
+    logits = torch.sub((g / epsilon + weight.log()).unsqueeze(-2), cost, alpha=1 / epsilon)  # [B * H, n, m]
+    largest = logits.amax(dim=-1, keepdim=True)
+    return -epsilon * (_exponential_(logits.sub_(largest)).sum(dim=-1).log() + largest.squeeze(-1))
 
 
-def _sweep(
-    clouds: tuple[_Cloud, _Cloud], cost: Tensor, potentials: tuple[Tensor, Tensor], epsilon: float, count: int
+def _swept(
+    clouds: tuple[_Cloud, _Cloud],
+    cost: Tensor,
+    potentials: tuple[Tensor, Tensor],
+    epsilon: float,
+    sweeps: int,
 ) -> tuple[Tensor, Tensor]:
     """Over-relaxed updates of both potentials as factors beside a kernel: products with a matrix, no exponentials."""
     (source, target), (f, g) = clouds, potentials
-    kernel = (f.unsqueeze(-1) + g.unsqueeze(-2) - cost).div_(epsilon).exp_()
-    u, v = torch.ones_like(f), torch.ones_like(g)
-    for _ in range(count):
-        u = _relaxed(u, _times(kernel, target.weight * v))
-        v = _relaxed(v, _times(kernel.mT, source.weight * u))
-    return f + epsilon * u.log(), g + epsilon * v.log()
+    for done in range(0, sweeps, BLOCK):
+        kernel = _exponential_((f.unsqueeze(-1) + g.unsqueeze(-2)).sub_(cost).div_(epsilon))
+        u, v = torch.ones_like(f), torch.ones_like(g)
+        for _ in range(min(BLOCK, sweeps - done)):
+            u = _relaxed(u, _times(kernel, target.weight * v))
+            v = _relaxed(v, _times(kernel.mT, source.weight * u))
+        f, g = f + epsilon * u.log(), g + epsilon * v.log()
+    return _best_response(cost, g, target.weight, epsilon), g
 
 
 def _relaxed(factor: Tensor, marginal: Tensor) -> Tensor:
@@ -245,5 +257,11 @@ def _relaxed(factor: Tensor, marginal: Tensor) -> Tensor:
     return moved.clamp(1 / LIMIT, LIMIT)
 
 
+def _exponential_(logits: Tensor) -> Tensor:
+    """``exp``, in place, of no less than :data:`LEAST_LOGIT`: where it underflows it is several times slower."""
+    return logits.clamp_min_(LEAST_LOGIT).exp_()
+
+
 def _times(kernel: Tensor, vector: Tensor) -> Tensor:
-    return torch.bmm(kernel, vector.unsqueeze(-1)).squeeze(-1)
+    """``[B * H, n]``, the kernel ``[B * H, n, m]`` times ``[B * H, m]``, as a row vector, which is much faster."""
+    return torch.bmm(vector.unsqueeze(1), kernel.mT).squeeze(1)

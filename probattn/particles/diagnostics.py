@@ -40,6 +40,9 @@ class ParticleDiagnostics:
     def collapse(self, least_distance: float = 1e-5, least_spread: float = 0.3) -> str | None:
         """Why these particles count as collapsed.
 
+        It looks for too little variance. None does not say that there is not too much: few particles under
+        :class:`probattn.particles.SlicedRBF` have up to twice the variance of a strongly correlated posterior.
+
         Args:
             least_distance: two particles coincide where their distance, over a particle's length, is at most this.
             least_spread: share of the posterior's variance below which the ensemble is no picture of it. 0 leaves this
@@ -117,8 +120,9 @@ def spread(particles: Tensor, grads: Tensor, repulsion: float = 1.0) -> Tensor:
             (\theta_i - \bar\theta)^\top \left(\nabla U(\theta_i) - \overline{\nabla U}\right).
 
     For :math:`\mathcal N(0, \sigma^2 I)` it is the particles' variance over :math:`\sigma^2`; for independent draws of
-    any posterior it is 1 on average. It needs no draw of the posterior and knows no kernel. What it does not see:
-    correlations that are lost while the variance given the other dimensions stays.
+    any posterior it is 1 on average. It needs no draw of the posterior and knows no kernel. It is a mean over
+    directions, each measured by the posterior's own variance there. What it does not see: correlations that are lost
+    while the variance given the other dimensions stays, and a wrong variance of few directions, however wide.
 
     Args:
         particles: ``[M, N]``, M >= 2.

@@ -64,6 +64,9 @@ class SlicedRBF(ParticleKernel):
     approximation of it; over all directions, only the posterior's own covariance leaves a Gaussian's particles at rest.
     New directions make noise from step to step: let the step size fall.
 
+    With few particles of a posterior that is much wider in some directions than in others, the wide ones grow too wide:
+    12 particles of a Gaussian in 50 dimensions whose correlations are 0.9 have nearly twice its variance.
+
     The bandwidth is wider than elsewhere. In a random slice few particles lie beside each other; with the median's own
     they keep less of the variance.
 

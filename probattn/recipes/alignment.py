@@ -77,10 +77,14 @@ class AlignmentRecipe(Section):
     scaling: float = Field(
         default=0.5, gt=0, lt=1, description="`ot`: ratio of successive distances in the annealing."
     )
-    sweeps: int = Field(default=10, ge=0, description="`ot`: sweeps after the annealing.")
+    sweeps: int = Field(
+        default=20,
+        ge=0,
+        description="`ot`: sweeps at each distance of the annealing; 0 is off by some per cent.",
+    )
     bandwidth: Literal["median"] | Annotated[float, Field(gt=0)] = Field(
         default="median",
-        description="`mmd`: of the kernel; `median` is each head's median distance in the first batch, kept.",
+        description="`mmd`: of the kernel; `median` is each head's median distance in the first micro-batch, kept.",
     )
 
     @model_validator(mode="before")

@@ -52,10 +52,12 @@ class AlignmentAttention:
         epsilon: "ot": strength of the entropy, > 0.
         debias: "ot": the debiased divergence, 0 for equal sets; False gives the paper's plan cost.
         scaling: "ot": ratio of successive distances in the annealing, in (0, 1).
-        sweeps: "ot": Sinkhorn sweeps after the annealing, >= 0. 0 is fastest; 10 err by about 1%, 100 by less
-            than 0.1% where costs are of the order of 1.
-        bandwidth: "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch,
-            frozen from then on.
+        sweeps: "ot": sweeps at each distance of the annealing, >= 0. 0 is fastest, and off by several per cent and
+            more; :func:`probattn.divergences.sinkhorn` has the accuracy of the others.
+        bandwidth: "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch
+            that the site sees, frozen from then on. Under accumulation that is the first micro-batch, and with several
+            processes that of the first one: unlike the other divergences, and unlike a number, "median" depends on how
+            a batch is divided. :func:`probattn.divergences.median_bandwidth` gives a number.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
 
     Raises:
@@ -80,7 +82,7 @@ class AlignmentAttention:
     epsilon: float = 0.01
     debias: bool = True
     scaling: float = 0.5
-    sweeps: int = 10
+    sweeps: int = 20
     bandwidth: float | Literal["median"] = "median"
     seed: int = 0
 
@@ -113,7 +115,7 @@ class AlignmentAttention:
 
         Weight 0.01, summed over heads and sites, and the plan cost of optimal transport, solved accurately.
         """
-        settings: dict[str, Any] = {"method": method, "debias": False, "sweeps": 100}
+        settings: dict[str, Any] = {"method": method, "debias": False, "sweeps": 50}
         return cls(**(settings | options))
 
     def build(

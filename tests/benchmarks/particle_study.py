@@ -84,6 +84,8 @@ CASES = (
     Case(2, 0.9, 30),
     Case(10, 0.9, 30),
     Case(50, 0.5, 30),
+    Case(50, 0.9, 12),
+    Case(100, 0.5, 12),
 )
 STILL: dict[str, Kernels] = {
     "median": lambda _: MedianRBF(),

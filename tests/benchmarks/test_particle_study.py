@@ -80,6 +80,15 @@ def test_what_keeps_variance_and_correlation_does_so_everywhere(figures, method)
             assert abs(figures[1](method, case, "correlation") - float(case.split(",")[1])) < 0.1
 
 
+def test_few_particles_of_slices_are_too_wide_and_their_spread_does_not_show_it(figures):
+    for case, least in (("50,0.9", 1.7), ("100,0.5", 1.3)):
+        assert figures[1]("sliced", case, "variance") > least
+        assert 0.7 < figures[1]("sliced", case, "spread") < 1
+        assert not any(
+            run["collapse"] for run in figures[0] if (run["method"], run["case"]) == ("sliced", case)
+        )
+
+
 def test_collapse_is_named_where_the_ensemble_has_collapsed(figures):
     """It has where its variance is lost, or where two particles stand in one place."""
     for run in figures[0]:

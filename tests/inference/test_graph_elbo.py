@@ -1,5 +1,7 @@
 """Against sums over all values of the latent sites, and Pyro's own estimator."""
 
+import itertools
+import math
 from contextlib import contextmanager
 
 import pyro
@@ -200,6 +202,28 @@ def test_a_categorical_with_impossible_values_has_the_divergence_of_torch(name):
     if found.isfinite():
         for gradient in torch.autograd.grad(found, [*own.values(), *other.values()]):
             assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("given", ["logits", "probs"])
+def test_the_divergence_of_categoricals_is_the_sum_over_what_the_posterior_has(given, dtype):
+    """By hand, of all pairs with likely, unlikely, nearly impossible and impossible categories."""
+    logits = [0.0, -3.0, -200.0, -math.inf]
+    laws = [[0.0, *rest] for rest in itertools.product(logits, repeat=2)]
+    for own, other in itertools.product(laws, repeat=2):
+        if given == "probs" and -200.0 in other:
+            continue  # a probability of 1e-87 is 0, which float32 cannot tell from an impossible one
+        p, q = ([value - math.log(sum(map(math.exp, law))) for value in law] for law in (own, other))
+        has = [torch.tensor(math.exp(each), dtype=dtype) > 0 for each in p]
+        expected = sum(math.exp(a) * (a - b) for a, b, there in zip(p, q, has, strict=True) if there)
+        numbers = [torch.tensor(each, dtype=dtype) for each in (q, p)]
+        if given == "probs":
+            numbers = [each.exp() for each in numbers]
+        prior, posterior = (dist.Categorical(**{given: each}) for each in numbers)
+        found = site_divergence(
+            {"fn": prior, "scale": 1.0, "mask": None}, {"fn": posterior, "scale": 1.0, "mask": None}
+        )
+        assert found.item() == pytest.approx(expected, rel=1e-5, abs=1e-6), (own, other)
 
 
 def test_a_site_without_a_closed_form_is_drawn_as_pyro_draws_it():

@@ -21,16 +21,18 @@ NAMES = {
 }
 INDEPENDENT = {"1,0": "1 dimension", "10,0": "10", "100,0": "100", "1000,0": "1000"}
 CORRELATED = {"2,0.9": "2 dimensions, 0.9", "10,0.9": "10, 0.9", "50,0.5": "50, 0.5"}
+FEW = {"50,0.9": "50 dimensions, 0.9", "100,0.5": "100, 0.5"}
 
 Run = Mapping[str, Any]
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Independent, then correlated dimensions, by method and number of dimensions."""
+    """Independent, then correlated dimensions, then few particles of the latter, by method and dimensions."""
     return "\n\n".join(
         [
             _table(content, "Variance, N(0, I), 12 particles", INDEPENDENT, _variance),
             _table(content, "Variance, correlation; 30 particles", CORRELATED, _both),
+            _table(content, "Variance, correlation; 12 particles", FEW, _both),
         ]
     )
 

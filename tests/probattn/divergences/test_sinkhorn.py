@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 
 import numpy as np
 import ot
@@ -25,22 +26,96 @@ def clouds(queries=30, keys=25, size=4, spread=0.3, dtype=torch.float32):
     return query.to(dtype), key.to(dtype)
 
 
-def plan_cost(query, key):
-    """POT's entropic plan and what it pays, in float64."""
+def converged(query, key):
+    """POT's entropic plan, annealed and in float64, and the costs."""
     cost = ot.dist(query.double().numpy(), key.double().numpy()) / 2
     weights = [np.full(len(points), 1 / len(points)) for points in (query, key)]
-    plan = ot.bregman.sinkhorn_log(*weights, cost, EPSILON, numItermax=20_000, stopThr=1e-8, warn=False)
-    assert np.abs(plan.sum(0) - weights[1]).sum() < 1e-5, "the oracle has not converged"
+    iterations = {
+        "numItermax": 100,
+        "epsilon0": 100.0,
+        "numInnerItermax": 2000,
+        "stopThr": 1e-9,
+        "warn": False,
+    }
+    with warnings.catch_warnings(action="ignore"):  # at larger epsilons it need not converge
+        plan = ot.bregman.sinkhorn_epsilon_scaling(*weights, cost, EPSILON, **iterations)
+    lack = sum(np.abs(plan.sum(1 - axis) - weights[axis]).sum() for axis in (0, 1))
+    assert lack < 2e-6, "the oracle has not converged"
+    return plan, cost
+
+
+def plan_cost(query, key):
+    plan, cost = converged(query, key)
     return (plan * cost).sum()
 
 
-@pytest.mark.parametrize(("size", "spread"), [(2, 0.5), (4, 0.3), (32, 0.3)])
-def test_the_plan_cost_is_that_of_pot(size, spread):
-    query, key = clouds(size=size, spread=spread)
-    found = sinkhorn(query, key, epsilon=EPSILON, debias=False)
-    for sample in range(2):
-        expected = [plan_cost(query[sample, head], key[sample, head]) for head in range(2)]
-        np.testing.assert_allclose(found[sample].numpy(), expected, rtol=1e-3)
+def clusters(dtype=torch.float64):
+    """Queries and keys of four samples, each in four tight clusters that have different numbers of both."""
+    centres = 4 * torch.randn(4, 1, 4, 8, generator=seeded(0), dtype=torch.float64)
+    sets = []
+    for seed in (1, 2):
+        members = torch.randint(4, (4, 1, 40, 1), generator=seeded(seed)).expand(-1, -1, -1, 8)
+        noise = torch.randn(4, 1, 40, 8, generator=seeded(seed + 2), dtype=torch.float64)
+        sets.append((centres.gather(2, members) + 0.1 * noise).to(dtype))
+    return sets
+
+
+ACCURACY = {10: (5e-4, 0.1), 20: (5e-5, 2e-2), 50: (5e-6, 5e-4)}
+"""Largest relative errors of the plan cost of normal clouds and of its gradient, by sweeps."""
+
+
+@pytest.mark.parametrize(
+    ("ratio", "size", "spread"),
+    [(3, 32, 0.03), (30, 2, 0.5), (30, 4, 0.3), (35, 32, 0.1), (315, 32, 0.3), (3500, 32, 1.0)],
+)
+def test_the_plan_cost_is_that_of_pot_and_its_gradient_that_of_the_plan(ratio, size, spread):
+    """Of normal clouds at all ratios of cost to epsilon, in both types."""
+    query, key = (tensor[:, :1] for tensor in clouds(size=size, spread=spread, dtype=torch.float64))
+    pairs = list(zip(query[:, 0], key[:, 0], strict=True))
+    plans = [converged(q, k) for q, k in pairs]
+    costs = [(plan * cost).sum() for plan, cost in plans]
+    assert 0.5 < np.mean([cost.mean() for _, cost in plans]) / EPSILON / ratio < 2
+    slopes = [
+        plan.sum(1)[:, None] * q.numpy() - plan @ k.numpy()
+        for (plan, _), (q, k) in zip(plans, pairs, strict=True)
+    ]
+    for dtype in (torch.float32, torch.float64):
+        for sweeps, (of_cost, of_gradient) in ACCURACY.items():
+            leaf = query.to(dtype).clone().requires_grad_()
+            found = sinkhorn(leaf, key.to(dtype), epsilon=EPSILON, debias=False, sweeps=sweeps)
+            found.sum().backward()
+            np.testing.assert_allclose(found[:, 0].detach().numpy(), costs, rtol=of_cost)
+            for grad, slope in zip(leaf.grad[:, 0].numpy(), slopes, strict=True):
+                assert np.linalg.norm(grad - slope) < of_gradient * np.linalg.norm(slope)
+
+
+def test_the_debiased_form_is_that_of_pot():
+    """OT_epsilon of the pair less half of either set's with itself, each by POT's plan and its entropy."""
+    query, key = clouds(12, 10, 8, dtype=torch.float64)
+
+    def regularised(x, y):
+        cost, weights = (
+            ot.dist(x.numpy(), y.numpy()) / 2,
+            [np.full(len(each), 1 / len(each)) for each in (x, y)],
+        )
+        plan = ot.bregman.sinkhorn_log(*weights, cost, 0.3, numItermax=20_000, stopThr=1e-10)
+        return (plan * cost).sum() + 0.3 * (plan * np.log(plan * len(x) * len(y))).sum()
+
+    q, k = query[0, 0], key[0, 0]
+    expected = regularised(q, k) - (regularised(q, q) + regularised(k, k)) / 2
+    assert sinkhorn(query, key, epsilon=0.3)[0, 0].item() == pytest.approx(expected, rel=1e-6)
+    assert sinkhorn(query.float(), key.float(), epsilon=0.3)[0, 0].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("sweeps", "accuracy"), [(10, 1e-2), (20, 1e-4), (50, 1e-4)])
+def test_clusters_far_apart_have_the_optimum(sweeps, accuracy, dtype):
+    """At some thousand times epsilon the plan cost is the unregularised one, but for what epsilon allows."""
+    query, key = clusters(dtype)
+    found = sinkhorn(query, key, debias=False, sweeps=sweeps)[:, 0]
+    for value, x, y in zip(found.tolist(), query[:, 0], key[:, 0], strict=True):
+        optimum = ot.emd2([], [], ot.dist(x.double().numpy(), y.double().numpy()) / 2)
+        assert (1 - accuracy) * optimum < value < (1 + accuracy) * (optimum + EPSILON * math.log(40))
 
 
 def test_without_sweeps_it_is_within_some_percent():
@@ -87,14 +162,14 @@ def test_sweeps_that_lower_the_dual_are_not_taken(monkeypatch):
     query, key = (torch.cat([tensor, tensor]) for tensor in clouds(6, 5, dtype=torch.float64))
     annealed, refined = (sinkhorn(query, key, debias=False, sweeps=sweeps) for sweeps in (0, 5))
     assert not torch.isclose(annealed, refined, rtol=1e-6).any()
-    sweep = module._sweep
+    sweep = module._swept
 
     def astray(*arguments):
         f, g = sweep(*arguments)
-        noise = torch.randn(g.shape, generator=seeded(7), dtype=g.dtype)
-        return f, torch.cat([(g + noise)[: len(g) // 2], g[len(g) // 2 :]])
+        worse = f - torch.rand(f.shape, generator=seeded(7), dtype=f.dtype)
+        return torch.cat([worse[: len(f) // 2], f[len(f) // 2 :]]), g
 
-    monkeypatch.setattr(module, "_sweep", astray)
+    monkeypatch.setattr(module, "_swept", astray)
     found = sinkhorn(query, key, debias=False, sweeps=5)
     torch.testing.assert_close(found, torch.cat([annealed[:2], refined[2:]]))
 
@@ -110,7 +185,7 @@ def test_gaussians_have_the_distance_of_bures():
 def test_the_gradient_is_that_of_the_regularised_cost(debias):
     query, key = clouds(4, 5, 2, dtype=torch.float64)
     query.requires_grad_()
-    sinkhorn(query, key, epsilon=0.05, debias=debias, sweeps=400).sum().backward()
+    sinkhorn(query, key, epsilon=0.05, debias=debias).sum().backward()
 
     def regularised(points):
         weights = np.full(4, 1 / 4), np.full(5, 1 / 5)
@@ -129,7 +204,7 @@ def test_the_gradient_is_that_of_the_regularised_cost(debias):
         step = np.zeros((4, 2))
         step[place] = 1e-4
         slope = (regularised(points + step) - regularised(points - step)) / 2e-4
-        assert abs(slope - query.grad[0, 0][place].item()) < 1e-4
+        assert abs(slope - query.grad[0, 0][place].item()) < 1e-6
 
 
 def test_a_step_along_the_gradient_lowers_it():
@@ -158,3 +233,19 @@ def test_a_step_along_the_gradient_lowers_it():
 def test_options_out_of_range_are_refused(option, message):
     with pytest.raises(ValueError, match=message):
         sinkhorn(*clouds(), **option)
+
+
+@pytest.mark.parametrize(
+    ("extent", "start"), [(1.0, 64.0), (64.0, 64.0), (65.0, 128.0), (1000.0, 1024.0), (math.inf, 64.0)]
+)
+def test_annealing_starts_at_a_power_of_two_that_holds_all_points(extent, start):
+    module = importlib.import_module("probattn.divergences.sinkhorn")
+    ends = torch.tensor([[[0.0, 0.0]], [[0.6 * extent, 0.8 * extent]]])
+    source, target = (module._Cloud(points[None], torch.ones(1, 1)) for points in ends)
+    assert module._diameter(source, target) == start
+
+
+def test_annealing_goes_down_to_epsilon_by_squared_distances():
+    module = importlib.import_module("probattn.divergences.sinkhorn")
+    assert list(module._Annealing(0.5, 0.5, 10, 4.0).strengths()) == [16.0, 4.0, 1.0, 0.5]
+    assert list(module._Annealing(20.0, 0.5, 10, 4.0).strengths()) == [20.0]

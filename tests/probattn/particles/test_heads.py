@@ -239,6 +239,13 @@ def test_low_precision_gradients_keep_their_type():
             ValueError,
             r"ModuleDict.q_proj: ModuleDict has no such projection; it has proj",
         ),
+        (
+            lambda net: head_slices(
+                nn.ParameterDict({"proj": net.proj.weight, "gain": torch.ones(3)}), "q", 4
+            ),
+            ValueError,
+            "no such projection; it has proj$",
+        ),
         (lambda net: head_slices(net, "proj.query", 4), ValueError, "no such projection"),
         (lambda net: head_slices(net, "", 4), ValueError, "no such projection"),
         (

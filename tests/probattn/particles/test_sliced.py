@@ -121,3 +121,20 @@ def test_it_keeps_a_correlation_that_one_kernel_per_dimension_loses():
     assert abs(kept - 0.9) < 0.06 and variance > 0.7
     lost, shrunk = correlation(MarginalRBF())
     assert lost < 0.6 and shrunk < 0.5
+
+
+def test_above_the_dense_size_every_axis_has_a_random_sign():
+    rows = draws(1, 1000)[0]
+    first, second = (draw_rotation(1000, rows, seeded(number)).signs for number in (1, 2))
+    for signs in (first, second):
+        assert set(signs.tolist()) == {-1.0, 1.0}
+        assert abs(signs.mean().item()) < 0.15, "as often one as the other: five standard deviations"
+    assert abs((first * second).mean().item()) < 0.15, "independent of another seed's"
+
+
+def test_a_direction_without_variance_is_given_a_thousandth_of_the_mean():
+    """Of so many particles on a line the shrinkage would leave less across it."""
+    along = torch.randn(2200, 1, generator=seeded(0))
+    root = whiten(along * torch.eye(50)[:1])
+    across = torch.eye(50)[1:3]
+    torch.testing.assert_close(root.apply(across), 1e-3**0.5 * across)

@@ -52,7 +52,7 @@ def by_hand(factor, query, key, query_mask, key_mask):
     if factor.method.method == "gan":
         return adversarial(query, key, discriminator=factor.discriminator, **given)
     if factor.method.method == "ot":
-        return sinkhorn(query, key, sweeps=10, **given)
+        return sinkhorn(query, key, sweeps=20, **given)
     return mmd(query, key, bandwidth=median_bandwidth(query, key, **given), **given)
 
 
@@ -312,7 +312,7 @@ def test_equal_options_are_equal():
 def test_the_papers_settings():
     paper = AlignmentAttention.paper("ot", weight=0.1)
     assert (paper.debias, paper.weight, paper.reduction, paper.epsilon) == (False, 0.1, "sum", 0.01)
-    assert AlignmentAttention.paper() == AlignmentAttention(sweeps=100, debias=False)
+    assert AlignmentAttention.paper() == AlignmentAttention(sweeps=50, debias=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -80,3 +80,19 @@ def test_a_factor_is_as_exact_as_its_type(dtype):
         factor = reduction_factor(reduction, torch.Size(SHAPE), mask, dtype)
         assert factor.dtype == dtype
         assert factor[0] == torch.tensor(1, dtype=dtype) / count
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_learned_scale_that_vanishes_leaves_the_mean_and_finite_gradients(dtype):
+    """softplus of -1000 is 0 in either type: lambda is exp(Phi) / Gamma(1 + 1/k), as with sigma = 0."""
+    method = BayesianAttention(sigma=0.5, concentration="learned")
+    scores = normal(*SHAPE).to(dtype).requires_grad_()
+    scale = torch.full(SHAPE, -1000.0, dtype=dtype, requires_grad=True)
+    concentration = normal(*SHAPE, seed=1).to(dtype)
+    law = PosteriorInputs(scores, UpwardOutputs(concentration, scale)).distribution(method)
+    without = PosteriorInputs(scores, UpwardOutputs(concentration)).distribution(method)
+    torch.testing.assert_close(law.mean, without.mean)
+    gradients = torch.autograd.grad(law.mean.sum(), [scores, scale])
+    assert all(bool(each.isfinite().all()) for each in gradients)
+    torch.testing.assert_close(gradients[0], scores.detach().exp())
+    assert bool((gradients[1] == 0).all())

@@ -187,3 +187,12 @@ def test_number_of_bins_is_checked(n_bins: Any) -> None:
 def test_norm_is_checked() -> None:
     with pytest.raises(ValueError, match=r"norm: expected one of.*'l3'"):
         calibration_error(torch.tensor([[0.4, 0.6]]), torch.tensor([1]), norm="l3")
+
+
+def test_a_bin_of_one_example_has_the_confidence_of_that_example() -> None:
+    """One example in each of three bins: two are wrong, of one the confidence is too low."""
+    preds = torch.tensor([[0.9, 0.1], [0.25, 0.75], [0.6, 0.4]])
+    target = torch.tensor([1, 0, 0])
+    assert overconfidence_error(preds, target).item() == pytest.approx(
+        (0.9 * 0.9 + 0.75 * 0.75) / 3, rel=1e-6
+    )
