@@ -60,7 +60,7 @@ def clusters(dtype=torch.float64):
     return sets
 
 
-ACCURACY = {10: (5e-4, 0.1), 20: (5e-5, 2e-2), 50: (5e-6, 5e-4)}
+ACCURACY = {10: (1e-3, 0.1), 20: (1e-4, 3e-2), 50: (5e-6, 2e-3)}
 """Largest relative errors of the plan cost of normal clouds and of its gradient, by sweeps."""
 
 
@@ -245,7 +245,8 @@ def test_annealing_starts_at_a_power_of_two_that_holds_all_points(extent, start)
     assert module._diameter(source, target) == start
 
 
-def test_annealing_goes_down_to_epsilon_by_squared_distances():
+def test_sweeps_go_down_to_epsilon_by_squared_distances():
     module = importlib.import_module("probattn.divergences.sinkhorn")
-    assert list(module._Annealing(0.5, 0.5, 10, 4.0).strengths()) == [16.0, 4.0, 1.0, 0.5]
-    assert list(module._Annealing(20.0, 0.5, 10, 4.0).strengths()) == [20.0]
+    assert list(module._Annealing(0.25, 0.25, 10, 64.0).strengths()) == [256.0, 16.0, 1.0, 0.25]
+    assert list(module._Annealing(0.25, 0.5, 10, 1.0).strengths()) == [1.0, 0.25]
+    assert list(module._Annealing(4.0, 0.5, 10, 1.0).strengths()) == [4.0]
