@@ -35,9 +35,20 @@ def main(run: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.html"
         file.write_text(page, encoding="utf-8")
-        window = [f"--window-size={SIZE[0]},{SIZE[1]}", f"--force-device-scale-factor={SCALE}", "--hide-scrollbars"]
+        window = [
+            f"--window-size={SIZE[0]},{SIZE[1]}",
+            f"--force-device-scale-factor={SCALE}",
+            "--hide-scrollbars",
+        ]
         subprocess.run(
-            [browser, *OPTIONS, f"--user-data-dir={folder}/browser", *window, f"--screenshot={FILE}", file.as_uri()],
+            [
+                browser,
+                *OPTIONS,
+                f"--user-data-dir={folder}/browser",
+                *window,
+                f"--screenshot={FILE}",
+                file.as_uri(),
+            ],
             check=True,
             capture_output=True,
         )
