@@ -118,7 +118,7 @@ def _content(path: Path) -> tuple[str, dict[str, Any]]:
     if version != SCHEMA_VERSION:
         raise ResultsFileError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r}; evaluate the run again with this "
-            "version of probattn, or read the file with the version that wrote it"
+            "version of probattn (`probattn report RUN --again`), or read the file with the version that wrote it"
         )
     return text, content
 
