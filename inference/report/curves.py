@@ -33,7 +33,7 @@ def training_curves(
 
     Returns:
         One curve per kind and quantity that occurs; a quantity that is 0 throughout is left out, and so is the weight
-        of the KL where there is no KL.
+        of the KL where there is no KL. In validation that weight is the training's, and no curve.
 
     Example:
         >>> records = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]
@@ -44,7 +44,7 @@ def training_curves(
     if not any(record.get("kl_nats") for record in records):
         quantities = [name for name in quantities if name != "kl_weight"]
     for name in quantities:
-        for kind in ("train", "validation"):
+        for kind in ("train", "validation") if name != "kl_weight" else ("train",):
             found = [
                 (int(record["step"]), float(record[name]))
                 for record in records

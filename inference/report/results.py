@@ -96,7 +96,7 @@ class Results(Record):
 
     Attributes:
         schema_version: version of these records.
-        run: what was run; of several runs, the first.
+        run: what was run; of several runs the first, with the time of all.
         runs: the single runs whose means these are; empty for the records of one run.
         classes: class names by label.
         data: the data sets, the in-domain one first.

@@ -31,7 +31,7 @@ def combine(runs: Mapping[str, Results]) -> Results:
 
     Returns:
         Records whose ``runs`` name the single ones. What is of one network only (curves, maps, inputs, the state of a
-        posterior) stays with the single runs; a measure that one of them lacks is left out.
+        posterior, commands) stays with the single runs; a measure that one of them lacks is left out.
 
     Raises:
         ValueError: fewer than two runs, two of one seed, one that is itself of several runs, or other data sets,
@@ -47,9 +47,9 @@ def combine(runs: Mapping[str, Results]) -> Results:
         values = [one.value for one in found if one is not None]
         if len(values) == len(each):
             differences.append(over_seeds(item, values, level))
-    run = first.run.model_copy(update={"seconds": sum(results.run.seconds for results in each)})
+    seconds = sum(results.run.seconds for results in each)
     return Results(
-        run=run,
+        run=first.run.model_copy(update={"seconds": seconds, "commands": ()}),
         runs=tuple(SingleRun(folder=name, seed=results.run.seed) for name, results in runs.items()),
         classes=first.classes,
         data=first.data,

@@ -120,7 +120,8 @@ def _header(path: Path) -> _Header:
     if header.schema_version != SCHEMA_VERSION:
         raise ResultsFileError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
-            "again with this version of probattn, or read the file with the version that wrote it"
+            "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
+            "that wrote it"
         )
     return header
 

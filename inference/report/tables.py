@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from probattn.inference.report.charts.glyphs import bar_glyph, interval_glyph
+from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measurements import Difference
 from probattn.inference.report.measures import ROLE_TITLES, TEXTS
@@ -141,7 +142,7 @@ def site_labels(names: Iterable[str]) -> dict[str, str]:
     parts = {name: name.split(".") for name in names}
     lengths = {len(part) for part in parts.values()}
     if len(names) < 2 or len(lengths) > 1:
-        return {name: part[-1] if len(names) < 2 else name for name, part in parts.items()}
+        return {name: printable(part[-1] if len(names) < 2 else name) for name, part in parts.items()}
     differing = [index for index in range(lengths.pop()) if len({part[index] for part in parts.values()}) > 1]
     labels = {}
     for name, part in parts.items():
@@ -149,5 +150,5 @@ def site_labels(names: Iterable[str]) -> dict[str, str]:
             f"{part[index - 1]} {part[index]}" if part[index].isdigit() and index else part[index]
             for index in differing
         ]
-        labels[name] = " ".join(words)
+        labels[name] = printable(" ".join(words))
     return labels

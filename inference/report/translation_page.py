@@ -146,7 +146,8 @@ def opening(results: TranslationResults) -> str:
     source, target = results.languages
     numbers = " against ".join(f"{score.bleu:.1f}" for score in results.scores[::-1])
     gap = "".join(f": {_gap_words(item)}" for item in results.differences)
-    return f"BLEU {numbers}{gap}, on {results.test.size:,} sentences from {source} to {target} ({results.search})."
+    told = f"BLEU {numbers}{gap}, on {results.test.size:,} sentences from {source} to {target} ({results.search})."
+    return f"{told} One seed, one comparison: evidence about this run." if results.differences else told
 
 
 def _rows(results: TranslationResults) -> tuple[Row, ...]:

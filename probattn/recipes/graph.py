@@ -76,7 +76,9 @@ class GraphReportRecipe(Section):
         "compare.",
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
-    resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
 
 

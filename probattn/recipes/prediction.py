@@ -43,7 +43,9 @@ class ReportRecipe(Section):
         min_length=1,
         description="p-values of the PAvPU curve.",
     )
-    resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, description="Texts of one's own choice whose attention maps are shown."

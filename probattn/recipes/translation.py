@@ -181,7 +181,9 @@ class TranslationReportRecipe(Section):
         description="Test pairs over which the share of right subwords without each head is measured, one pass a head; "
         "0 for none.",
     )
-    resamples: int = Field(default=1000, ge=100, description="Bootstrap resamples behind the intervals.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 

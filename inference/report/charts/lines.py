@@ -25,6 +25,9 @@ from probattn.inference.report.measurements import Curve, Entropy, PAvPUPoint, R
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
 
+LETTER, DIGIT = 8.0, 7.7
+"""Width of a letter of a label and of a digit of an axis in a wide font (DejaVu Sans), pixels."""
+
 SMALLEST_SHARE = 0.05
 """Risk-coverage curves start here: the error of a handful of examples says nothing."""
 
@@ -57,13 +60,15 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: f
         x: horizontal axis.
         y: vertical axis; its title stands above it.
         title: what a screen reader says.
-        labels: room for the labels, pixels.
+        labels: least room for the labels, pixels.
 
     Returns:
         An ``<svg>`` element.
     """
     lines = [line for line in lines if line.points]
-    frame = Frame(right=labels, top=26)
+    right = max([labels, *(LETTER * len(line.label) + 14 for line in lines)])
+    left = max([Frame.left, *(DIGIT * len(label) + 10 for _, label in y.ticks)])
+    frame = Frame(right=right, left=left, top=26)
     root = drawing(frame.width, frame.height, title, "; ".join(_spoken(line) for line in lines))
     across, up = axes(root, frame, x, y)
     for line in lines:

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from probattn.inference.report.charts.glyphs import bar_glyph, draws_glyph, interval_glyph
 from probattn.inference.report.charts.heatmap import grey_png, heatmap, shown
 from probattn.inference.report.charts.lines import (
+    Line,
     entropy_chart,
+    line_chart,
     nice_step,
     pavpu_chart,
     risk_chart,
@@ -23,7 +25,7 @@ from probattn.inference.report.charts.lines import (
     training_chart,
 )
 from probattn.inference.report.charts.reliability import common_floor, reliability_chart
-from probattn.inference.report.charts.svg import printable, spread_labels
+from probattn.inference.report.charts.svg import Axis, printable, spread_labels
 from probattn.inference.report.measurements import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -198,3 +200,21 @@ def test_any_text_makes_a_label(token: str) -> None:
     assert len(label) <= 11
     svg = heatmap([token], [token], [[0.5]], 0.5, "mean", token)
     assert ET.fromstring(svg).get("aria-label") == printable(token)
+
+
+@pytest.mark.parametrize("label", ["deterministic", "a condition of many letters"])
+def test_labels_and_large_numbers_have_room_beside_the_plot(label: str) -> None:
+    """In a font whose letters are 8 pixels wide, and its digits 7.7."""
+    numbers = ((0.0, "0"), (210_000.0, "210,000"))
+    root = ET.fromstring(
+        line_chart(
+            [Line(label, "det", ((0, 0), (1, 2e5)))],
+            Axis(0, 1, "step", ()),
+            Axis(0, 2.1e5, "nats", numbers),
+            "t",
+        )
+    )
+    width = float(root.get("viewBox").split()[2])
+    texts = {text.text: float(text.get("x")) for text in root.iter() if text.tag.endswith("text")}
+    assert texts[label] + 8 * len(label) <= width
+    assert texts["210,000"] - 7.7 * len("210,000") >= 0

@@ -34,6 +34,13 @@ def test_the_weight_of_the_kl_is_a_curve_where_there_is_a_kl(divergence: float, 
     assert [curve.name for curve in training_curves(weighted, "deterministic")] == names
 
 
+def test_the_weight_of_the_kl_in_validation_is_the_trainings() -> None:
+    weighted = [{**record, "kl_nats": 1.0, "kl_weight": 0.5} for record in records(2)]
+    validated = [*weighted, {"kind": "validation", "step": 4, "kl_nats": 1.0, "kl_weight": 0.5}]
+    kinds = [(curve.name, curve.kind) for curve in training_curves(validated, "deterministic")]
+    assert ("kl_weight", "train") in kinds and ("kl_weight", "validation") not in kinds
+
+
 @pytest.mark.parametrize(("count", "window", "points"), [(10, 1, 10), (11, 2, 6), (35, 4, 9)])
 def test_long_curves_are_averaged_in_windows(count: int, window: int, points: int) -> None:
     (curve,) = training_curves(records(count), "deterministic", points=10)

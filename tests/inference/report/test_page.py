@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.inference.report.charts.svg import isolated
+from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.edges import EDGE_MEASURES
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
 from probattn.inference.report.maps import attention_example
@@ -443,3 +443,82 @@ def test_times_are_written_as_people_say_them() -> None:
         "1 h 30 min",
         "2 h 0 min",
     ]
+
+
+OVERRIDES = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
+TURNED = "cod\u202etxt.exe \u2069\u202c\u2067[/x]"
+"""A right-to-left override left open, ends of what was never begun, and an isolate left open."""
+
+
+def stray(words: str) -> bool:
+    """Whether directions that are begun and ended within words do not match (Unicode Standard Annex 9, BD9 to BD11)."""
+    pending: list[str] = []
+    for character in words:
+        if character in OVERRIDES:
+            pending.append("\u202c" if character < "\u2060" else "\u2069")
+        elif character in "\u202c\u2069" and (not pending or pending.pop() != character):
+            return True
+    return bool(pending)
+
+
+def test_directions_end_where_a_text_ends(
+    results: Results, draw_weights: Callable[..., torch.Tensor]
+) -> None:
+    """In every piece of text and every attribute of the page; in sentences and titles, isolated besides."""
+    example = results.uncertain[0].model_copy(
+        update={"text": TURNED * 12, "label": TURNED, "predicted": TURNED, "baseline_predicted": TURNED}
+    )
+    sites = {f"{TURNED}.{number}": draw_weights(2) for number in range(2)}
+    shown = attention_example(example, [TURNED, "b"], sites, heads=(1,))
+    fields = ("name", "method", "network", "data", "device", "created", "recipe")
+    run = results.run.model_copy(
+        update={**dict.fromkeys(fields, TURNED), "versions": {TURNED: TURNED}, "commands": (TURNED,)}
+    )
+    page = Page(
+        render_report(
+            changed(
+                results,
+                run=run,
+                data=tuple(
+                    item.model_copy(update={"title": TURNED, "source": TURNED}) for item in results.data
+                ),
+                classes=(TURNED, "b"),
+                attention=(shown,),
+                uncertain=(example,),
+                mistakes=(example,),
+                health=(SiteHealth(site=TURNED, spread=0.1, kl_nats=1.0, reduction="mean"),),
+                curves=(results.curves[0].model_copy(update={"name": TURNED}),),
+            )
+        )
+    )
+    attributes = [
+        value for _, found in page.elements for value in found.values() if value and "\u202e" in value
+    ]
+    pieces = [
+        piece for tag, found in page.inside.items() if tag not in {"script", "style"} for piece in found
+    ]
+    assert len(attributes) > 10 and sum("\u202e" in piece for piece in pieces) > 40
+    assert [ascii(words)[:300] for words in (*attributes, *pieces) if stray(words)] == []
+    for title in (found["title"] for _, found in page.elements if "\u202e" in (found.get("title") or "")):
+        assert title[0] == "\u2068" and title[-1] == "\u2069"
+    for label in (
+        value for value in attributes if value.startswith(("Reliability", "Probability of", "PAvPU"))
+    ):
+        assert re.search("\u2068[^\u2068]*\u202e", label)
+    payload = payloads(page)[0]
+    assert {entry["site"] for entry in payload["maps"]} == {found["value"] for found in page.all("input")} - {
+        "average",
+        "1",
+    }
+    assert not any(stray(token) for token in (*payload["queries"], *payload["keys"]))
+    assert all("[/x]" in piece for piece in page.inside["blockquote"])
+
+
+@given(st.text(st.sampled_from("ab" + OVERRIDES + "\u202c\u2069"), max_size=12), st.text("ab", max_size=3))
+def test_printable_text_is_balanced_and_loses_no_letter(words: str, after: str) -> None:
+    made = printable(words)
+    assert not stray(made) and not stray(isolated(words) + after)
+    assert [letter for letter in made if letter in "ab"] == [letter for letter in words if letter in "ab"]
+    assert printable(made) == made
+    if not stray(words):
+        assert made == words

@@ -93,6 +93,7 @@ def test_the_family_is_all_comparisons_of_a_model(combined: Results) -> None:
 
 def test_the_words_speak_of_seeds(combined: Results) -> None:
     assert combined.seeds == (0, 3, 1, 8, 5)
+    assert combined.run.seconds == 50 and combined.run.commands == ()
     assert headline(combined) == "Bayesian attention is worse calibrated (5 seeds, 400 examples)"
     assert ", on average over seeds: no reliable difference" in opening(combined)
     words = evidence(combined)

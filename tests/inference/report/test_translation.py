@@ -166,6 +166,7 @@ def test_the_page_says_what_was_found(tmp_path) -> None:
     assert page == render_translation_report(found)
     title = "In this run, repulsive attention translates better than deterministic attention (1 seed, 240 sentences)"
     assert f"<h1>{title}</h1>" in page
+    assert "One seed, one comparison: evidence about this run." in page
     assert found.signature in page and "nats per token" in page
     assert "&lt;b&gt;one&lt;/b&gt;" in page and "&lt;script&gt;" in page and "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page

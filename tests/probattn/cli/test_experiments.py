@@ -196,3 +196,16 @@ def test_what_cannot_be_is_one_line(recipe_file, copy_run, command, tmp_path):
     ):
         result = command(*arguments)
         assert result.exit_code == 2 and words in " ".join(result.output.split()), result.output
+
+
+def test_an_experiment_holds_its_seeds_and_is_given_alone(copy_run, command):
+    result = command("report", copy_run, copy_run)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert (
+        len(result.stderr.splitlines()) == 1 and "holds all its seeds itself (training.runs)" in result.stderr
+    )
+
+
+def test_results_of_an_experiment_for_programs(copy_run, command):
+    assert json.loads(command("evaluate", copy_run, "--json").stdout)["kind"] == "experiment"
+    assert json.loads(command("report", copy_run, "--json").stdout)["headline"].startswith("By step ")

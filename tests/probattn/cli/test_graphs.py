@@ -208,3 +208,22 @@ def test_without_torch_geometric_the_line_names_the_extra(graph_recipe, command,
     found = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", missing)
     refused(command("train", graph_recipe, "--output", tmp_path / "out"), "pip install 'probattn[graph]'")
+
+
+def test_several_runs_on_a_graph_are_compared_over_seeds(graph_run, graph_recipe, command, tmp_path):
+    place = tmp_path / "second"
+    trained = command("train", graph_recipe, "-o", place, "--quiet", "--set", "training.seed=1")
+    assert trained.exit_code == 0, trained.output
+    result = command("report", place, graph_run)
+    assert result.exit_code == 0, result.output
+    found = read_results(place / "seeds.json")
+    assert len(found.seeds) == 2 and found.data[0].unit == "nodes" and found.differences
+    assert "(2 seeds, 30 nodes)" in (place / "seeds.html").read_text(encoding="utf-8")
+    single = read_results(graph_run / "metrics.json").run
+    spent = sum(
+        record["seconds"]
+        for folder in (graph_run, graph_run / "baseline")
+        for record in read_records(folder / "metrics.jsonl")
+        if record["kind"] == "train"
+    )
+    assert single.seconds == pytest.approx(spent) and spent > 0

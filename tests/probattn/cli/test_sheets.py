@@ -45,7 +45,7 @@ RUN = RunDescription(
     seed=0,
     created="now",
 )
-HOSTILE = "[/x] [bold]fine[/bold] {0} \x1b[31m [link=x] \u202etxet\u2069"
+HOSTILE = "[/x] [bold]fine[/bold] {0} \x1b[31m [link=x] \u202edrawkcab nettirw sdrow ynam\u2069"
 
 
 def results(name: str = "Rotten tomatoes (test)") -> Results:

@@ -237,3 +237,19 @@ def test_heads_are_left_out_where_nothing_kept_them_apart(
     (copy / "recipe.yaml").write_text(recipe.replace("head_pairs: 64", "head_pairs: 0"), encoding="utf-8")
     assert command("evaluate", copy).exit_code == 0
     assert read_any_results(copy / "metrics.json").heads is None
+
+
+def test_several_runs_of_translation_are_refused(translation_run, command, tmp_path):
+    for name in ("report", "evaluate"):
+        result = command(name, translation_run, translation_run)
+        assert result.exit_code == 2 and result.stdout == "" and not (translation_run / "seeds.json").exists()
+        assert len(result.stderr.splitlines()) == 1 and "BLEU is not compared over seeds" in result.stderr
+
+
+def test_results_of_translation_for_programs(translation_run, command):
+    found = json.loads(command("evaluate", translation_run, "--json").stdout)
+    assert found["kind"] == "translation"
+    said = json.loads(command("report", translation_run, "--json").stdout)
+    assert said["headline"].startswith(
+        "No reliable difference between repulsive and deterministic attention (1 seed, "
+    )
