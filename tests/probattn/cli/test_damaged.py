@@ -131,9 +131,10 @@ def test_damaged_records_are_one_line_that_says_which(copy, command, line, words
 def test_resuming_falls_back_to_the_checkpoint_before(copy, run, command, content):
     newest = max((copy / "checkpoints").iterdir())
     (newest / "manifest.json").write_text(content)
-    with pytest.warns(UserWarning, match=r"no readable manifest\.json.*falling back to .*step-000003"):
-        result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
     assert result.exit_code == 0, result.output
+    assert f"checkpoint {newest}: no readable manifest.json" in result.stderr
+    assert f"falling back to {newest.with_name('step-000003')}" in result.stderr
     assert torch.equal(
         *(load_file(each / "model/model.safetensors")["classifier.weight"] for each in (copy, run))
     )
@@ -168,9 +169,8 @@ def test_a_head_for_other_classes_is_said_with_both_numbers(network, recipe, com
         in said
     )
     assert not (tmp_path / "run").exists()
-    said = refusal(
-        command("train", recipe, "--set", "network.config={intermediate_size: 8}", "--output", tmp_path / "x")
-    )
+    changes = ("--set", "network.config={intermediate_size: 8}", "--output", tmp_path / "run")
+    said = refusal(command("train", recipe, *changes))
     assert "make network.config agree" in said
 
 
@@ -197,7 +197,7 @@ def test_a_full_disk_at_the_start_leaves_a_folder_to_start_in(recipe, command, t
     assert command("train", recipe, "--output", folder, "--quiet").exit_code == 0
 
 
-@pytest.mark.parametrize("when", [4, 12])
+@pytest.mark.parametrize("when", [4, 9])
 def test_a_folder_that_is_removed_in_mid_run_is_said(recipe, command, tmp_path, monkeypatch, when):
     folder, calls, forward = tmp_path / "run", iter(range(10_000)), Classifier.forward
 
@@ -211,6 +211,7 @@ def test_a_folder_that_is_removed_in_mid_run_is_said(recipe, command, tmp_path, 
     assert str(folder) in said and "removed" in said and "train" in said
 
 
+@pytest.mark.slow
 def test_an_interruption_says_how_to_go_on(recipe, tmp_path):
     folder = tmp_path / "my run"
     command = [sys.executable, "-m", "probattn", "train", recipe, "--output", folder, "--quiet"]
@@ -237,7 +238,7 @@ def test_arguments_that_are_no_text_are_refused(run, recipe, command, tmp_path):
         ("train", recipe, "--set", f"name={wrong}"),
     ):
         said = refusal(command(*arguments))
-        assert "expected UTF-8 text" in said and "caf" in said
+        assert "expected UTF-8 text" in said
 
 
 @pytest.mark.parametrize("key", ["output", "data.train", "name"])
