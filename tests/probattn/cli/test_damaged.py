@@ -120,6 +120,7 @@ def test_damaged_records_are_one_line_that_says_which(copy, command, line, words
     assert command(*resume).exit_code == 0
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
 @pytest.mark.parametrize(
     "content",
     [
