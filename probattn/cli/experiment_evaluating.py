@@ -93,7 +93,7 @@ def experiment_table(results: ExperimentResults) -> Table:
 
 
 def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
-    records = read_records(run / name / RECORDS)
+    records = [record for record in read_records(run / name / RECORDS) if record.get("kind") == "validation"]
     last = records[-1]["step"] if records else None
     if last != recipe.training.steps:
         at = "nothing" if last is None else f"step {last}"
@@ -101,10 +101,9 @@ def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
             f"{run}: expected condition {name!r} trained to step {recipe.training.steps}, found {at}; continue with "
             f"`probattn train {run / RECIPE} --output {run} --resume`"
         )
-    records = [record for record in records if record.get("kind") == "validation"]
     needed = {"accuracy", *(LOG_ODDS if recipe.experiment.task == "keyword" else ())}
     found = [record.keys() - NOT_MEASURES for record in records]
-    if not found or not needed <= found[0] or any(each != found[0] for each in found):
+    if not needed <= found[0] or any(each != found[0] for each in found):
         raise CommandError(
             f"{run / name / RECORDS}: expected the same measures at every evaluated step, {', '.join(sorted(needed))} "
             "among them, found others; train again"
