@@ -103,6 +103,8 @@ class ExperimentResults(Record):
 
     @model_validator(mode="after")
     def _measured(self) -> ExperimentResults:
+        if self.search and self.search_steps is None:
+            raise ValueError("expected search_steps beside what the search found, found none")
         for item in self.conditions:
             accuracy = item.measures.get("accuracy")
             if accuracy is None or all(value is None for value in accuracy[-1]):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import transformers
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
-from safetensors import SafetensorError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
@@ -34,6 +34,8 @@ from probattn.sites.repulsive import RepulsiveAttention
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
 """The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
+LAYERS_PER_WEIGHT = 100
+"""Layers may share weights, but not that many."""
 FORMATS = (1, 2, 3, 4)
 """Format 2 may hold alignment, format 3 repulsive heads too, format 4 a penalty on heads that are alike."""
 
@@ -156,6 +158,7 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
     source = Path(folder)
     described = _description(source)
     verify_network(source)
+    _check_layers(source)
     net = _host(source, auto_class or _network_class(source, described.name), options)
     methods = described.methods()
     if not methods:
@@ -202,6 +205,24 @@ def _describe(record: Conversion) -> dict[str, Any]:
     if record.disagreement is not None:
         described |= {"format": FORMATS[3], "disagreement": asdict(record.disagreement)}
     return described
+
+
+def _check_layers(source: Path) -> None:
+    """Refuses a damaged number of layers, which would be built one after the other without an end."""
+    try:
+        config = read_json(source / "config.json", TypeAdapter(dict[str, JsonValue]))
+        tensors = 0
+        for file in source.glob("*.safetensors"):
+            with safe_open(file, framework="pt") as opened:
+                tensors += len(opened.keys())
+    except (JSONError, OSError, SafetensorError) as error:
+        raise unreadable(source, error) from error
+    most = LAYERS_PER_WEIGHT * max(tensors, 1)
+    for name, value in config.items():
+        if "layers" in name and isinstance(value, int) and value > most:
+            raise StoredNetworkError(
+                f"{source}: expected {name} of config.json to fit {tensors} weights, got {shown(value)}; save it again"
+            )
 
 
 def _network_class(source: Path, name: str) -> type[PreTrainedModel]:

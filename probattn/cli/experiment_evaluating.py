@@ -25,10 +25,11 @@ from probattn.inference.report import (
     reached,
     runs_of,
 )
+from probattn.inference.report.experiment_records import LOG_ODDS
 from probattn.inference.storage import RECORDS
 from probattn.recipes import ConditionRecipe, ExperimentRecipe
 
-NOT_MEASURES = ("kind", "step", "seconds")
+NOT_MEASURES = {"kind", "step", "seconds"}
 
 
 def evaluate_experiment(
@@ -85,13 +86,20 @@ def experiment_table(results: ExperimentResults) -> Sheet:
 
 
 def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
-    records = read_records(run / name / RECORDS)
+    records = [record for record in read_records(run / name / RECORDS) if record.get("kind") == "validation"]
     last = records[-1]["step"] if records else None
     if last != recipe.training.steps:
         at = "nothing" if last is None else f"step {last}"
         raise CommandError(
             f"{run}: expected condition {name!r} trained to step {recipe.training.steps}, found {at}; continue with "
             f"`probattn train {run / RECIPE} --output {run} --resume`"
+        )
+    needed = {"accuracy", *(LOG_ODDS if recipe.experiment.task == "keyword" else ())}
+    found = [record.keys() - NOT_MEASURES for record in records]
+    if not needed <= found[0] or any(each != found[0] for each in found):
+        raise CommandError(
+            f"{run / name / RECORDS}: expected the same measures at every evaluated step, {', '.join(sorted(needed))} "
+            "among them, found others; train again"
         )
     return records
 
@@ -101,6 +109,10 @@ def _condition(recipe: ExperimentRecipe, name: str, records: list[Record]) -> Co
     measures = [key for key in records[-1] if key not in NOT_MEASURES]
     runs = recipe.training.runs
     steps, accuracy = runs_of(records, "accuracy", runs)
+    if all(value is None for value in accuracy[-1]):
+        raise CommandError(
+            f"condition {name!r}: expected accuracies at step {steps[-1]}, found none; train again"
+        )
     first = first_steps(steps, accuracy, recipe.experiment.threshold)
     return ConditionRuns(
         key=name,

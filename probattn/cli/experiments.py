@@ -62,9 +62,18 @@ def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
 
 
 def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
-    """What the search of a run found."""
+    """What the search of a run found.
+
+    Raises:
+        CommandError: its records are missing.
+        RecordsError: they are damaged.
+    """
     stage = search_stage(recipe, folder)
     steps, accuracy = runs_of(read_records(stage.folder / RECORDS), "accuracy", len(stage.seeds.models))
+    if not steps:
+        raise CommandError(
+            f"{stage.folder}: expected the accuracies of the search in {RECORDS}, found none; train again"
+        )
     first = first_steps(steps, accuracy, recipe.experiment.threshold)
     return pools(stage.seeds, [step is not None for step in first])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probattn.inference.records import RecordWriter, read_records, truncate_records
+from probattn.inference.records import RecordsError, RecordWriter, read_records, truncate_records
 
 
 def lines_of(path: Path) -> list[str]:
@@ -80,3 +80,69 @@ def test_a_full_disk_is_named() -> None:
     with pytest.raises(OSError, match=r"writing the records /dev/full: the disk is full.*resume"):
         writer.append({"step": 1})
     writer.close()  # does not try again
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        "3",
+        "[" * 100_000,
+        '{"step": NaN}',
+        '{"step": -1}',
+        '{"step": 1.5}',
+        '{"step": true}',
+        '{"step": "1"}',
+        '{"step": ' + "9" * 5000 + "}",
+        '{"step": 1, "loss": 1e400}',
+        '{"step": 1, "loss": NaN}',
+        '{"step": 1, "loss": 1e200}',
+        '{"step": 1, "seconds": "long"}',
+        '{"step": 1, "sites": {"a": 1}}',
+        '{"step": 1, "tokens": []}',
+    ],
+)
+def test_lines_that_are_no_record_are_refused_by_number_also_on_resuming(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    for read in (read_records, lambda file: truncate_records(file, 1)):
+        with pytest.raises(
+            RecordsError, match=r"m.jsonl, line 2: expected a record.*remove the line"
+        ) as caught:
+            read(path)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+    assert len(lines_of(path)) == 3
+
+
+def test_whatever_a_training_writes_is_a_record(tmp_path: Path) -> None:
+    record = {
+        "kind": "train",
+        "step": 0,
+        "loss": None,
+        "kl_reduction": "mean",
+        "learning_rates": {"model": 1e-3},
+        "particles": {"layer": {"bandwidth": 0.5, "kernel": "rbf"}},
+        "sites": {"layer": {"cv": None, "kl_nats": 1}},
+        "accuracy": [0.5, None, 1],
+        "seconds": 0.25,
+    }
+    with RecordWriter(tmp_path / "m.jsonl") as writer:
+        writer.append(record)
+    assert read_records(tmp_path / "m.jsonl") == [record]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_while_it_is_written_is_noticed(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "run" / "m.jsonl"
+    with RecordWriter(path) as writer:
+        writer.append({"step": 1})
+        writer.sync()
+        path.unlink()
+        if replaced:
+            path.write_text("another\n")
+        writer.append({"step": 2})
+        with pytest.raises(
+            FileNotFoundError, match=r"m\.jsonl: the file was removed or replaced.*train again"
+        ):
+            writer.sync()

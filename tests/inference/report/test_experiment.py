@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
+from probattn.inference.records import RecordsError
 from probattn.inference.report import (
     ConditionRuns,
     ConditionTest,
@@ -176,3 +177,15 @@ def test_the_page_of_keywords_counts_where_log_odds_are_largest():
     assert re.findall(r'<data value="[^"]*">([^<]*)</data>', row) == [
         "10", "1.00", "5.00", "2.00", "1.00", "3.50", "1", "0", "1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [0.5, "x", [0.5], [0.5, 0.6, 0.7], {}])
+def test_records_without_a_value_for_each_run_are_refused(values: object) -> None:
+    records = [
+        {"kind": "validation", "step": 0, "accuracy": [0.1, 0.2]},
+        {"kind": "validation", "step": 5, "accuracy": values},
+    ]
+    with pytest.raises(RecordsError, match=r"expected 2 values of 'accuracy' at step 5"):
+        runs_of(records, "accuracy")
+    with pytest.raises(RecordsError, match=r"expected 4 values of 'accuracy' at step 0"):
+        runs_of(records, "accuracy", 4)

@@ -30,7 +30,10 @@ def test_a_number_is_a_finite_number(value: object) -> None:
 def test_a_share_lies_between_0_and_1(value: float) -> None:
     with pytest.raises(ValidationError, match="than or equal"):
         Scores(
-            model="deterministic", data="test", accuracy=value, entropy=Entropy(mean=0.1, quantiles=(0.1,))
+            model="deterministic",
+            data="test",
+            accuracy=value,
+            entropy=Entropy(mean=0.1, quantiles=(0.1, 0.2)),
         )
 
 

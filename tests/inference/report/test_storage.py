@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probattn.inference.records import LARGEST
 from probattn.inference.report.measurements import Curve
 from probattn.inference.report.results import Results
-from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+from probattn.inference.report.storage import ResultsFileError, read_any_results, read_results, write_results
 
 
 def test_round_trip_is_exact(results: Results, tmp_path: Path) -> None:
@@ -20,9 +21,7 @@ def test_round_trip_is_exact(results: Results, tmp_path: Path) -> None:
     assert again.model_dump_json() == results.model_dump_json()
 
 
-@given(
-    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20), st.text(max_size=30)
-)
+@given(st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=20), st.text(max_size=30))
 def test_any_finite_number_and_any_text_survive(
     tmp_path_factory: pytest.TempPathFactory, results: Results, values: list[float], text: str
 ) -> None:
@@ -117,3 +116,58 @@ def test_every_truncation_is_noticed(results: Results, tmp_path: Path) -> None:
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_results(tmp_path / "metrics.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"schema_version": 1, "run": ' + "[" * 100_000,
+        '{"schema_version": 1, "kind": ' + "9" * 5000 + "}",
+        '{"schema_version": 1, "kind": []}',
+        '{"schema_version": 1, "kind": {"a": 1}}',
+        '{"schema_version": 1, "kind": "experiment"}',
+        '{"schema_version": [1]}',
+        '{"schema_version": NaN}',
+        '{"schema_version": "' + "x" * 5000 + '"}',
+        "null",
+        b"\x00",
+    ],
+)
+def test_files_of_any_shape_are_refused_in_one_line(content: bytes | str, tmp_path: Path) -> None:
+    path = written(tmp_path / "metrics.json", content)
+    for read in (read_results, read_any_results):
+        with pytest.raises(ResultsFileError) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (("scores", 0, "risk_coverage", "risk"), "expected as many risks as coverages"),
+        (("scores", 0, "entropy", "quantiles"), "at least 2 items"),
+        (("curves", 0, "values"), "expected as many values as steps"),
+    ],
+)
+def test_curves_of_unequal_length_are_refused(
+    results: Results, tmp_path: Path, place: tuple[str | int, ...], message: str
+) -> None:
+    content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    target = content
+    for step in place[:-1]:
+        target = target[step]
+    target[place[-1]] = target[place[-1]][:1]
+    with pytest.raises(ResultsFileError, match=message):
+        read_results(written(tmp_path / "wrong.json", json.dumps(content)))
+
+
+@pytest.mark.parametrize("value", [1e200, -1.7e308, 10**400])
+def test_numbers_whose_squares_overflow_are_no_measurements(
+    results: Results, tmp_path: Path, value: float
+) -> None:
+    content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    content["curves"][0]["values"][0] = value
+    with pytest.raises(ResultsFileError, match=r"curves\.0\.values\.0"):
+        read_results(written(tmp_path / "wrong.json", json.dumps(content)))

@@ -1,6 +1,8 @@
 """Saving and loading: whole or not at all, and never silently something else."""
 
 import json
+import os
+import stat
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from transformers import AutoModelForMaskedLM, BertForMaskedLM
 
 from probattn import BayesianAttention
 from probattn.models import StoredNetworkError, convert, inspect, load, save
+from probattn.models.hosts.pretrained import open_pretrained
 
 
 @pytest.fixture
@@ -148,3 +151,132 @@ def test_a_folder_of_transformers_alone_is_refused(bert, tmp_path):
     for folder in (tmp_path / "plain", tmp_path / "nowhere"):
         with pytest.raises(StoredNetworkError, match=r"probattn\.models\.save"):
             load(folder)
+
+
+CHANGED = {name: damage for name, (damage, _) in DAMAGE.items() if name != "no json"}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_with_sums_every_damage_is_noticed(folder, name):
+    CHANGED[name](folder)
+    with pytest.raises(StoredNetworkError, match=r"net(/probattn\.json)?: ") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_flipped_byte_in_any_file_is_noticed_and_the_file_named(folder):
+    files = [file for file in folder.iterdir() if file.name not in {"manifest.json", "probattn.json"}]
+    assert {"config.json", "model.safetensors", "probattn.safetensors"} == {file.name for file in files}
+    for file in files:
+        data = file.read_bytes()
+        for place in (len(data) // 2, len(data) - 1):
+            file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(
+                StoredNetworkError, match=f"content of {file.name} has changed.*copy the folder again"
+            ):
+                load(folder)
+        file.write_bytes(data)
+    load(folder)
+
+
+def test_folders_without_sums_and_with_further_files_are_loaded(folder):
+    weights = load(folder).state_dict()
+    (folder / "notes.txt").write_text("mine")
+    (folder / "more").mkdir()
+    (folder / "more" / "x.bin").write_bytes(b"1")
+    for _ in range(2):
+        again = load(folder).state_dict()
+        assert all(torch.equal(value, again[key]) for key, value in weights.items())
+        (folder / "manifest.json").unlink(missing_ok=True)
+
+
+def test_files_written_beside_the_network_have_sums_too(families, bert, tmp_path):
+    def beside(folder):
+        (folder / "tokens.txt").write_text("a b")
+
+    folder = save(bert.network(), tmp_path / "net", beside=beside)
+    load(folder)
+    (folder / "tokens.txt").write_text("a c")
+    with pytest.raises(StoredNetworkError, match=r"content of tokens.txt has changed"):
+        load(folder)
+
+
+def test_all_files_are_equally_readable(families, bert, tmp_path):
+    before = os.umask(0o022)
+    try:
+        folder = save(convert(bert.network(), families.FULL), tmp_path / "net")
+    finally:
+        os.umask(before)
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == dict.fromkeys(
+        (file.name for file in folder.iterdir()), 0o644
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hidden_size": "wide"},
+        {"num_attention_heads": 0},
+        {"dtype": "float99"},
+        {"vocab_size": None},
+        {"hidden_act": []},
+        {"num_hidden_layers": 10**30},
+        {"pad_token_id": 10**6},
+        {"model_type": []},
+        {"model_type": "none such"},
+        {"attn_implementation": "kernels-community/none"},
+    ],
+    ids=str,
+)
+def test_configurations_of_wrong_types_are_refused_in_one_line(folder, options):
+    (folder / "manifest.json").unlink()
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | options))
+    with pytest.raises(StoredNetworkError, match=r"net: (cannot be read \(|.* to fit \d+ weights)") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("model_type", ["bert", "evil"])
+def test_code_in_a_folder_is_neither_run_nor_asked_about(folder, tmp_path, model_type, monkeypatch):
+    (folder / "manifest.json").unlink()
+    mark = tmp_path / "ran"
+    (folder / "evil.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\nfrom transformers import BertConfig as C\n"
+    )
+    file = folder / "config.json"
+    changed = {"auto_map": {"AutoConfig": "evil.C"}, "model_type": model_type}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
+    if model_type == "evil":
+        with pytest.raises(StoredNetworkError, match="cannot be read"):
+            load(folder)
+    else:
+        load(folder)
+    assert not mark.exists() and not asked
+
+
+def test_panics_are_about_the_files_and_interruptions_are_not():
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+
+    class Opened:
+        def __init__(self, error):
+            self.error = error
+
+        def from_pretrained(self, source, **options):
+            assert options == {"trust_remote_code": False}
+            raise self.error
+
+    for error in (
+        panic("index out of bounds\nmore"),
+        ZeroDivisionError("division by zero"),
+        AttributeError(),
+    ):
+        with pytest.raises(
+            StoredNetworkError, match=rf"some/folder: cannot be read \({type(error).__name__}"
+        ):
+            open_pretrained(Opened(error), "some/folder")
+    for error in (KeyboardInterrupt(), SystemExit(3), GeneratorExit()):
+        with pytest.raises(type(error)):
+            open_pretrained(Opened(error), "some/folder")

@@ -1,6 +1,7 @@
 """The command line on small experiments: train, interrupt, resume, evaluate, report, and what is refused."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -209,3 +210,24 @@ def test_an_experiment_holds_its_seeds_and_is_given_alone(copy_run, command):
 def test_results_of_an_experiment_for_programs(copy_run, command):
     assert json.loads(command("evaluate", copy_run, "--json").stdout)["kind"] == "experiment"
     assert json.loads(command("report", copy_run, "--json").stdout)["headline"].startswith("By step ")
+
+
+@pytest.mark.parametrize(
+    ("place", "changes", "words"),
+    [
+        ("subsets", {"accuracy": 0.5}, "expected 3 values of 'accuracy'"),
+        ("subsets", {"accuracy": [0.5]}, "expected 3 values of 'accuracy'"),
+        ("subsets", {"accuracy": [None] * 3}, "expected accuracies at step 12"),
+        ("subsets", {"accuracy": None, "kind": "train"}, "at every evaluated step|trained to step"),
+        ("subsets", {"another": [0.5] * 3}, "the same measures at every evaluated step"),
+        ("subsets", {"step": None}, "expected a record"),
+    ],
+)
+def test_damaged_records_of_a_condition_are_one_line(copy_run, command, tmp_path, place, changes, words):
+    run = shutil.copytree(copy_run, tmp_path / "run")
+    file = run / place / "metrics.jsonl"
+    *before, last = file.read_text().splitlines()
+    file.write_text("\n".join([*before, json.dumps(json.loads(last) | changes)]) + "\n")
+    result = command("report", run, "--again")
+    assert result.exit_code == 2, result.output
+    assert re.search(words, result.stderr.splitlines()[-1]), result.stderr

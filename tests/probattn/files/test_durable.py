@@ -2,14 +2,23 @@
 
 import errno
 import hashlib
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from probattn.files import durable
-from probattn.files.durable import explain_os_error, file_sha256, write_atomically, write_digested
+from probattn.files.durable import (
+    explain_os_error,
+    file_sha256,
+    write_atomically,
+    write_digested,
+    write_tensors,
+)
 
 
 def test_size_and_digest_are_those_of_the_file(tmp_path: Path) -> None:
@@ -72,3 +81,15 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         return write(self, data)
 
     monkeypatch.setattr(durable.DigestingFile, "write", limited)
+
+
+def test_tensors_are_as_readable_as_a_text_beside_them(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_tensors(tmp_path / "weights.safetensors", {"w": torch.arange(6.0).view(2, 3).t()})
+        (tmp_path / "text").write_text("x")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("weights.safetensors", "text")}
+    assert modes == {0o640}
+    assert torch.equal(load_file(tmp_path / "weights.safetensors")["w"], torch.arange(6.0).view(2, 3).t())

@@ -1,5 +1,7 @@
 """Every kind of mistake in a recipe, and the one line that is said of it."""
 
+import re
+
 import pytest
 
 from probattn.recipes import RecipeError, read_recipe
@@ -151,3 +153,30 @@ def test_an_override_is_named_as_the_place() -> None:
     assert said(DATA, ("training.btach_size=1",)) == (
         "unknown key 'btach_size' in training (override training.btach_size=1); did you mean 'batch_size'?"
     )
+
+
+def test_long_messages_name_the_first_problems_and_how_many_there_are() -> None:
+    keys = "\n".join(f"key_{number}: {'x' * 100}" for number in range(2000))
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(f"data: {{train: imdb}}\n{keys}")
+    message = str(caught.value)
+    assert len(message) < 500 and "\n" not in message
+    assert message.startswith("recipe: 2000 problems: (1) unknown key 'key_0' (line 2)")
+    assert re.search(r" and 19\d\d more$", message)
+    assert len(caught.value.problems) == 2000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"name: {'n' * 5000}",
+        f"{'k' * 5000}: 1",
+        f"data: {{train: {'t' * 5000}.csv, limits: {'l' * 5000}}}",
+        f"attention: {{method: {'m' * 5000}}}",
+        "training: {seed: " + "9" * 6000 + "}",
+    ],
+)
+def test_values_of_any_length_are_shortened(text: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(text, "w" * 3000)
+    assert len(str(caught.value)) < 500

@@ -132,3 +132,34 @@ def test_what_is_no_recipe_gets_its_line(text: str, message: str) -> None:
 def test_an_override_is_one_value() -> None:
     with pytest.raises(RecipeError, match="expected one value, got several lines"):
         parse_value("1\nother: 2")
+
+
+@pytest.mark.parametrize(
+    ("scalar", "words"),
+    [
+        ("!!float abc", "expected a value of the tag !!float, got 'abc'"),
+        ("!!float ''", "expected a value of the tag !!float, got ''"),
+        ("!!bool maybe", "expected a value of the tag !!bool, got 'maybe'"),
+        ('!!bool "true\\n"', "expected a value of the tag !!bool"),
+        ("!!int 1.5", "expected a value of the tag !!int, got '1.5'"),
+        ("!!null x", "expected a value of the tag !!null, got 'x'"),
+        ("!!float " + "a" * 5000, "expected a value of the tag !!float, got 'aaa"),
+        (r'"a\0b"', "a character U+0000 that is not allowed"),
+        (r'"\ud800"', "a character U+D800 that is not allowed"),
+        (r'{"a\0b": 1}', "a character U+0000 that is not allowed"),
+    ],
+)
+def test_tags_that_do_not_fit_and_characters_of_no_file_are_refused(scalar: str, words: str) -> None:
+    for read in (lambda: parse(f"first: 1\nkey: {scalar}\n", "example"), lambda: parse_value(scalar)):
+        with pytest.raises(RecipeError) as caught:
+            read()
+        assert words in str(caught.value) and "not valid YAML (line " in str(caught.value)
+        assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "value"),
+    [("!!float 1", 1.0), ("!!str 3", "3"), ("!!bool true", True), ("!!int 7", 7), ("!!null ~", None)],
+)
+def test_tags_that_fit_are_read(scalar: str, value: object) -> None:
+    assert parse_value(scalar) == value

@@ -1,0 +1,52 @@
+"""A few inputs of each area of the fuzz; ``python tests/fuzz/fuzz.py`` tries thousands."""
+
+from __future__ import annotations
+
+import pytest
+from areas import AREAS, LostError
+from fuzz import fuzz, table
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("recipes", 60),
+        ("networks", 30),
+        pytest.param("runs", 12, marks=pytest.mark.slow),
+        pytest.param("results", 20, marks=pytest.mark.slow),
+    ],
+)
+def test_no_input_is_lost(name, count, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    tally = fuzz(AREAS[name](tmp_path), count, seed=20_000, limit=60.0)
+    assert not tally.lost, table({name: tally})
+    assert tally.tried == count == tally.accepted + tally.refused
+    assert tally.accepted and tally.refused
+
+
+class Broken:
+    """An area whose inputs are lost in every way."""
+
+    name = "broken"
+
+    def attempt(self, draw, place):
+        (place / "input").write_text("x")
+        kind = draw.randrange(3)
+        if kind == 0:
+            raise LostError("a traceback", "what was done\nand where")
+        while kind == 1:
+            pass
+        return True
+
+
+def test_what_is_lost_is_counted_named_and_kept(tmp_path):
+    tally = fuzz(Broken(), 8, seed=0, limit=0.05, keep=tmp_path)
+    assert tally.tried == 8 and set(tally.lost) == {"a traceback", "hang"}
+    assert tally.failures + tally.accepted == 8
+    assert "what was done" in table({"broken": tally})
+    kept = sorted(tmp_path.iterdir())
+    assert len(kept) == 2 and all((folder / "input").read_text() == "x" for folder in kept)
+    again = fuzz(Broken(), 8, seed=0, limit=0.05)
+    assert again.lost.keys() == tally.lost.keys() and again.failures == tally.failures

@@ -1,0 +1,248 @@
+"""Damaged run folders, full disks, interruptions and hostile arguments: one line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from probattn.files import durable
+from probattn.models import Classifier
+
+LINE = 500
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the finished run that a test may damage."""
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def refusal(result):
+    """The one line that a command ended with."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert result.stderr.splitlines()[-1:] == lines
+    assert len(lines[0]) < LINE
+    return lines[0]
+
+
+def remove_sums(folder):
+    """As an earlier version wrote it."""
+    for manifest in folder.rglob("model/manifest.json"):
+        manifest.unlink()
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "probattn.safetensors", "config.json", "tokenizer.json"]
+)
+def test_a_flipped_byte_in_the_network_is_noticed_and_the_file_named(copy, command, name):
+    file = copy / "model" / name
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    for arguments in (("predict", copy, "a good film"), ("evaluate", copy)):
+        said = refusal(command(*arguments))
+        assert f"content of {name} has changed" in said and str(copy / "model") in said
+    resumed = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    assert resumed.exit_code == 0, resumed.output  # writes the network again from its checkpoint
+    assert command("predict", copy, "a good film").exit_code == 0
+
+
+def test_runs_of_an_earlier_version_and_further_files_are_no_error(copy, command):
+    (copy / "model" / "notes.txt").write_text("mine")
+    first = command("predict", copy, "a good film", "--json")
+    remove_sums(copy)
+    second = command("predict", copy, "a good film", "--json")
+    assert first.exit_code == second.exit_code == 0
+    assert first.stdout == second.stdout
+
+
+TOKENIZERS = {
+    "no json": ("tokenizer.json", "{"),
+    "no text": ("tokenizer.json", b"\xff\xfe"),
+    "a list": ("tokenizer.json", "[]"),
+    "of other types": ("tokenizer.json", '{"model": 3}'),
+    "no tokenizer": ("tokenizer.json", None),
+    "no configuration": ("tokenizer_config.json", "{"),
+    "configuration of other types": ("tokenizer_config.json", '{"tokenizer_class": 7}'),
+    "configuration that is a list": ("tokenizer_config.json", "[1]"),
+}
+
+
+@pytest.mark.parametrize("place", ["model", "baseline/model"])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_damaged_tokenizers_are_one_line(copy, command, name, place):
+    file, content = TOKENIZERS[name]
+    remove_sums(copy)
+    if content is None:
+        (copy / place / file).unlink()
+    else:
+        (copy / place / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = refusal(command("evaluate", copy))
+    assert str(copy / place) in said
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[]", "should be an object"),
+        ("nonsense", "expected JSON"),
+        ('{"kind": "train"}', "at step"),
+        ('{"kind": "train", "step": NaN}', "at step"),
+        ('{"kind": "train", "step": "1"}', "at step"),
+        ('{"kind": "train", "step": 1, "loss": 1e400}', "at loss"),
+        ('{"kind": "train", "step": 1, "seconds": null}', "at seconds"),
+        ('{"kind": "train", "step": 1, "sites": []}', "at sites"),
+        ("[" * 100_000, "expected JSON"),
+    ],
+)
+def test_damaged_records_are_one_line_that_says_which(copy, command, line, words):
+    file = copy / "metrics.jsonl"
+    whole = file.read_text()
+    file.write_text(f"{line}\n{whole}")
+    resume = ("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    for arguments in (("evaluate", copy), resume):
+        said = refusal(command(*arguments))
+        assert f"{file}, line 1: expected a record" in said and words in said
+        assert "remove the line" in said
+    file.write_text(whole)
+    assert command(*resume).exit_code == 0
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"format": 1, "step": 6, "files": {"model.pt": {}}}',
+        '{"format": 1, "files": {"model.pt": 3}}',
+        "[" * 100_000,
+    ],
+)
+def test_resuming_falls_back_to_the_checkpoint_before(copy, run, command, content):
+    newest = max((copy / "checkpoints").iterdir())
+    (newest / "manifest.json").write_text(content)
+    result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert f"checkpoint {newest}: no readable manifest.json" in result.stderr
+    assert f"falling back to {newest.with_name('step-000003')}" in result.stderr
+    assert torch.equal(
+        *(load_file(each / "model/model.safetensors")["classifier.weight"] for each in (copy, run))
+    )
+
+
+def test_code_in_a_run_is_neither_run_nor_asked_about(copy, command, monkeypatch):
+    remove_sums(copy)
+    mark = copy / "ran"
+    (copy / "model" / "evil.py").write_text(
+        f"open({str(mark)!r}, 'w')\nfrom transformers import BertConfig as C\n"
+    )
+    for name, key in (("config.json", "AutoConfig"), ("tokenizer_config.json", "AutoTokenizer")):
+        file = copy / "model" / name
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"auto_map": {key: "evil.C"}, "model_type": "evil"}))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
+    refusal(command("predict", copy, "a good film"))
+    assert not mark.exists() and not asked
+
+
+def test_a_head_for_other_classes_is_said_with_both_numbers(network, recipe, command, tmp_path):
+    file = tmp_path / "three.csv"
+    rows = [
+        f"{word} film {number},class {number % 3}" for number, word in enumerate(["good", "bad", "fine"] * 30)
+    ]
+    file.write_text("text,label\n" + "\n".join(rows) + "\n")
+    changes = ("--set", f"data={{train: {file}}}", "--output", tmp_path / "run", "--quiet")
+    said = refusal(command("train", recipe, *changes))
+    assert (
+        "the 3 classes of the data (class 0, class 1, class 2), got one for 2; train on data of 2 classes"
+        in said
+    )
+    assert not (tmp_path / "run").exists()
+    changes = ("--set", "network.config={intermediate_size: 8}", "--output", tmp_path / "run")
+    said = refusal(command("train", recipe, *changes))
+    assert "make network.config agree" in said
+
+
+def test_a_network_of_a_recipe_is_compared_with_its_sums(copy, recipe, command, tmp_path):
+    (copy / "model" / "tokenizer.json").write_bytes(b"{}")
+    said = refusal(
+        command("train", recipe, "--set", f"network.name={copy / 'model'}", "--output", tmp_path / "new")
+    )
+    assert "tokenizer.json has 2 bytes" in said
+
+
+def test_a_full_disk_at_the_start_leaves_a_folder_to_start_in(recipe, command, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+
+    def full(self, data):
+        self.error = OSError(errno.ENOSPC, "No space left on device")
+        raise self.error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable.DigestingFile, "write", full)
+        said = refusal(command("train", recipe, "--output", folder, "--quiet"))
+    assert "recipe.yaml: the disk is full" in said
+    assert list(folder.iterdir()) == []
+    assert command("train", recipe, "--output", folder, "--quiet").exit_code == 0
+
+
+@pytest.mark.parametrize("when", [4, 9])
+def test_a_folder_that_is_removed_in_mid_run_is_said(recipe, command, tmp_path, monkeypatch, when):
+    folder, calls, forward = tmp_path / "run", iter(range(10_000)), Classifier.forward
+
+    def removing(self, *args, **kwargs):
+        if self.training and next(calls) == when:  # in the baseline's training, or in the network's
+            shutil.rmtree(folder)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Classifier, "forward", removing)
+    said = refusal(command("train", recipe, "--output", folder, "--quiet"))
+    assert str(folder) in said and "removed" in said and "train" in said
+
+
+@pytest.mark.slow
+def test_an_interruption_says_how_to_go_on(recipe, tmp_path):
+    folder = tmp_path / "my run"
+    command = [sys.executable, "-m", "probattn", "train", recipe, "--output", folder, "--quiet"]
+    command += ["--set", "training.steps=5000"]
+    started = subprocess.Popen(
+        [str(word) for word in command], stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    until = time.monotonic() + 120
+    while not list(folder.rglob("step-000003")) and started.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    said = started.communicate(timeout=60)[1].splitlines()
+    assert started.returncode == 130
+    resume = f"probattn train '{folder}/recipe.yaml' --output '{folder}' --resume"
+    assert said[-1] == f"interrupted: continue with `{resume}`"
+
+
+def test_arguments_that_are_no_text_are_refused(run, recipe, command, tmp_path):
+    wrong = os.fsdecode(b"caf\xe9")
+    for arguments in (
+        ("predict", run, f"{wrong} good"),
+        ("inspect", wrong),
+        ("train", recipe, "--output", tmp_path / wrong),
+        ("train", recipe, "--set", f"name={wrong}"),
+    ):
+        said = refusal(command(*arguments))
+        assert "expected UTF-8 text" in said
+
+
+@pytest.mark.parametrize("key", ["output", "data.train", "name"])
+def test_the_character_0_is_refused_by_its_place(recipe, command, tmp_path, key):
+    said = refusal(command("train", recipe, "--set", f'{key}="a\\0b"', "--output", tmp_path / "run"))
+    assert "U+0000" in said and key in said

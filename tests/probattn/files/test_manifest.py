@@ -1,0 +1,88 @@
+"""Manifests: a changed file is noticed and named, whatever the manifest itself holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from probattn.files.manifest import DamagedFolderError, verify_folder, verify_manifest, write_manifest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "weights").write_bytes(bytes(range(64)))
+    (tmp_path / "deep" / "config.json").write_text("{}")
+    write_manifest(tmp_path)
+    return tmp_path
+
+
+def test_an_untouched_folder_passes_and_so_does_one_with_a_further_file(folder: Path) -> None:
+    assert sorted(verify_manifest(folder).files) == ["deep/config.json", "weights"]
+    (folder / "notes.txt").write_text("mine")
+    verify_folder(folder)
+    write_manifest(folder)  # in place of the other
+    assert sorted(verify_manifest(folder).files) == ["deep/config.json", "notes.txt", "weights"]
+
+
+@pytest.mark.parametrize("place", range(0, 64, 9))
+@pytest.mark.parametrize("bit", [0, 7])
+def test_every_flipped_bit_is_noticed(folder: Path, place: int, bit: int) -> None:
+    data = bytearray((folder / "weights").read_bytes())
+    data[place] ^= 1 << bit
+    (folder / "weights").write_bytes(data)
+    with pytest.raises(DamagedFolderError, match="the content of weights has changed"):
+        verify_folder(folder)
+
+
+def test_what_is_missing_or_of_another_size_is_named(folder: Path) -> None:
+    (folder / "weights").write_bytes(b"1")
+    with pytest.raises(DamagedFolderError, match="weights has 1 bytes, expected 64"):
+        verify_folder(folder)
+    (folder / "weights").unlink()
+    with pytest.raises(DamagedFolderError, match="weights is missing"):
+        verify_folder(folder)
+    (folder / "weights").mkdir()
+    with pytest.raises(DamagedFolderError, match="weights is missing"):
+        verify_folder(folder)
+
+
+def test_a_folder_of_an_earlier_version_has_none(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "weights").write_bytes(b"1")
+    verify_folder(folder)
+    with pytest.raises(DamagedFolderError, match=r"no readable manifest.json"):
+        verify_manifest(folder)
+
+
+ENTRY = {"size": 1, "sha256": "0"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "null",
+        '{"format": 1}',
+        '{"format": 1, "files": []}',
+        '{"format": 1, "files": {"weights": {}}}',
+        '{"format": 1, "files": {"weights": {"size": 64}}}',
+        '{"format": 1, "files": {"weights": null}}',
+        '{"format": 1, "files": {"weights": {"size": "many", "sha256": 3}}}',
+        '{"format": true, "files": {}}',
+        '{"format": 1, "step": -1, "files": {}}',
+        "[" * 100_000,
+        '{"format": ' + "9" * 5000 + "}",
+        json.dumps({"format": 1, "files": {"a\0b": ENTRY}}),
+        json.dumps({"format": 1, "files": {"x" * 5000: ENTRY}}),
+        json.dumps({"format": 1, "files": {"../../dev/zero": ENTRY}}),
+        b"\xff\xfe",
+    ],
+)
+def test_no_content_of_the_manifest_raises_anything_else(folder: Path, content: str | bytes) -> None:
+    (folder / "manifest.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DamagedFolderError):
+        verify_folder(folder)
