@@ -61,4 +61,7 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if (
+            not self._bar.disable
+        ):  # several releases of rich end even a bar that was never drawn with an empty line
+            self._bar.stop()

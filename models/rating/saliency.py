@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -56,8 +57,7 @@ def word_saliency(
         found: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
         return found
 
-    # cuDNN has no backward pass of a recurrent network in evaluation mode
-    with untouched(net), torch.backends.cudnn.flags(enabled=False):
+    with untouched(net), _without_cudnn():
         found = gradient_saliency(
             score,
             table(batch["input_ids"]),
@@ -66,3 +66,17 @@ def word_saliency(
             table=table.weight if kind == "replace" else None,
         )
     return found if found.ndim == 3 else found[:, None]
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """cuDNN has no backward pass of a recurrent network in evaluation mode.
+
+    ``torch.backends.cudnn.flags`` would set its other flags too, of which torch 2.9 warns.
+    """
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
