@@ -60,7 +60,7 @@ def clusters(dtype=torch.float64):
     return sets
 
 
-ACCURACY = {10: (5e-4, 0.1), 20: (5e-5, 2e-2), 50: (5e-6, 5e-4)}
+ACCURACY = {10: (5e-4, 0.1), 20: (2e-4, 2e-2), 50: (2e-5, 5e-4)}
 """Largest relative errors of the plan cost of normal clouds and of its gradient, by sweeps."""
 
 
