@@ -60,7 +60,7 @@ def clusters(dtype=torch.float64):
     return sets
 
 
-ACCURACY = {10: (1e-3, 0.1), 20: (1e-4, 3e-2), 50: (5e-6, 2e-3)}
+ACCURACY = {10: (1e-3, 0.1), 20: (2e-4, 3e-2), 50: (2e-5, 2e-3)}
 """Largest relative errors of the plan cost of normal clouds and of its gradient, by sweeps."""
 
 
