@@ -66,7 +66,9 @@ class Sheet:
         ]
         columns = self._columns(headings, groups, width)
         lines = (
-            _stacked(headings, groups, width) if columns is None else self._grid(headings, groups, columns)
+            _stacked(headings, groups, width)
+            if columns is None
+            else self._grid(headings, groups, columns, width)
         )
         for note in self.notes:
             lines += ["", *_wrapped(printable(note), width)]
@@ -94,13 +96,15 @@ class Sheet:
             excess -= 1
         return columns
 
-    def _grid(self, headings: list[str], groups: list[Group], columns: list[int]) -> list[str]:
+    def _grid(
+        self, headings: list[str], groups: list[Group], columns: list[int], width: int | None
+    ) -> list[str]:
         full = sum(columns) + len(GUTTER) * (len(columns) - 1)
         lines = [*self._row(headings, columns), "-" * full]
         for number, group in enumerate(groups):
             if number:
                 lines.append("")
-            lines += _wrapped(group.title, full)
+            lines += _wrapped(group.title, width)
             for row in group.rows:
                 lines += self._row(row, columns)
         return lines
