@@ -56,10 +56,10 @@ def spent(run: Path) -> dict[str, Any]:
         seconds: of that and of the baseline beside it; a record of training holds those since the record before it.
     """
     parts = [read_records(folder / RECORDS) for folder in (run, run / BASELINE)]
-    trained = [record for records in parts for record in records if record["kind"] == "train"]
+    trained = [record for records in parts for record in records if record.get("kind") == "train"]
     return {
         "steps": int(parts[0][-1]["step"]) if parts[0] else 0,
-        "seconds": sum(float(record["seconds"]) for record in trained),
+        "seconds": sum(float(record.get("seconds", 0)) for record in trained),
     }
 
 
