@@ -53,8 +53,5 @@ def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
 
 def unreadable(source: Path | str, error: BaseException) -> StoredNetworkError:
     """The error that says what came of reading a folder."""
-    said = str(error).strip()
-    reason = shortened(
-        f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__, 240
-    )
+    reason = shortened(f"{type(error).__name__}: {error}".rstrip(": "), 240)
     return StoredNetworkError(f"{source}: cannot be read ({reason}); save it again, or take another")

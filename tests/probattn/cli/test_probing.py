@@ -135,8 +135,12 @@ def test_a_lost_file_is_named(watched, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("examples.json", "{", r"expected what --probe writes, got a damaged file \(Invalid JSON"),
-        ("examples.json", "[{}]", r"expected what --probe writes, got a damaged file \(Field required"),
+        ("examples.json", "{", r"expected what --probe writes, got a damaged file \(expected JSON"),
+        (
+            "examples.json",
+            "[{}]",
+            r"expected what --probe writes, got a damaged file \(at 0.row: Field required",
+        ),
         (
             "examples.json",
             '[{"row": 0, "text": "a", "keys": ["a"], "queries": ["b"]}]',
@@ -147,8 +151,12 @@ def test_a_lost_file_is_named(watched, tmp_path):
             '[{"row": 99, "text": "a", "keys": ["a"], "queries": ["b"]}]',
             "expected the words of example 99, got others",
         ),
-        ("step-000002.json", "{", r"expected what --probe writes, got a damaged file \(Invalid JSON"),
-        ("step-000002.json", '{"bleu": "x"}', r"expected .* a damaged file \(Input should be a valid number"),
+        ("step-000002.json", "{", r"expected what --probe writes, got a damaged file \(expected JSON"),
+        (
+            "step-000002.json",
+            '{"bleu": "x"}',
+            r"expected .* a damaged file \(at bleu: Input should be a valid number",
+        ),
     ],
 )
 def test_damaged_files_are_named(watched, tmp_path, name, content, said):
