@@ -321,7 +321,7 @@ def write(content: Mapping[str, Any], output: Path) -> None:
 
 
 def beside(output: Path, subjects: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
-    """What the file holds of other subjects or methods than these.
+    """What the file holds of other subjects or methods than these; its settings then name these as added.
 
     Raises:
         typer.BadParameter: it was made with other versions of packages.
@@ -338,6 +338,9 @@ def beside(output: Path, subjects: Sequence[str], methods: Sequence[str]) -> dic
     for name, choices in content.setdefault("temperatures", {}).items():
         if name in subjects:
             content["temperatures"][name] = {key: choices[key] for key in choices if key not in methods}
+    added = content["setting"].setdefault("added", [])
+    if (own := {"subjects": list(subjects), "methods": list(methods)}) not in added:
+        added.append(own)
     return content
 
 

@@ -20,33 +20,72 @@ METHODS = {
     "svgd_normal": "SVGD, normal prior",
     "frobenius": "Frobenius penalty",
 }
+UNTUNED = {
+    "spos": "SPOS as printed, noise of one text",
+    "sgld": "SGLD, T = 1, not chosen",
+}
+"""The two with noise where no temperature was chosen."""
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Accuracies, then how different heads are, a pair of tables for each network and its data."""
+    """Accuracies, how different heads are, and what temperatures were chosen from, for each network and its data."""
     parts = []
     for subject, rows in content["summary"].items():
-        parts += [f"{SUBJECTS[subject]}.", _accuracies(rows), _heads(rows)]
+        choices = content.get("temperatures", {}).get(subject, {})
+        names = {name: _label(name, choices) for name in rows}
+        parts += [f"{SUBJECTS[subject]}.", _accuracies(rows, names), _heads(rows, names)]
+        if choices:
+            parts.append(_temperatures(choices))
     return "\n\n".join(parts)
 
 
-def _accuracies(rows: Mapping[str, Any]) -> str:
+def _label(name: str, choices: Mapping[str, Any]) -> str:
+    """A method's name, with the temperature that was chosen for it."""
+    if name in choices:
+        return f"{METHODS[name]}, T = {_short(choices[name]['temperature'])}"
+    return UNTUNED.get(name, METHODS[name])
+
+
+def _short(value: float) -> str:
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def _accuracies(rows: Mapping[str, Any], names: Mapping[str, str]) -> str:
     cells = []
     for name, row in rows.items():
         gap = interval(row.get("difference", {}).get("accuracy"), "+.2f", scale=100)
         cells.append(
-            [METHODS[name], f"{100 * row['accuracy']['mean']:.2f}", gap, str(row["accuracy"]["seeds"])]
+            [names[name], f"{100 * row['accuracy']['mean']:.2f}", gap, str(row["accuracy"]["seeds"])]
         )
     return table(["", "accuracy", "difference", "seeds"], cells)
 
 
-def _heads(rows: Mapping[str, Any]) -> str:
+def _temperatures(choices: Mapping[str, Any]) -> str:
+    """Validation loss and accuracy of each temperature, the chosen one strong."""
+    cells = []
+    for name, choice in choices.items():
+        for one in choice["candidates"]:
+            loss = f"{one['validation_loss']:.4f}"
+            chosen = one["temperature"] == choice["temperature"]
+            cells.append(
+                [
+                    METHODS[name],
+                    _short(one["temperature"]),
+                    f"**{loss}**" if chosen else loss,
+                    f"{100 * one['validation_accuracy']:.2f}",
+                    ", ".join(map(str, one["seeds"])),
+                ]
+            )
+    return table(["choice of T", "T", "validation loss", "validation accuracy", "seeds"], cells)
+
+
+def _heads(rows: Mapping[str, Any], names: Mapping[str, str]) -> str:
     cells = []
     for name, row in rows.items():
         gaps = row.get("difference", {})
         cells.append(
             [
-                METHODS[name],
+                names[name],
                 f"{row['distance']['mean']:#.3g}",
                 f"{row['relative_distance']['mean']:#.3g}",
                 interval(row.get("relative_distance_ratio"), "#.3g", strong=True),

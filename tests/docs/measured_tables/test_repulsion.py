@@ -33,10 +33,26 @@ def test_means_differences_and_ratios(load):
     )
 
 
+def test_a_chosen_temperature_stands_in_the_name_and_beside_the_others(load):
+    tables = load("measured_tables.repulsion")
+    tried = [(1.0, 0.52351, 0.8), (1e-6, 0.5, 0.825)]
+    candidates = [
+        {"temperature": value, "validation_loss": loss, "validation_accuracy": right, "seeds": [100, 101]}
+        for value, loss, right in tried
+    ]
+    summary = STUDY["summarise"]([run("plain", 0, 0.8, 0.1), run("sgld", 0, 0.7, 0.1)])
+    choices = {"trec": {"sgld": {"temperature": 1e-6, "candidates": candidates}}}
+    shown = tables.tables({"summary": summary, "temperatures": choices})
+    assert "| SGLD, T = 1e-6 | 70.00 | -10.00 | 1 |" in shown
+    assert "| SGLD | 1 | 0.5235 | 80.00 | 100, 101 |" in shown
+    assert "| SGLD | 1e-6 | **0.5000** | 82.50 | 100, 101 |" in shown
+    assert "choice of T" not in tables.tables({"summary": summary})
+
+
 def test_one_seed_has_no_interval_and_every_name_has_words(load):
     tables = load("measured_tables.repulsion")
     shown = tables.tables(
         {"summary": STUDY["summarise"]([run("plain", 0, 0.8, 0.1), run("spos", 0, 0.7, 0.1)])}
     )
-    assert "| SPOS | 70.00 | -10.00 | 1 |" in shown
+    assert "| SPOS as printed, noise of one text | 70.00 | -10.00 | 1 |" in shown
     assert set(tables.METHODS) == set(STUDY["METHODS"]) and set(tables.SUBJECTS) == set(STUDY["SUBJECTS"])

@@ -154,6 +154,7 @@ def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, 
     assert [run for run in found["runs"] if run["method"] != "spos"] == study["runs"]
     assert found["summary"]["trec"]["spos"]["difference"]["accuracy"]["seeds"] == 1
     assert set(found["setting"]["methods"]) == {"plain", "svgd", "spos"}
+    assert found["setting"]["added"] == [{"subjects": ["trec"], "methods": ["spos"]}]
     STUDY["main"](tmp_path, **options, finished=True)
     assert json.loads(output.read_text(encoding="utf-8")) == found
 
