@@ -239,8 +239,13 @@ def test_works_without_data_on_the_meta_device(build):
         made = Gamma(log_concentration=meta["log_concentration"], rate=meta["rate"], validate_args=False)
     else:
         made = LogNormal(meta["loc"], 1.0, validate_args=False)
-    assert made.rsample((2,)).device.type == "meta"
     assert made.mean.shape == (3,)
+    if isinstance(distribution, Gamma):
+        try:
+            torch._standard_gamma(torch.ones(1, device="meta"))
+        except NotImplementedError:
+            pytest.skip(f"torch {torch.__version__} draws no gamma variables on the meta device; 2.13 does")
+    assert made.rsample((2,)).device.type == "meta"
 
 
 @pytest.mark.cuda
