@@ -59,7 +59,7 @@ def results(name: str = "Rotten tomatoes (test)") -> Results:
         Scores(
             model=model,
             data=each.key,
-            entropy=Entropy(mean=0.1, quantiles=(0.1,)),
+            entropy=Entropy(mean=0.1, quantiles=(0.1, 0.1)),
             **{measure: (index + place / 10) / 10 for index, measure in enumerate(measures)},
         )
         for place, model in enumerate(("deterministic", "bayesian_mean"))
