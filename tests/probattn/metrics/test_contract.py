@@ -166,6 +166,7 @@ def test_plot(case: Any, data: Any) -> None:
     figure, axes = metric.plot()
     assert axes.get_figure() is figure
     assert axes.has_data()
+    assert bool(axes.get_legend_handles_labels()[1]) == (axes.get_legend() is not None)
     _, given = plt.subplots()
     assert metric.plot(metric.compute(), ax=given)[1] is given
     plt.close("all")

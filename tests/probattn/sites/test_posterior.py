@@ -96,3 +96,22 @@ def test_a_learned_scale_that_vanishes_leaves_the_mean_and_finite_gradients(dtyp
     assert all(bool(each.isfinite().all()) for each in gradients)
     torch.testing.assert_close(gradients[0], scores.detach().exp())
     assert bool((gradients[1] == 0).all())
+
+
+@pytest.mark.parametrize("mask", list(MASKS))
+def test_a_sweep_in_pieces_is_the_sweep(monkeypatch, mask):
+    """Large maps are cut along the batch; mask, prior and gradients are those of each piece's own rows."""
+    results = []
+    for piece in (1, 2**18):
+        monkeypatch.setattr("probattn.sites.fused.CPU_PIECE", piece)
+        log_alpha = normal(2, 3, 1, 5, seed=2).requires_grad_()
+        posterior = call(BayesianAttention(), log_alpha, MASKS[mask])
+        posterior.inputs.raw.requires_grad_()
+        torch.manual_seed(3)
+        drawn = posterior.draw(GlobalNoise())
+        kl = posterior.kl()
+        weight = torch.arange(1, 3, dtype=torch.float64)
+        loss = (kl * weight).sum() + drawn.log().sum()
+        results.append((drawn, kl, *torch.autograd.grad(loss, [log_alpha, posterior.inputs.raw])))
+    for apart, whole in zip(*results, strict=True):
+        torch.testing.assert_close(apart, whole)
