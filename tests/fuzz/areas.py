@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from importlib.resources import files
@@ -39,7 +40,7 @@ class LostError(Exception):
         self.kind, self.details = kind, details
 
 
-class Area:
+class Area(ABC):
     """Something that is fuzzed.
 
     Args:
@@ -51,6 +52,7 @@ class Area:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
 
+    @abstractmethod
     def attempt(self, draw: random.Random, place: Path) -> bool:
         """Makes an input in ``place`` and tries it.
 
@@ -60,7 +62,6 @@ class Area:
         Raises:
             LostError: neither.
         """
-        raise NotImplementedError
 
 
 def refused(action: Callable[[], Any], *kinds: type[Exception], about: str) -> Any:
