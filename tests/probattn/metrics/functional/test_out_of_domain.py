@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from probattn.metrics import OODAUROC, OODFPR
 from probattn.metrics.functional import entropy_cdf, entropy_grid, ood_auroc, ood_fpr
 
 SCORES = st.lists(
@@ -127,3 +128,9 @@ def test_wrong_options_are_refused() -> None:
         ood_fpr(good, good, positive="out")
     with pytest.raises(ValueError, match="at least 2 classes"):
         entropy_grid(1)
+
+
+@pytest.mark.parametrize("metric", [OODAUROC, OODFPR])
+def test_an_unknown_score_is_refused_where_the_metric_is_made(metric) -> None:
+    with pytest.raises(ValueError, match="'entropy'"):
+        metric(score="entropy")

@@ -130,3 +130,12 @@ def test_wrong_samples_are_refused() -> None:
         welch_p_value(torch.zeros(0, 3), torch.zeros(2, 3))
     with pytest.raises(ValueError, match="top_two_p_value: expected draws"):
         top_two_p_value(torch.ones(4, 2) / 2)
+
+
+def test_a_single_value_is_taken_as_known() -> None:
+    """A sample of one has no spread that could be seen: the test is Student's of the other sample against it."""
+    sample = np.array([1.0, 2.0, 4.0, 3.5])
+    expected = scipy.stats.ttest_1samp(sample, 0.7).pvalue
+    one, several = torch.tensor([0.7], dtype=torch.float64), torch.tensor(sample)
+    for first, second in ((one, several), (several, one)):
+        assert welch_p_value(first, second).item() == pytest.approx(expected, rel=1e-12)
