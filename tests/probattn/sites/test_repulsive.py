@@ -51,3 +51,11 @@ def test_equal_options_are_equal():
     assert RepulsiveAttention(layers=[0, 1]) == RepulsiveAttention(layers=(0, 1))
     assert RepulsiveAttention(projections="key") == RepulsiveAttention(projections=["key"])
     assert hash(RepulsiveAttention(layers=[0])) == hash(RepulsiveAttention(layers=(0,)))
+
+
+def test_the_defaults_are_the_papers_settings():
+    """An et al. 2020: step 0.1 and weight 0.01 of the repulsion, the median's kernel, a uniform prior, Q, K and V."""
+    method = RepulsiveAttention()
+    assert (method.sampler, method.step_size, method.repulsion) == ("svgd", 0.1, 0.01)
+    assert (method.kernel, method.bandwidth, method.prior) == ("median_rbf", None, "uniform")
+    assert (method.projections, method.temperature, method.langevin) == (("query", "key", "value"), 1.0, 1.0)
