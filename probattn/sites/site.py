@@ -165,6 +165,8 @@ class AttentionSite(LatentSite):
     - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
     - under none: the posterior expectation, :math:`W = E[S] / \sum E[S]`, deterministic. Training so raises.
 
+    At forbidden pairs W is 0, and what S is there means nothing.
+
     Args:
         method: the options.
         spec: sizes of the attention module.
