@@ -256,3 +256,24 @@ def test_noise_follows_its_generator():
     first = log_standard_exponential((5,), generator=torch.Generator().manual_seed(3))
     assert torch.equal(first, log_standard_exponential((5,), generator=torch.Generator().manual_seed(3)))
     assert not torch.equal(first, log_standard_exponential((5,), generator=torch.Generator().manual_seed(4)))
+
+
+def test_gradients_that_can_be_differentiated_again_are_the_gradients():
+    """Values too, which a check of the second derivative does not see: a constant has none."""
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(positive=False):
+        values = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+        return (values.exp() if positive else values).requires_grad_()
+
+    for function, arguments in (
+        (weibull_gamma_kl, (numbers(), numbers(), numbers(True), numbers(), numbers(True))),
+        (log_weibull_sample, (numbers(), numbers(True), numbers())),
+        (log_gamma_1p_reciprocal, (numbers(True),)),
+    ):
+        plain, again = (
+            torch.autograd.grad(function(*arguments).sum(), arguments, create_graph=graph)
+            for graph in (False, True)
+        )
+        for first, second in zip(plain, again, strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-6)

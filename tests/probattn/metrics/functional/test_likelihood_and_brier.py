@@ -72,3 +72,12 @@ def test_small_integer_labels_are_accepted(measure: object) -> None:
     assert callable(measure)
     expected = measure(torch.tensor(DRAWS), TARGET)
     assert measure(torch.tensor(DRAWS), TARGET.to(torch.uint8)).equal(expected)
+
+
+@pytest.mark.parametrize("measure", [negative_log_likelihood, brier_score])
+def test_labels_that_are_none_are_refused(measure) -> None:
+    preds = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    with pytest.raises(ValueError, match="2"):
+        measure(preds, torch.tensor([0, 2]))
+    with pytest.raises(TypeError, match="integer"):
+        measure(preds, torch.tensor([0.0, 1.0]))
