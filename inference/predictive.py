@@ -73,14 +73,14 @@ class PosteriorExpectation(Messenger):
 
 
 def predict_label(msg: Message) -> None:
-    """Gives a label to predict its most likely value: a draw, which nobody sees, would move torch's generators."""
+    """Gives a label to predict its most likely value: a draw, which is not returned, would move torch's generators."""
     infer: Mapping[str, Any] = msg["infer"] or {}
     if msg["is_observed"] or msg["value"] is not None or not infer.get(PREDICTION_KEY):
         return
     law: Any = msg["fn"]
     while isinstance(law, dist.Independent | dist.MaskedDistribution):
         law = law.base_dist
-    # Where torch knows no mode the site draws its value, as it does in a program.
+    # torch raises this for a distribution without a mode, and has no other way to ask. Such a site draws its value.
     with suppress(NotImplementedError):
         msg["value"] = law.mode
 
@@ -118,7 +118,8 @@ def posterior_predict(
 
     The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk. Draw p takes
     its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
-    torch's own generators do not move. A label to predict has its most likely value.
+    torch's own generators do not move. A label to predict has its most likely value; one whose distribution has no mode
+    is drawn from them.
 
     A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
     latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.

@@ -166,8 +166,8 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "Chance that the entropy is higher for such an input than for one of the task",
             "higher",
             "number",
-            "better at noticing foreign inputs",
-            "worse at noticing foreign inputs",
+            "better at detecting out-of-domain inputs",
+            "worse at detecting out-of-domain inputs",
         ),
         "fpr95": MeasureText(
             "False alarms (FPR95)",

@@ -77,7 +77,7 @@ def test_an_interval_beside_0_is_no_claim_by_itself(results: Results) -> None:
         (
             {("test", "accuracy"): -0.03, ("test", "ece"): -0.2, ("news", "auroc"): 0.1},
             (
-                "In this run, Bayesian attention is better calibrated and better at noticing foreign inputs, "
+                "In this run, Bayesian attention is better calibrated and better at detecting out-of-domain inputs, "
                 "but less accurate"
             ),
         ),
