@@ -1,15 +1,21 @@
 """Probabilistic attention: attention weights as latent variables of a Pyro program.
 
-Importing this package also registers the Kullback-Leibler divergences between its distributions.
+The names of this package are imported when they are used first, so that the command line answers at once.
 """
 
-from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.disagreement import DisagreementAttention
-from probattn.sites.functional import attention as attention
-from probattn.sites.masks import AttentionMask
-from probattn.sites.multihead import MultiheadAttention, link
-from probattn.sites.repulsive import RepulsiveAttention
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probattn.sites.alignment import AlignmentAttention
+    from probattn.sites.bayesian import BayesianAttention
+    from probattn.sites.disagreement import DisagreementAttention
+    from probattn.sites.functional import attention
+    from probattn.sites.masks import AttentionMask
+    from probattn.sites.multihead import MultiheadAttention, link
+    from probattn.sites.repulsive import RepulsiveAttention
 
 __version__ = "0.1.0"
 
@@ -24,3 +30,25 @@ __all__ = [
     "attention",
     "link",
 ]
+
+_MODULES = {
+    "AlignmentAttention": "alignment",
+    "AttentionMask": "masks",
+    "BayesianAttention": "bayesian",
+    "DisagreementAttention": "disagreement",
+    "MultiheadAttention": "multihead",
+    "RepulsiveAttention": "repulsive",
+    "attention": "functional",
+    "link": "multihead",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'probattn' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"probattn.sites.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(globals() | _MODULES)

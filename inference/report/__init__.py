@@ -43,23 +43,6 @@ from probattn.inference.report.dynamics_records import Dynamics, WatchedExample,
 from probattn.inference.report.edges import EDGE_MEASURES, EdgeAttention
 from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
 from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
-from probattn.inference.report.experiment_measures import (
-    first_steps,
-    fisher_p,
-    leaders,
-    log_rank_p,
-    median_step,
-    reached,
-    runs_of,
-)
-from probattn.inference.report.experiment_page import headline as experiment_headline
-from probattn.inference.report.experiment_page import render_experiment_report, write_experiment_report
-from probattn.inference.report.experiment_records import (
-    ConditionRuns,
-    ConditionTest,
-    ExperimentResults,
-    HeadCounts,
-)
 from probattn.inference.report.heads import site_heads
 from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads
 from probattn.inference.report.health import site_health, weight_spreads
@@ -88,31 +71,16 @@ from probattn.inference.report.record import MEASURES, MODELS, ClassMeasure, Mea
 from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription, SingleRun
 from probattn.inference.report.seeds import combine
 from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
-from probattn.inference.report.storage import (
-    AnyResults,
-    ResultsFileError,
-    read_any_results,
-    read_results,
-    write_results,
-)
-from probattn.inference.report.translation_measures import (
-    bleu_difference,
-    perplexity,
-    step_seconds,
-    translation_curves,
-    translation_scores,
-)
-from probattn.inference.report.translation_page import headline as translation_headline
-from probattn.inference.report.translation_page import render_translation_report, write_translation_report
-from probattn.inference.report.translation_records import (
-    BleuDifference,
-    TranslationResults,
-    TranslationSample,
-    TranslationScores,
-)
+from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+from probattn.inference.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
 from probattn.inference.report.wording import Finding, evidence, findings, headline
 
 __all__ = [
+    "Group",
+    "Sheet",
+    "comparisons",
+    "predictions_table",
+    "results_table",
     "evaluate",
     "Evaluation",
     "PredictedData",
@@ -204,32 +172,4 @@ __all__ = [
     "ResultsFileError",
     "write_report",
     "render_report",
-    "TranslationResults",
-    "TranslationScores",
-    "TranslationSample",
-    "BleuDifference",
-    "translation_scores",
-    "bleu_difference",
-    "translation_curves",
-    "perplexity",
-    "step_seconds",
-    "read_any_results",
-    "write_translation_report",
-    "translation_headline",
-    "render_translation_report",
-    "AnyResults",
-    "ExperimentResults",
-    "ConditionRuns",
-    "ConditionTest",
-    "HeadCounts",
-    "runs_of",
-    "first_steps",
-    "reached",
-    "median_step",
-    "fisher_p",
-    "leaders",
-    "log_rank_p",
-    "experiment_headline",
-    "write_experiment_report",
-    "render_experiment_report",
 ]

@@ -83,6 +83,11 @@ class Predictions:
         draws = draws.double()
         return cls(draws.mean(dim=0), draws, "posterior")
 
+    def rows(self, order: Tensor) -> Predictions:
+        """The examples in another order, int64 ``[N]``."""
+        draws = None if self.draws is None else self.draws[:, order]
+        return Predictions(self.probabilities[order], draws, self.source)
+
 
 @dataclass(frozen=True)
 class PredictedData:

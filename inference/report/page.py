@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
@@ -78,10 +78,11 @@ def render_report(results: Results) -> str:
     return environment.get_template("report.html").render(_context(environment, results))
 
 
-def make_environment() -> Environment:
-    """What renders the templates of reports."""
+def make_environment(package: str | None = None) -> Environment:
+    """What renders the templates of reports, and those that lie beside the modules of another package."""
+    own = PackageLoader("probattn.inference.report")
     environment = Environment(
-        loader=PackageLoader("probattn.inference.report"),
+        loader=own if package is None else ChoiceLoader([PackageLoader(package, ""), own]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
@@ -13,18 +11,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from probattn.checks import shortened, shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
-from probattn.inference.report.experiment_records import ExperimentResults
 from probattn.inference.report.results import SCHEMA_VERSION, Results
-from probattn.inference.report.translation_records import TranslationResults
 
 Content = TypeVar("Content", bound=BaseModel)
-AnyResults = Results | TranslationResults | ExperimentResults
-"""Records of a run of whatever kind."""
-
-KINDS: Mapping[str, type[TranslationResults | ExperimentResults]] = MappingProxyType(
-    {"translation": TranslationResults, "experiment": ExperimentResults}
-)
-"""Records by the kind that they name; others are about classification."""
 
 
 class ResultsFileError(ValueError):
@@ -34,7 +23,7 @@ class ResultsFileError(ValueError):
         super().__init__(shortened(message))
 
 
-def write_results(results: AnyResults, path: Path | str) -> Path:
+def write_results(results: BaseModel, path: Path | str) -> Path:
     """Writes the records as JSON; readers see the old file or the new one, never a part.
 
     Floating-point numbers keep every bit: :func:`read_results` gives equal records.
@@ -57,32 +46,15 @@ def write_results(results: AnyResults, path: Path | str) -> Path:
     return path
 
 
-def read_any_results(path: Path | str) -> AnyResults:
-    """Reads what :func:`write_results` wrote, of a run of whatever kind.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The records.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ResultsFileError: the file is corrupt, of another schema version, or holds something else.
-    """
-    header = _header(Path(path))
-    kind: type[AnyResults] = KINDS.get(header.kind, Results) if isinstance(header.kind, str) else Results
-    return _read(Path(path), kind)
-
-
-def read_results(path: Path | str) -> Results:
+def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
     """Reads what :func:`write_results` wrote.
 
     Args:
         path: the file.
+        kind: class of the records; those of a task other than classification are in its folder of ``probattn.tasks``.
 
     Returns:
-        The records.
+        The records, of the class ``kind``.
 
     Raises:
         FileNotFoundError: no such file.
@@ -97,8 +69,8 @@ def read_results(path: Path | str) -> Results:
         ...
         probattn.inference.report.storage.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
     """
-    _header(Path(path))
-    return _read(Path(path), Results)
+    _check_header(Path(path))
+    return _read(Path(path), kind)
 
 
 class _Header(BaseModel):
@@ -107,11 +79,10 @@ class _Header(BaseModel):
     model_config = ConfigDict(strict=True)
 
     schema_version: JsonValue = None
-    kind: JsonValue = None
 
 
-def _header(path: Path) -> _Header:
-    """The file's header, which is of this schema version."""
+def _check_header(path: Path) -> None:
+    """Makes sure that a file holds records of this schema version."""
     header = _read(path, _Header)
     if header.schema_version is None:
         raise ResultsFileError(
@@ -123,7 +94,6 @@ def _header(path: Path) -> _Header:
             "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
             "that wrote it"
         )
-    return header
 
 
 def _read(path: Path, kind: type[Content]) -> Content:

@@ -8,6 +8,7 @@ try:
     with warnings.catch_warnings():
         # It compiles some of its modules with torch.jit as it is imported, which torch says is going away.
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         from torch_geometric.nn import MessagePassing
 except ModuleNotFoundError as error:
     raise ImportError(

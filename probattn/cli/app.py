@@ -1,60 +1,20 @@
-"""The command line: train, evaluate, predict, report, agreement, inspect, demo."""
+"""The command line. Commands import what they need, so that ``--help`` and a typo answer at once."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-import probattn
-from probattn.cli.agreement import AGREEMENT, agreement_table, measure_agreement
-from probattn.cli.description import describe_run
-from probattn.cli.errors import CommandError, fails_in_one_line, one_line, one_to_compare, says_how_to_resume
-from probattn.cli.evaluating import evaluate_run
-from probattn.cli.experiment_evaluating import evaluate_experiment
-from probattn.cli.experiments import train_experiment
-from probattn.cli.graphs import evaluate_graph, train_graph
-from probattn.cli.heads import load_start
-from probattn.cli.networks import load_any
-from probattn.cli.outcomes import summary, table, write_page
-from probattn.cli.processes import Processes, launched
-from probattn.cli.seeds import SEEDS, check_runs, combine_runs
-from probattn.cli.sheets import show
-from probattn.cli.showing import predict_texts
-from probattn.cli.tables import predictions_table, results_table
-from probattn.cli.trained import BASELINE, MODEL, RECIPE, EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import prepare, train_run
-from probattn.cli.translation import train_translation, translate_texts
-from probattn.cli.translation_evaluating import evaluate_translation_run
-from probattn.files.durable import write_atomically
-from probattn.inference.report import (
-    AnyResults,
-    Example,
-    Results,
-    printable,
-    printable_lines,
-    read_any_results,
-    write_report,
-    write_results,
-)
-from probattn.models import inspect as inspect_network
-from probattn.models.hosts.selection import Kind, Layers
-from probattn.recipes import (
-    AnyRecipe,
-    ExperimentRecipe,
-    GraphRecipe,
-    NetworkRecipe,
-    Recipe,
-    TranslationRecipe,
-    load_any_recipe,
-    load_recipe,
-)
+from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 
-RESULTS = "metrics.json"
-REPORT = "report.html"
+if TYPE_CHECKING:
+    from probattn.inference.report import Sheet
 
 app = typer.Typer(
     help="Attention weights as latent variables: train, evaluate, predict, report.",
@@ -82,7 +42,9 @@ def main(
 ) -> None:
     """Attention weights as latent variables: train, evaluate, predict, report."""
     if version:
-        typer.echo(f"probattn {probattn.__version__}")
+        from importlib.metadata import version as installed
+
+        typer.echo(f"probattn {installed('probattn')}")
         raise typer.Exit
 
 
@@ -102,38 +64,42 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Train a network, and its deterministic baseline beside it."""
-    loaded = load_any_recipe(recipe, set_ or [])
+    from probattn import tasks
+    from probattn.tasks.run import Processes
+
+    task = tasks.load_task(recipe, set_ or [])
     if probe:
-        loaded = _probed(loaded, recipe, set_ or [])
-    folder = output or Path(loaded.output)
-    processes = Processes(cpu=loaded.training.device == "cpu")
+        if "probe" not in task.recipe_class.model_fields:
+            raise tasks.RunError(
+                "--probe: expected a recipe of texts or of translation; this one has no section probe"
+            )
+        if task.recipe.probe is None:
+            task = tasks.load_task(recipe, [*(set_ or []), "probe={}"])
+    folder = output or Path(task.recipe.output)
+    first = Processes(cpu=task.recipe.training.device == "cpu").is_first
     with says_how_to_resume(folder):
-        if isinstance(loaded, GraphRecipe):
-            results = train_graph(loaded, folder, resume=resume, quiet=quiet)
-        elif isinstance(loaded, TranslationRecipe):
-            results = train_translation(loaded, folder, resume=resume, quiet=quiet)
-        elif isinstance(loaded, ExperimentRecipe):
-            results = train_experiment(loaded, folder, resume=resume, quiet=quiet)
-        else:
-            prepared = prepare(loaded)
-            if prepared.words is not None:
-                processes.echo(str(prepared.words))
-            results = train_run(prepared, folder, resume=resume, quiet=quiet)
-    for name, result in results.items():
-        processes.echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
-    processes.echo(f"run: {folder}")
+        for line in task.notes() if first else ():
+            _echo(line)
+        results = tasks.train(task, folder, resume=resume, quiet=quiet)
+    if first:
+        for name, result in results.items():
+            _echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
+        _echo(f"run: {folder}")
 
 
 @app.command()
 @fails_in_one_line
 def evaluate(run: RunsArgument, baseline: BaselineOption = None, as_json: JsonOption = False) -> None:
     """Measure a run on its test, shifted and out-of-domain data, or several over their seeds; writes metrics.json."""
-    file, results = _evaluated(run, baseline, again=True)
+    from probattn import tasks
+
+    runs = [(folder, tasks.run_task(folder)) for folder in run]
+    file, results = tasks.evaluate_runs(runs, baseline, again=True)
     if as_json:
         typer.echo(results.model_dump_json())
         return
-    show(table(results))
-    typer.echo(printable(f"results: {file}"))
+    show(runs[0][1].table(results))
+    _echo(f"results: {file}")
 
 
 @app.command()
@@ -150,28 +116,23 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
+    from probattn import tasks
+
     for words, given in (("text", texts), ("--pair", pair or [])):
         blank = [place for place, text in enumerate(given, 1) if not text.strip()]
         if blank:
-            raise CommandError(f"{words} {blank[0]}: expected some words, got none")
-    loaded = _any_recipe_of(run)
-    if isinstance(loaded, TranslationRecipe):
-        _check_pairs(run, False, len(texts), len(pair or []))
-        for text, translation in zip(texts, translate_texts(run, loaded, texts), strict=True):
-            typer.echo(
-                json.dumps({"text": text, "translation": translation}) if as_json else printable(translation)
-            )
-        return
-    recipe = _recipe_of(run)
-    _check_pairs(run, recipe.data.train.build().paired, len(texts), len(pair or []))
-    trained = load_model(run)
-    options = EvaluationOptions(num_samples=num_samples, seed=seed, max_length=recipe.data.max_length)
-    found = predict_texts(trained, texts, options, pairs=pair or None)
+            raise tasks.RunError(f"{words} {blank[0]}: expected some words, got none")
+    task = tasks.run_task(run)
+    answers, objects = task.answers(
+        task.predict(run, texts, pair or None, num_samples=num_samples, seed=seed)
+    )
     if as_json:
-        for example in found:
-            typer.echo(json.dumps(_shown(example)))
+        for each in objects:
+            typer.echo(json.dumps(each))
+    elif isinstance(answers, str):
+        _echo(answers)
     else:
-        show(predictions_table(found))
+        show(answers)
 
 
 @app.command()
@@ -185,14 +146,15 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write report.html, evaluating the run first if that has not been done; of several runs, also seeds.html."""
-    file, results = _evaluated(run, baseline, again=again or baseline is not None)
-    for folder in run if len(run) > 1 else ():
-        write_page(read_any_results(folder / RESULTS), folder / REPORT)
-    page = write_page(results, file.with_name(REPORT) if len(run) == 1 else file.with_suffix(".html"))
+    from probattn import tasks
+
+    runs = [(folder, tasks.run_task(folder)) for folder in run]
+    page, file, results = tasks.report(runs, baseline, again=again)
     if as_json:
-        typer.echo(json.dumps({"report": str(page), "results": str(file), **summary(results)}))
+        summary = runs[0][1].summary(results)
+        typer.echo(json.dumps({"report": str(page), "results": str(file), **summary}))
     else:
-        typer.echo(printable(f"report: {page}"))
+        _echo(f"report: {page}")
 
 
 @app.command()
@@ -206,10 +168,13 @@ def agreement(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Measure what a run's attention agrees with: probes, saliency, and what that is worth; writes agreement.json."""
+    from probattn.files.durable import write_atomically
+    from probattn.tasks.agreement import AGREEMENT, agreement_table, measure_agreement
+
     found = measure_agreement(run, uniform, second, quiet=quiet)
     write_atomically(run / AGREEMENT, (found.model_dump_json(indent=1) + "\n").encode())
     show(agreement_table(found))
-    typer.echo(printable(f"agreement: {run / AGREEMENT}"))
+    _echo(f"agreement: {run / AGREEMENT}")
 
 
 @app.command()
@@ -220,15 +185,23 @@ def inspect(
     attention: Annotated[str, typer.Option(help="'all', 'self' or 'cross'.")] = "all",
 ) -> None:
     """List the attention calls of a network that can be made latent."""
-    chosen = layers if layers in {"all", "first", "last"} else [_number(part) for part in layers.split(",")]
+    from probattn.models import inspect as inspect_network
+    from probattn.recipes import NetworkRecipe
+    from probattn.tasks.classification.networks import load_any
+    from probattn.tasks.errors import RunError, one_line
+
+    chosen: Any = layers
+    if layers not in {"all", "first", "last"}:
+        try:
+            chosen = [int(part) for part in layers.split(",")]
+        except ValueError as error:
+            raise RunError(f"--layers: expected 'all', 'first', 'last' or numbers, got {layers!r}") from error
     net = load_any(NetworkRecipe(name=model))
     try:
-        calls = inspect_network(
-            net, layers=cast(Layers, chosen), attention=cast(Kind, attention)
-        )  # or it refuses
+        calls = inspect_network(net, layers=chosen, attention=cast(Any, attention))  # or it refuses
     except (TypeError, ValueError) as error:
-        raise CommandError(one_line(error)) from error
-    typer.echo(printable_lines(str(calls)))
+        raise RunError(one_line(error)) from error
+    _echo(str(calls))
 
 
 @app.command()
@@ -241,133 +214,36 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Run the main job: a pretrained network on film reviews, deterministic against Bayesian, with a report."""
+    from probattn import tasks
+    from probattn.tasks.run import launched
+
     if launched():
-        raise CommandError(
+        raise tasks.RunError(
             "demo: expected one process, got a launcher's several; several train with `probattn train`"
         )
     started = time.monotonic()
-    loaded = load_recipe("demo", set_ or [])
-    folder = output or _free_folder(Path(loaded.output))
-    prepared = prepare(loaded)
-    typer.echo(printable(f"{loaded.name}: {len(prepared.train):,} training texts, run folder {folder}"))
+    task: Any = tasks.load_task("demo", set_ or [])
+    folder = output or _free_folder(Path(task.recipe.output))
+    _echo(f"{task.recipe.name}: {len(task.data.train):,} training texts, run folder {folder}")
     with says_how_to_resume(folder):
-        train_run(prepared, folder, quiet=quiet)
-    typer.echo("evaluating ...")
-    results = _evaluate_texts(folder, loaded, None)
-    write_results(results, folder / RESULTS)
-    show(results_table(results))
-    page = write_report(results, folder / REPORT)
+        tasks.train(task, folder, quiet=quiet)
+    _echo("evaluating ...")
+    page, _, results = tasks.report([(folder, task)])
+    show(task.table(results))
     minutes = (time.monotonic() - started) / 60
-    typer.echo(printable(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)"))
+    _echo(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)")
 
 
-def _evaluated(runs: list[Path], baseline: Path | None, *, again: bool) -> tuple[Path, AnyResults]:
-    """The evaluation of one run, or of several over their seeds, and the file that holds it."""
-    if len(runs) > 1:
-        check_runs([(run, _any_recipe_of(run)) for run in runs])
-        if baseline is not None:
-            raise CommandError(
-                f"--baseline {baseline}: expected one run with it; several are compared with the baselines within them"
-            )
-    found = {
-        run: _evaluate(run, baseline)
-        if again or not (run / RESULTS).exists()
-        else read_any_results(run / RESULTS)
-        for run in runs
-    }
-    first = runs[0]
-    if len(runs) == 1:
-        return first / RESULTS, found[first]
-    combined = combine_runs(found)
-    return write_results(combined, first / f"{SEEDS}.json"), combined
+def _echo(text: str) -> None:
+    from probattn.inference.report import printable_lines
+
+    typer.echo(printable_lines(text))
 
 
-def _evaluate(run: Path, baseline_run: Path | None) -> AnyResults:
-    recipe = _any_recipe_of(run)
-    # the baseline within a run has no recipe of its own
-    other = (
-        recipe
-        if baseline_run is None or not (baseline_run / RECIPE).exists()
-        else _any_recipe_of(baseline_run)
-    )
-    if type(other) is not type(recipe):
-        raise CommandError(
-            f"{baseline_run}: expected a baseline of the same kind as {run}, got another kind of run"
-        )
-    results: AnyResults
-    if isinstance(recipe, TranslationRecipe):
-        results = evaluate_translation_run(run, recipe, baseline_run)
-    elif isinstance(recipe, GraphRecipe):
-        results = evaluate_graph(run, recipe, baseline_run)
-    elif isinstance(recipe, ExperimentRecipe):
-        results = evaluate_experiment(run, recipe, baseline_run)
-    else:
-        results = _evaluate_texts(run, recipe, baseline_run)
-    write_results(results, run / RESULTS)
-    return results
-
-
-def _evaluate_texts(run: Path, recipe: Recipe, baseline_run: Path | None) -> Results:
-    trained = load_model(run)
-    if baseline_run is not None and not trained.is_converted:
-        raise CommandError(one_to_compare(run, baseline_run))
-    baseline = _baseline(run, baseline_run) if trained.is_converted else None
-    data = {str(role): item for role, item in recipe.data.load().roles().items()}
-    options = EvaluationOptions.of(recipe)
-    description = describe_run(run, recipe, trained, len(data["train"]))
-    start = load_start(recipe, trained, data["train"]) if trained.compares_heads else None
-    return evaluate_run(trained, baseline, data, description, options, start)
-
-
-def _probed(loaded: AnyRecipe, recipe: str, overrides: list[str]) -> AnyRecipe:
-    """The recipe with its section on probes, or with that section's defaults where it has none."""
-    if not isinstance(loaded, (Recipe, TranslationRecipe)):
-        raise CommandError(
-            "--probe: expected a recipe of texts or of translation; this one has no section probe"
-        )
-    return loaded if loaded.probe is not None else load_any_recipe(recipe, [*overrides, "probe={}"])
-
-
-def _shown(example: Example) -> dict[str, str | float]:
-    given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
-    answer = {"probability": example.probability, "spread": example.spread, "entropy": example.entropy}
-    return {**given, "label": example.predicted, **answer}
-
-
-def _check_pairs(run: Path, paired: bool, texts: int, pairs: int) -> None:
-    if paired and pairs != texts:
-        raise CommandError(
-            f"{run}: its network was trained on pairs of texts; expected one --pair for each of the {texts} texts, "
-            f"got {pairs}"
-        )
-    if pairs and not paired:
-        raise CommandError(f"{run}: its network was trained on single texts; expected no --pair, got {pairs}")
-
-
-def _recipe_of(run: Path) -> Recipe:
-    return load_recipe(_recipe_file(run))
-
-
-def _any_recipe_of(run: Path) -> AnyRecipe:
-    return load_any_recipe(_recipe_file(run))
-
-
-def _recipe_file(run: Path) -> str:
-    file = run / RECIPE
-    if not file.exists():
-        raise CommandError(f"{run}: expected a run folder with {RECIPE}, found none")
-    return str(file)
-
-
-def _baseline(run: Path, given: Path | None) -> TrainedModel | None:
-    folder = given or run / BASELINE
-    if given is None and not (folder / MODEL).is_dir():
-        return None
-    found = load_model(folder)
-    if found.is_converted:
-        kind = "Bayesian" if found.is_bayesian else found.key
-        raise CommandError(f"{folder}: expected a deterministic run as baseline, its attention is {kind}")
-    return found
+def show(sheet: Sheet) -> None:
+    """Prints a table on standard output, in the width of the terminal where that is one."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    sys.stdout.write(f"{sheet.text(width)}\n")
 
 
 def _free_folder(folder: Path) -> Path:
@@ -376,10 +252,3 @@ def _free_folder(folder: Path) -> Path:
     while place.exists() and any(place.iterdir()):
         place, number = folder.with_name(f"{folder.name}-{number}"), number + 1
     return place
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise CommandError(f"--layers: expected 'all', 'first', 'last' or numbers, got {text!r}") from error

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from probattn.cli.agreement import Recorded, measure_agreement
-from probattn.cli.probing import Watched
 from probattn.inference.report import Rating
 from probattn.models import RecurrentForTranslation
 from probattn.probes import mean_agreement, optimal_attention
+from probattn.tasks.agreement import Recorded, measure_agreement
+from probattn.tasks.watching import Watched
 
 PAIRS: tuple[tuple[Rating, Rating], ...] = (
     ("attention", "uniform"),

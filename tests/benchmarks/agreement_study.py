@@ -26,15 +26,12 @@ from typing import Annotated, Any, cast
 import typer
 from agreement_measures import PAIRS, mean_course, measure, measure_frozen, name, optimal
 
-from probattn.cli.agreement import Recorded
-from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import MODEL, RECIPE
-from probattn.cli.trained_translator import load_translator
-from probattn.cli.training import prepare, train_run
-from probattn.cli.translation_training import prepare_translation, train_translation_run
 from probattn.metrics.functional import mean_interval
 from probattn.models import RecurrentForTranslation
-from probattn.recipes import Recipe, TranslationRecipe, load_any_recipe
+from probattn.tasks import load_network, load_task, train
+from probattn.tasks.agreement import Recorded
+from probattn.tasks.run import package_versions
+from probattn.tasks.task import MODEL, RECIPE
 
 OTHER_SEED = 1000
 """What is added to a seed for its second run."""
@@ -114,19 +111,11 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
 
 
 def run_one(subject: Subject, method: str, seed: int, overrides: Sequence[str], place: Path) -> Any:
-    """Trains one network, or finishes its training; what was prepared for it."""
-    recipe = load_any_recipe(subject.recipe, [*subject.changes(method, seed), *overrides])
-    resume = (place / RECIPE).exists()
-    if isinstance(recipe, TranslationRecipe):
-        translation = prepare_translation(recipe)
-        if not (place / MODEL).exists():
-            train_translation_run(translation, place, resume=resume, quiet=True)
-        return translation
-    assert isinstance(recipe, Recipe)
-    texts = prepare(recipe)
+    """Trains one network, or finishes its training; its task."""
+    task = load_task(subject.recipe, [*subject.changes(method, seed), *overrides])
     if not (place / MODEL).exists():
-        train_run(texts, place, resume=resume, quiet=True)
-    return texts
+        train(task, place, resume=(place / RECIPE).exists(), quiet=True)
+    return task
 
 
 def run_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Found:
@@ -138,11 +127,10 @@ def run_seed(key: str, seed: int, overrides: Sequence[str], folder: Path) -> Fou
         return found
     folders = {method: place / method for method in subject.methods}
     trained = [run_one(subject, method, seed, overrides, folders[method]) for method in subject.methods]
-    prepared = trained[0]
     head = {"subject": key, "seed": seed}
     if subject.linear:
-        net = cast(RecurrentForTranslation, load_translator(folders["learned"]).net.cpu())
-        found = head | {"optimal": optimal(net, prepared.watched, SENTENCES)}
+        net = cast(RecurrentForTranslation, load_network(folders["learned"]).net.cpu())
+        found = head | {"optimal": optimal(net, trained[0].data.watched, SENTENCES)}
     else:
         found = head | measure(folders)
     written = json.dumps(found, indent=1) + "\n"

@@ -30,16 +30,15 @@ import torch
 import typer
 from torch.utils.data import DataLoader
 
-from probattn.cli.aligning import token_samples
-from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import MODEL, RECIPE, EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import Prepared, build_model, prepare, train_run
-from probattn.data import PadCollate, TextDataset
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
-from probattn.inference.report import head_bandwidths, head_distances
+from probattn.inference.report import gather, head_bandwidths, head_distances
 from probattn.inference.report.class_measures import class_measure
 from probattn.metrics.functional import mean_interval
+from probattn.models import inspect
 from probattn.recipes import load_recipe
+from probattn.tasks import Classification, Network, load_network, train
+from probattn.tasks.run import package_versions
+from probattn.tasks.task import MODEL, RECIPE
 
 SOFT = "soft"
 METHODS = ("gan", "ot", "ct", "mmd")
@@ -142,59 +141,58 @@ def run_one(
     if start is not None and job.kind in ("start", "tuned"):
         network = [f"network.name={(start / f'seed-{job.seed}' / MODEL).absolute()}"]
     recipe = load_recipe(recipe_name, [*overrides, *network, *job.overrides])
-    prepared = prepare(recipe)
+    task = Classification(recipe)
     started, seconds = time.monotonic(), 0.0
     if job.kind == "tuned":
         if not (place / MODEL).is_dir():
-            results = train_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)
+            results = train(task, place, resume=(place / RECIPE).exists(), quiet=True)
             seconds = results["model"].seconds
-        trained = load_model(place)
+        trained = load_network(place)
     else:
-        model = build_model(prepared, baseline=False)
+        model = task.program()
         if job.kind == "alone":
-            align_alone(model, prepared, alone)
+            align_alone(model, task, alone)
             seconds = time.monotonic() - started
-        trained = TrainedModel(model.eval(), prepared.tokenizer, place)
+        trained = Network(model.eval(), place, "aligned", task.data.tokenizer)
     place.mkdir(parents=True, exist_ok=True)
     found = asdict(job) | {"seconds": round(seconds, 1)}
-    found |= measure(trained, prepared, folder / Job("tuned", SOFT, 0.0, job.seed).folder)
+    found |= measure(trained, task, folder / Job("tuned", SOFT, 0.0, job.seed).folder)
     if job.kind in ("start", "tuned"):
-        found |= scores(trained, prepared.task.test, EvaluationOptions.of(recipe))
+        found |= scores(trained, task)
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
-def align_alone(model: Any, prepared: Prepared, options: AloneOptions) -> None:
+def align_alone(model: Any, task: Classification, options: AloneOptions) -> None:
     """Trains a network on the factors of its alignment and nothing else; the labels are not looked at."""
-    torch.manual_seed(prepared.recipe.training.seed)
+    torch.manual_seed(task.recipe.training.seed)
     rates = OptimizerOptions(learning_rate=options.learning_rate, weight_decay=0.0)
     optimizer = rates.build(rates.groups(model))
     module = AttentionELBO()(model, AttentionGuide(model))
     model.train()
-    for batch in islice(_endless(prepared), options.steps):
+    for batch in islice(_endless(task), options.steps):
         optimizer.zero_grad()
         (-module(batch).factors).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
 
 
-def _endless(prepared: Prepared) -> Iterator[dict[str, torch.Tensor]]:
+def _endless(task: Classification) -> Iterator[dict[str, torch.Tensor]]:
     loader = DataLoader(
-        prepared.train,
-        batch_size=prepared.recipe.training.batch_size,
+        task.data.train,
+        batch_size=task.recipe.training.batch_size,
         shuffle=True,
-        collate_fn=PadCollate(prepared.tokenizer),
-        generator=torch.Generator().manual_seed(prepared.recipe.training.seed),
+        collate_fn=task.data.collate,
+        generator=torch.Generator().manual_seed(task.recipe.training.seed),
     )
     while True:
         yield from loader
 
 
-def measure(trained: TrainedModel, prepared: Prepared, soft: Path) -> dict[str, float]:
+def measure(trained: Network[Any], task: Classification, soft: Path) -> dict[str, float]:
     """Distances of queries and keys over test texts, with the bandwidths of the soft network, made where it is."""
-    recipe = prepared.recipe
-    texts = prepared.task.test.take(recipe.report.alignment_texts)
-    samples = token_samples(trained, texts, EvaluationOptions.of(recipe))
+    texts = task.texts.test.take(task.recipe.report.alignment_texts)
+    samples = gather(trained.captured(task.batches(trained, texts), inspect(trained.net)))
     file = soft / "bandwidths.json"
     if not file.exists():
         made = {name: head_bandwidths(sample).tolist() for name, sample in samples.items()}
@@ -210,16 +208,17 @@ def measure(trained: TrainedModel, prepared: Prepared, soft: Path) -> dict[str, 
     }
 
 
-def scores(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, float]:
-    """Accuracy and F1 on labelled texts."""
+def scores(trained: Network[Any], task: Classification) -> dict[str, float]:
+    """Accuracy and F1 on the test texts."""
+    data = task.texts.test
     rows = data.rows(data.shortest_first())
     assert rows.labels is not None
     labels = torch.tensor(rows.labels)
     guesses = [
         posterior_expectation(
-            trained.model, {name: values for name, values in batch.items() if name != "labels"}
+            trained.program, {name: values for name, values in batch.items() if name != "labels"}
         ).argmax(dim=-1)
-        for batch in trained.batches(rows, options)
+        for batch in task.batches(trained, rows)
     ]
     predicted = torch.cat(guesses)
     return {

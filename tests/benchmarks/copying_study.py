@@ -20,17 +20,11 @@ from typing import Annotated, Any
 
 import typer
 
-from probattn.cli.experiment_evaluating import evaluate_experiment
-from probattn.cli.experiments import train_experiment
-from probattn.cli.trained import RECIPE
-from probattn.inference.report import (
-    ConditionRuns,
-    ExperimentResults,
-    leaders,
-    read_any_results,
-    write_results,
-)
+from probattn.inference.report import read_results
 from probattn.recipes import ExperimentRecipe, load_any_recipe
+from probattn.tasks import Experiments, evaluate, train
+from probattn.tasks.experiments import ConditionRuns, ExperimentResults, leaders
+from probattn.tasks.task import RECIPE
 
 RECIPES = (
     "copying_permutations_reduced",
@@ -67,10 +61,9 @@ def run_one(recipe: ExperimentRecipe, folder: Path) -> ExperimentResults:
             f"folder: expected runs of {recipe.name} as it is now, {folder} has another recipe; take a new folder"
         )
     if not file.exists():
-        train_experiment(recipe, folder, resume=known.exists(), quiet=True)
-        write_results(evaluate_experiment(folder, recipe), file)
-    results = read_any_results(file)
-    assert isinstance(results, ExperimentResults)
+        train(Experiments(recipe), folder, resume=known.exists(), quiet=True)
+        evaluate(Experiments(recipe), folder)
+    results: ExperimentResults = read_results(file, ExperimentResults)
     return results
 
 

@@ -18,11 +18,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from probattn.cli.evaluating import package_versions
-from probattn.cli.graph_training import PreparedGraph, build_node_classifier, fit_graph, prepare_graph
 from probattn.inference import posterior_expectation, posterior_predict
 from probattn.models.graph import NodeClassifier, measure_attention
-from probattn.recipes import GraphRecipe, load_any_recipe
+from probattn.tasks import Graphs, load_task
+from probattn.tasks.run import package_versions
 
 RECIPES = {"cora": "cora_deterministic", "pubmed": "pubmed_deterministic"}
 VARIANTS: dict[str, list[str]] = {
@@ -39,14 +38,13 @@ OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "graphs.json"
 
 def run_one(graph: str, variant: str, seed: int, overrides: list[str]) -> dict[str, Any]:
     """Trains one variant with one seed and measures it."""
-    recipe = load_any_recipe(
+    task = load_task(
         RECIPES[graph], [*VARIANTS[variant], *overrides, f"training.seed={seed}", "training.device=cpu"]
     )
-    assert isinstance(recipe, GraphRecipe)
-    prepared = prepare_graph(recipe)
-    model = build_node_classifier(prepared, baseline=False)
+    assert isinstance(task, Graphs)
+    model = task.program()
     started = time.process_time()
-    result = fit_graph(prepared, model, quiet=True)
+    result = task.fit(model, quiet=True)
     return {
         "graph": graph,
         "variant": variant,
@@ -54,13 +52,13 @@ def run_one(graph: str, variant: str, seed: int, overrides: list[str]) -> dict[s
         "steps": result.step,
         "best_step": result.best_step,
         "cpu_seconds": round(time.process_time() - started, 1),
-        **measure(model, prepared, recipe),
+        **measure(model, task),
     }
 
 
-def measure(model: NodeClassifier, prepared: PreparedGraph, recipe: GraphRecipe) -> dict[str, Any]:
+def measure(model: NodeClassifier, task: Graphs) -> dict[str, Any]:
     """Test and validation accuracy, likelihood, and what attention looks like."""
-    graph = prepared.graph
+    graph, recipe = task.graph, task.recipe
     found: dict[str, Any] = {}
     for role in ("test", "validation"):
         rows = graph.rows(role)

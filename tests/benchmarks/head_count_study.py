@@ -19,8 +19,8 @@ from typing import Annotated, Any
 import typer
 from repulsion_study import METHODS, PLAIN, SUBJECTS, Job, Run, reductions, run_one
 
-from probattn.cli.evaluating import package_versions
 from probattn.metrics.functional import mean_interval
+from probattn.tasks.run import package_versions
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "head_counts.json"
 

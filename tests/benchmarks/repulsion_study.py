@@ -29,15 +29,14 @@ import torch
 import typer
 from paired_runs import differences, means, ratio
 
-from probattn.cli.aligning import captured
-from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import RECIPE, prepare, train_run
 from probattn.data import TextDataset
 from probattn.inference.report import site_heads
 from probattn.models import head_redundancy, inspect
 from probattn.models.hosts.projections import head_lengths
 from probattn.recipes import load_recipe
+from probattn.tasks import Classification, Network, load_network, train
+from probattn.tasks.run import package_versions
+from probattn.tasks.task import RECIPE
 
 PLAIN = "plain"
 
@@ -195,7 +194,7 @@ class Study:
         if self.finished:
             return None
         recipe = load_recipe(SUBJECTS[job.subject].recipe, [*job.overrides, *self.overrides[job.subject]])
-        result = train_run(prepare(recipe), place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+        result = train(Classification(recipe), place, resume=(place / RECIPE).exists(), quiet=True)["model"]
         assert result.validation is not None
         found = {key: float(result.validation[key]) for key in ("loss", "accuracy")}
         file.write_text(json.dumps(found) + "\n", encoding="utf-8")
@@ -240,22 +239,23 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
         found: Run = json.loads(file.read_text(encoding="utf-8"))
         return found
     recipe = load_recipe(recipe_name, [*job.overrides, *overrides])
-    prepared = prepare(recipe)
-    result = train_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+    task = Classification(recipe)
+    result = train(task, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
     found = asdict(job) | {"steps": result.step, "seconds": round(result.seconds, 1)}
-    trained, options = load_model(place), EvaluationOptions.of(recipe)
-    found |= measure(trained, prepared.task.test, options)
+    trained = load_network(place)
+    found |= measure(trained, task, task.texts.test)
     if job.seed == 0 and job.method in MASKED:
-        found["redundancy"] = redundancy(trained, prepared.task.test.take(MASKED_TEXTS), options)
+        found["redundancy"] = redundancy(trained, task, task.texts.test.take(MASKED_TEXTS))
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
-def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, float]:
+def measure(trained: Network[Any], task: Classification, data: TextDataset) -> dict[str, float]:
     """Accuracy, and how different the heads are over all texts: means over attention calls; the length of queries."""
     rows = data.rows(data.shortest_first())
     calls = inspect(trained.net)
-    sites = site_heads(captured(trained, rows, options, calls), trained.key, head_lengths(trained.net, calls))
+    captured = trained.captured(task.batches(trained, rows), calls)
+    sites = site_heads(captured, trained.key, head_lengths(trained.net, calls))
     found = {
         "distance": [site.distance for site in sites],
         "relative_distance": [site.relative for site in sites],
@@ -263,25 +263,25 @@ def measure(trained: TrainedModel, data: TextDataset, options: EvaluationOptions
         "cosine": [_between(torch.tensor(site.similarity)) for site in sites],
         "norm": [site.lengths["query"] for site in sites],
     }
-    return {"accuracy": accuracy(trained, rows, options)} | {
+    return {"accuracy": accuracy(trained, task, rows)} | {
         name: statistics.fmean(values) for name, values in found.items()
     }
 
 
-def redundancy(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> dict[str, Any]:
+def redundancy(trained: Network[Any], task: Classification, data: TextDataset) -> dict[str, Any]:
     """Accuracy on the texts with all heads, and how far it falls without each, call after call."""
     calls = inspect(trained.net)
-    found = head_redundancy(trained.net, lambda: accuracy(trained, data, options), calls)
+    found = head_redundancy(trained.net, lambda: accuracy(trained, task, data), calls)
     return {"texts": len(data), "accuracy": found.whole, "drops": [found.drops[call.name] for call in calls]}
 
 
-def accuracy(trained: TrainedModel, data: TextDataset, options: EvaluationOptions) -> float:
+def accuracy(trained: Network[Any], task: Classification, data: TextDataset) -> float:
     """Share of the labelled texts that are classified right."""
     right = 0
-    for batch in trained.batches(data, options):
+    for batch in task.batches(trained, data):
         inputs = {name: values.to(trained.device) for name, values in batch.items() if name != "labels"}
         with torch.no_grad():
-            right += int((trained.model(inputs).argmax(dim=-1).cpu() == batch["labels"]).sum())
+            right += int((trained.program(inputs).argmax(dim=-1).cpu() == batch["labels"]).sum())
     return right / len(data)
 
 

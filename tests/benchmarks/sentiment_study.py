@@ -19,21 +19,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from probattn.cli.evaluating import evaluate_run, now, package_versions
-from probattn.cli.trained import RECIPE, EvaluationOptions, TrainedModel, load_model
-from probattn.cli.training import prepare, train_run
 from probattn.inference.predictive import posterior_expectation
 from probattn.inference.report import (
     Measure,
     ModelKey,
     Results,
-    RunDescription,
     SiteHealth,
     read_results,
-    write_results,
 )
 from probattn.metrics.functional import mean_interval
 from probattn.recipes import Recipe, load_recipe
+from probattn.tasks import Classification, Network, evaluate, load_network, train
+from probattn.tasks.task import RECIPE
 
 VARIANTS: dict[str, list[str]] = {
     "deterministic": ["attention.method=deterministic"],
@@ -62,15 +59,16 @@ MEASURES: tuple[Measure, ...] = (
 )
 
 
-def rest_accuracy(trained: TrainedModel, recipe: Recipe, number: int) -> dict[str, float]:
+def rest_accuracy(trained: Network[Any], task: Classification, number: int) -> dict[str, float]:
     """Accuracy of the point prediction on training texts beyond ``data.limits.train``.
 
     The posterior expectation of a Bayesian network, one pass a text: more texts than the test set has, for less.
     """
+    recipe = task.recipe
     everything = recipe.data.model_copy(
         update={"limits": recipe.data.limits.model_copy(update={"train": None})}
     )
-    used = frozenset(recipe.data.load().train.texts)
+    used = frozenset(task.texts.train.texts)
     pool = everything.load().train
     left = [row for row, text in enumerate(pool.texts) if text not in used]
     if not left:
@@ -78,8 +76,8 @@ def rest_accuracy(trained: TrainedModel, recipe: Recipe, number: int) -> dict[st
     rest = pool.rows(left).take(number)  # as the limits of a recipe choose: the file is in order of class
     rest = rest.rows(rest.shortest_first())
     assert rest.labels is not None
-    batches = trained.batches(rest, EvaluationOptions.of(recipe))
-    guesses = [posterior_expectation(trained.model, plain(batch)).argmax(dim=-1) for batch in batches]
+    batches = task.batches(trained, rest)
+    guesses = [posterior_expectation(trained.program, plain(batch)).argmax(dim=-1) for batch in batches]
     right = torch.cat(guesses) == torch.tensor(rest.labels)
     return {"accuracy": right.double().mean().item(), "texts": len(rest)}
 
@@ -94,30 +92,13 @@ def run_one(recipe: Recipe, folder: Path, rest: int = 0) -> Results:
     file = folder / "metrics.json"
     if file.exists():
         return read_results(file)
-    prepared = prepare(recipe)
+    task = Classification(recipe)
     if not (folder / "model").is_dir():
-        train_run(prepared, folder, resume=(folder / RECIPE).exists(), quiet=True)
-    trained = load_model(folder)
-    data = {str(role): item for role, item in prepared.task.roles().items()}
-    description = RunDescription(
-        name=folder.name,
-        method=recipe.attention.method,
-        network=recipe.network.name,
-        data=recipe.data.train.source,
-        train_size=len(prepared.train),
-        steps=0,
-        seconds=0.0,
-        num_samples=recipe.prediction.num_samples,
-        device=str(trained.device),
-        seed=recipe.training.seed,
-        created=now(),
-        versions=package_versions(),
-        recipe=recipe.dump(),
-    )
+        train(task, folder, resume=(folder / RECIPE).exists(), quiet=True)
     if rest:
-        (folder / REST).write_text(json.dumps(rest_accuracy(trained, recipe, rest)) + "\n", encoding="utf-8")
-    results = evaluate_run(trained, None, data, description, EvaluationOptions.of(recipe))
-    write_results(results, file)
+        found = rest_accuracy(load_network(folder), task, rest)
+        (folder / REST).write_text(json.dumps(found) + "\n", encoding="utf-8")
+    results: Results = evaluate(task, folder)
     return results
 
 

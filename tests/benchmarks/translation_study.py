@@ -28,21 +28,12 @@ import translation_times
 import typer
 from paired_runs import differences, means
 
-from probattn.cli.evaluating import package_versions
-from probattn.cli.trained import RECIPE
-from probattn.cli.trained_translator import TrainedTranslator, load_translator
-from probattn.cli.translation_evaluating import evaluate_translation_run
-from probattn.cli.translation_training import (
-    PreparedTranslation,
-    build_translator,
-    inference_options,
-    prepare_translation,
-    train_translation_run,
-)
 from probattn.data import PairCollate, SentencePairs, TokenizedPairs
 from probattn.metrics.functional import attention_overlap, head_distance
 from probattn.models import capture
-from probattn.recipes import TranslationRecipe, load_any_recipe
+from probattn.tasks import Network, Translation, load_network, load_task, train
+from probattn.tasks.run import package_versions
+from probattn.tasks.task import RECIPE
 
 PLAIN = "plain"
 METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
@@ -113,44 +104,43 @@ def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) 
     if file.exists():
         found: Run = json.loads(file.read_text(encoding="utf-8"))
         return found
-    recipe = load_any_recipe(recipe_name, [*job.overrides, *overrides])
-    if not isinstance(recipe, TranslationRecipe):
+    task = load_task(recipe_name, [*job.overrides, *overrides])
+    if not isinstance(task, Translation):
         raise typer.BadParameter(f"recipe: expected one of translation, {recipe_name} is not")
-    prepared = prepare_translation(recipe)
-    result = train_translation_run(prepared, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
-    results = evaluate_translation_run(place, recipe)
+    result = train(task, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+    results = task.evaluate(place)
     (scores,) = results.scores
-    trained = load_translator(place)
+    trained = load_network(place)
     found = asdict(job) | {
         "steps": result.step,
         "seconds": round(result.seconds, 1),
-        "parameters": trained_parameters(prepared),
+        "parameters": trained_parameters(task),
         "signature": results.signature,
         "bleu": scores.bleu,
         "perplexity": scores.perplexity,
         "token_accuracy": scores.token_accuracy,
     }
     if job.comparison == "heads":
-        found |= heads(trained, prepared.splits.test)
+        found |= heads(trained, task.splits.test)
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
-def trained_parameters(prepared: PreparedTranslation) -> int:
+def trained_parameters(task: Translation) -> int:
     """How many numbers are trained: those of the network and, of latent alignments, those of the posterior."""
-    model = build_translator(prepared, baseline=False)
-    guide = inference_options(model, prepared.recipe).get("guide")
+    model = task.program()
+    guide = task.driver_options(model).get("guide")
     parts = (model,) if guide is None else (model, guide)
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
-def heads(trained: TrainedTranslator, test: SentencePairs) -> dict[str, float]:
+def heads(trained: Network[Any], test: SentencePairs) -> dict[str, float]:
     """How different the heads are: means over attention calls, on the first test pairs."""
-    rows = TokenizedPairs(test.rows(range(min(SEEN, len(test)))), trained.subwords)
+    rows = TokenizedPairs(test.rows(range(min(SEEN, len(test)))), trained.codec)
     batch = PairCollate()([rows[row] for row in range(len(rows))])
     inputs = {name: tensor.to(trained.device) for name, tensor in batch.items() if name != "labels"}
     with torch.no_grad():
-        calls = capture(trained.model.net, inputs).values()
+        calls = capture(trained.net, inputs).values()
     distances = [head_distance(call.output, call.query_valid) for call in calls]
     overlaps = [attention_overlap(call.weights, call.query_valid) for call in calls]
     return {

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
 
-from probattn.cli.translation_training import prepare_translation, train_translation_run
 from probattn.inference.records import read_records
-from probattn.inference.report.translation_measures import step_seconds
 from probattn.metrics.functional import mean_interval
 from probattn.recipes import TranslationRecipe, load_any_recipe
+from probattn.tasks import Translation, train
+from probattn.tasks.translation import step_seconds
 
 UPDATES = 40
 """Of a network in its turn; their time is the median over records of ten."""
@@ -45,7 +44,9 @@ def measure(
         first: what the others are compared with.
     """
     recipes = {name: _recipe(recipe, [*keys, *overrides, *KEYS]) for name, keys in methods.items()}
-    prepared = prepare_translation(recipes[first])
+    tasks = {name: Translation(recipe) for name, recipe in recipes.items()}
+    for task in tasks.values():
+        task.data = tasks[first].data
     found: list[dict[str, float]] = []
     names = list(recipes)
     for turn in range(rounds):
@@ -53,7 +54,7 @@ def measure(
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             with TemporaryDirectory() as folder:
                 place = Path(folder) / "run"
-                train_translation_run(replace(prepared, recipe=recipes[name]), place, quiet=True)
+                train(tasks[name], place, quiet=True)
                 taken = step_seconds(read_records(place / METRICS))
             assert taken is not None  # there are records
             seconds[name] = taken

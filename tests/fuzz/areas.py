@@ -18,10 +18,10 @@ from mutations import SCALARS, damage_folder, mutated_bytes, mutated_json, mutat
 from runs import invoke, make_runs, networks, recipes
 from safetensors.torch import load_file
 
-from probattn.cli.description import method_words
 from probattn.models import StoredNetworkError, load, save
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import ExperimentRecipe, RecipeError, load_any_recipe
+from probattn.tasks.programs import method_words
 
 LONGEST = 500
 """Characters that a message has at most."""

@@ -3,14 +3,9 @@
 import copying_study
 import pytest
 
-from probattn.inference.report import (
-    ConditionRuns,
-    ConditionTest,
-    ExperimentResults,
-    HeadCounts,
-    RunDescription,
-)
+from probattn.inference.report import RunDescription
 from probattn.recipes import ExperimentRecipe
+from probattn.tasks.experiments import ConditionRuns, ConditionTest, ExperimentResults, HeadCounts
 
 
 def condition(key, values, first, others):

@@ -7,12 +7,10 @@ import shutil
 
 import pytest
 
-from probattn.cli.trained import load_model
-from probattn.cli.training import prepare
 from probattn.inference import SVIDriver
 from probattn.models import RatedWords, word_saliency
 from probattn.probes import contextualized_agreement, kendall_tau
-from probattn.recipes import load_recipe
+from probattn.tasks import load_network, run_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -126,10 +124,10 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, command, monkeypatch):
     monkeypatch.setattr(SVIDriver, "fit", fit)
     result = command("agreement", runs["learned"], "--uniform", runs["uniform"], "--quiet")
     assert result.exit_code == 0, result.output
-    prepared = prepare(load_recipe(str(runs["learned"] / "recipe.yaml")))
-    assert fits == [(len(prepared.train), 4, 2, 1e-2, {"steps": 6, "epochs": None})]
-    net = load_model(runs["learned"]).net
-    batches = list(prepared.watched.batches())
+    data = run_task(runs["learned"]).data
+    assert fits == [(len(data.train), 4, 2, 1e-2, {"steps": 6, "epochs": None})]
+    net = load_network(runs["learned"]).net
+    batches = list(data.watched.batches())
     saliency = RatedWords.flat(batches, lambda batch: word_saliency(net, batch))
     last = rated(runs["learned"], 6)
     found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))

@@ -10,10 +10,10 @@ import pytest
 import torch
 import typer
 
-from probattn.cli.agreement import Recorded
-from probattn.cli.trained import load_model
 from probattn.models import RatedWords
 from probattn.probes import contextualized_agreement
+from probattn.tasks import load_network
+from probattn.tasks.agreement import Recorded
 
 KEYS = [
     "training.steps=6",
@@ -79,7 +79,7 @@ def test_columns_are_the_definitions(study):
 def test_the_methods_differ_in_what_they_are_called(study):
     place, _ = study
     nets = {
-        method: load_model(place / "sst2" / "seed-0" / method).net
+        method: load_network(place / "sst2" / "seed-0" / method).net
         for method in ("learned", "uniform", "frozen")
     }
     assert nets["uniform"].config.uniform_attention and not nets["learned"].config.uniform_attention

@@ -9,13 +9,11 @@ import re
 import pytest
 import torch
 
-from probattn.cli.aligning import check_projection
-from probattn.cli.description import method_words
-from probattn.cli.errors import CommandError
-from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 from probattn.recipes import load_recipe
+from probattn.tasks import Classification, RunError, load_network
+from probattn.tasks.programs import method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -50,9 +48,9 @@ def test_training_adds_the_factor_and_its_own_learning_rate(aligned):
     )
     plain = read_records(aligned / "baseline" / "metrics.jsonl")
     assert all(record.get("factors", 0) == 0 for record in plain)
-    trained, baseline = load_model(aligned), load_model(aligned / "baseline")
+    trained, baseline = load_network(aligned), load_network(aligned / "baseline")
     assert (trained.key, baseline.key) == ("aligned", "deterministic")
-    assert (trained.is_aligned, trained.is_bayesian, baseline.is_converted) == (True, False, False)
+    assert (trained.key, baseline.key) == ("aligned", "deterministic")
 
 
 def test_the_report_compares_aligned_with_deterministic(aligned, report):
@@ -90,10 +88,10 @@ def test_maps_of_both_networks_stand_side_by_side(aligned, report):
     shown = example.maps[0]
     assert shown.ratio == () and len(shown.baseline) == len(shown.mean) == len(example.queries)
     for model, rows in (
-        (load_model(aligned), shown.mean),
-        (load_model(aligned / "baseline"), shown.baseline),
+        (load_network(aligned), shown.mean),
+        (load_network(aligned / "baseline"), shown.baseline),
     ):
-        inputs = model.tokenizer(example.example.text, return_tensors="pt")
+        inputs = model.codec(example.example.text, return_tensors="pt")
         weights = capture(model.net, dict(inputs))[shown.site].weights[0].mean(dim=0)
         torch.testing.assert_close(torch.tensor(rows), weights, atol=1e-4, rtol=0)
     page = (aligned / "report.html").read_text(encoding="utf-8")
@@ -129,7 +127,7 @@ def test_weight_zero_is_the_plain_run_bit_for_bit(recipe, command, tmp_path):
         for name in ("plain", "zero")
     ]
     assert losses[0] == losses[1]
-    first, second = (load_model(tmp_path / name).net.state_dict() for name in ("plain", "zero"))
+    first, second = (load_network(tmp_path / name).net.state_dict() for name in ("plain", "zero"))
     assert all(value.equal(second[name]) for name, value in first.items())
 
 
@@ -172,11 +170,11 @@ def test_what_is_left_out_is_not_measured(recipe, command, tmp_path):
 
 def test_tsne_without_scikit_learn_is_refused_before_training(recipe, command, tmp_path, monkeypatch):
     keys = ["alignment.method=ct", "report.projection=tsne"]
-    check_projection(load_recipe(recipe, keys))
-    monkeypatch.setattr("probattn.cli.aligning.find_spec", lambda _: None)
-    with pytest.raises(CommandError, match=r"pip install 'probattn\[figures\]'"):
-        check_projection(load_recipe(recipe, keys))
-    check_projection(load_recipe(recipe, keys[1:]))
+    _ = Classification(load_recipe(recipe, keys)).data
+    monkeypatch.setattr("probattn.tasks.classification.task.find_spec", lambda _: None)
+    with pytest.raises(RunError, match=r"pip install 'probattn\[figures\]'"):
+        _ = Classification(load_recipe(recipe, keys)).data
+    _ = Classification(load_recipe(recipe, keys[1:])).data
     assert importlib.util.find_spec("sklearn") is not None
 
 

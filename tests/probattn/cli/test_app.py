@@ -32,13 +32,14 @@ def test_train_leaves_a_whole_run(run):
 
 
 def test_baseline_starts_from_the_same_weights(recipe, command, tmp_path):
-    from probattn.cli.training import build_model, prepare
     from probattn.recipes import load_recipe
+    from probattn.tasks import Classification
 
+    task = Classification(load_recipe(recipe))
     with pytest.warns(UserWarning, match="training data"):
-        prepared = prepare(load_recipe(recipe))
-    plain = build_model(prepared, baseline=True).net.state_dict()
-    latent = build_model(prepared, baseline=False).net.state_dict()
+        assert task.data
+    plain = task.program(baseline=True).net.state_dict()
+    latent = task.program().net.state_dict()
     assert all(plain[name].equal(latent[name]) for name in plain)
     assert any("probattn" in name for name in latent)
 

@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from probattn.cli.description import method_words
-from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
+from probattn.tasks import load_network
+from probattn.tasks.programs import compares_heads, method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -33,12 +33,12 @@ def test_weight_zero_is_the_plain_run_bit_for_bit(recipe, command, tmp_path):
     # eager attention is what conversion switches to: another implementation rounds otherwise
     eager = ("network.config={attn_implementation: eager}", "report.baseline=false")
     plain = train(command, recipe, tmp_path / "plain", *eager)
-    first = load_model(plain).net.state_dict()
+    first = load_network(plain).net.state_dict()
     for method in ("frobenius", "outputs", "parameters"):
         nothing = f"disagreement={{method: {method}, weight: 0}}"
         folder = train(command, recipe, tmp_path / method, *eager, nothing)
         assert losses(folder) == losses(plain)
-        second = load_model(folder).net.state_dict()
+        second = load_network(folder).net.state_dict()
         assert all(value.equal(second[name]) for name, value in first.items())
 
 
@@ -52,8 +52,8 @@ def regularised(recipe, command, tmp_path_factory):
 def test_training_pays_and_the_report_compares(regularised, command):
     records = [record for record in read_records(regularised / "metrics.jsonl") if record["kind"] == "train"]
     assert all(record["factors"] < 0 for record in records)
-    trained = load_model(regularised)
-    assert (trained.key, trained.compares_heads, trained.is_bayesian) == ("regularised", True, False)
+    trained = load_network(regularised)
+    assert trained.key == "regularised" and compares_heads(trained.net)
     result = command("report", regularised)
     assert result.exit_code == 0, result.output
     found = read_results(regularised / "metrics.json")
@@ -73,8 +73,8 @@ def test_it_resumes_beside_repulsion(recipe, command, tmp_path):
     result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
     assert result.exit_code == 0, result.output
     assert losses(run) == losses(copy)
-    assert load_model(copy).key == "repulsive"
-    assert conversion(load_model(copy).net).disagreement is not None
+    assert load_network(copy).key == "repulsive"
+    assert conversion(load_network(copy).net).disagreement is not None
 
 
 def test_words_for_the_method(recipe):

@@ -8,14 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probattn.cli.experiment_conditions import Seeds
-from probattn.cli.experiments import condition_stage, found_heads, train_experiment
-from probattn.cli.head_search import chosen_heads, pools, search_seeds
 from probattn.inference.records import read_records
-from probattn.inference.report import read_any_results
 from probattn.models.copying import CopyingOptions, CopyingRuns, CopyTask, token_accuracy
 from probattn.probes import agreement
 from probattn.recipes import load_any_recipe
+from probattn.tasks import Experiments, load_results, train
+from probattn.tasks.experiments.conditions import Seeds, chosen_heads, pools, search_seeds
+from probattn.tasks.experiments.task import condition_stage, found_heads
 
 COPY = """
 experiment:
@@ -79,9 +78,9 @@ def test_interrupted_and_resumed_equals_uninterrupted(recipe_file, copy_run, tmp
 
     monkeypatch.setattr(CopyTask, "draw", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train_experiment(recipe, place, resume=False, quiet=True)
+        train(Experiments(recipe), place, resume=False, quiet=True)
     monkeypatch.setattr(CopyTask, "draw", draw)
-    train_experiment(recipe, place, resume=True, quiet=True)
+    train(Experiments(recipe), place, resume=True, quiet=True)
     for name in ("subsets", "uniform", "frozen"):
         assert plain(place / name / "metrics.jsonl") == plain(copy_run / name / "metrics.jsonl"), name
         weights = [
@@ -123,7 +122,7 @@ def test_evaluate_and_report(copy_run, command, tmp_path):
     result = command("evaluate", place)
     assert result.exit_code == 0, result.output
     assert "4 of 5" in result.output and "Fisher p" in result.output
-    results = read_any_results(place / "metrics.json")
+    results = load_results(place)
     assert [item.key for item in results.conditions] == ["subsets", "uniform", "frozen"]
     assert [(test.condition, test.against) for test in results.tests] == [
         ("uniform", "subsets"),
@@ -155,7 +154,7 @@ def test_heads_are_those_that_the_search_found(tmp_path):
     file, place = tmp_path / "heads.yaml", tmp_path / "run"
     file.write_text(HEADS, encoding="utf-8")
     recipe = load_any_recipe(file)
-    results = train_experiment(recipe, place, resume=False, quiet=True)
+    results = train(Experiments(recipe), place, resume=False, quiet=True)
     assert list(results) == ["search", "bad", "one_good", "random"]
     found = found_heads(recipe, place)
     accuracy = [record["accuracy"] for record in plain(place / "search" / "metrics.jsonl")]
@@ -193,7 +192,7 @@ def test_what_cannot_be_is_one_line(recipe_file, copy_run, command, tmp_path):
         (("report", place), "expected condition 'frozen' trained to step 12, found nothing; continue with"),
         (("evaluate", copy_run, "--baseline", copy_run), "expected no --baseline"),
         (("train", recipe_file, "--output", copy_run), "expected a new folder, it holds files"),
-        (("predict", copy_run, "text"), "expected a recipe of texts, got one with a section 'experiment'"),
+        (("predict", copy_run, "text"), "expected a run that answers texts, got one of experiment"),
     ):
         result = command(*arguments)
         assert result.exit_code == 2 and words in " ".join(result.output.split()), result.output

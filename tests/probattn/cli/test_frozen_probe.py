@@ -6,13 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probattn.cli.networks import load_classifier
-from probattn.cli.training import build_model, prepare
-from probattn.cli.translation_training import build_translator, prepare_translation
 from probattn.inference import SVIDriver
 from probattn.inference.report import read_results
 from probattn.models import load
 from probattn.recipes import load_any_recipe, load_recipe
+from probattn.tasks import Classification, Translation
+from probattn.tasks.classification.networks import load_classifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -39,9 +38,9 @@ report: {{resamples: 100, uncertain: 1, texts: [the film was good]}}
 
 def start(recipe):
     """The weights before training, those of the same recipe as a whole."""
-    prepared = prepare(recipe)
+    task = Classification(recipe)
     return load_classifier(
-        recipe.network, prepared.task.label_names, seed=recipe.training.seed, words=prepared.words
+        recipe.network, task.texts.label_names, seed=recipe.training.seed, words=task.data.words
     ).state_dict()
 
 
@@ -72,7 +71,7 @@ def test_methods_learn_with_the_scores_and_so_does_a_baseline(texts, command, tm
     trained = command("train", texts, "-o", tmp_path / "run", "--quiet", "--set", key)
     assert trained.exit_code == 0, trained.output
     with torch.random.fork_rng():
-        before = build_model(prepare(load_recipe(texts, [key])), baseline=False).net.state_dict()
+        before = Classification(load_recipe(texts, [key])).program().net.state_dict()
     plain = start(load_recipe(texts))
     assert moved(plain, tmp_path / "run" / "baseline") == SCORES
     changed = moved(before, tmp_path / "run")
@@ -127,7 +126,7 @@ def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, comma
     trained = command("train", translation_recipe, "-o", place, "--quiet", *options)
     assert trained.exit_code == 0, trained.output
     recipe = load_any_recipe(translation_recipe, keys)
-    before = build_translator(prepare_translation(recipe), baseline=False).net.state_dict()
+    before = Translation(recipe).program().net.state_dict()
     assert moved(before, place) == DOT
 
 

@@ -113,13 +113,10 @@ def test_evaluate_and_report(graph_run, command):
 
 def test_the_report_measures_the_trained_layers(graph_run):
     pytest.importorskip("torch_geometric", reason="needs torch-geometric (the extra 'graph')")
-    from probattn.cli.graph_evaluating import evaluate_graph_run, load_node_classifier
-    from probattn.cli.graph_training import prepare_graph
-    from probattn.recipes import load_any_recipe
+    from probattn.tasks import load_network, run_task
 
-    recipe = load_any_recipe(graph_run / "recipe.yaml")
-    found = {(layer.model, layer.site): layer for layer in evaluate_graph_run(graph_run, recipe).edges}
-    model = load_node_classifier(graph_run, prepare_graph(recipe), baseline=True).model
+    found = {(layer.model, layer.site): layer for layer in run_task(graph_run).evaluate(graph_run).edges}
+    model = load_network(graph_run / "baseline").program
     inputs = model.features
     value, query, key = model.net.hidden.features(inputs)
     layer = found["deterministic", "hidden.attention"]
@@ -193,15 +190,13 @@ def test_an_edge_to_a_missing_node_is_said_in_one_line(graph_recipe, folder, com
 
 
 def test_a_run_on_a_graph_neither_predicts_texts_nor_takes_another_baseline(graph_run, command, tmp_path):
-    refused(
-        command("predict", graph_run, "a text"), "expected a recipe of texts, got one with a section 'graph'"
-    )
+    refused(command("predict", graph_run, "a text"), "expected a run that answers texts, got one of graph")
     refused(command("report", graph_run, "--baseline", tmp_path), "expected no --baseline")
 
 
 def test_without_torch_geometric_the_line_names_the_extra(graph_recipe, command, tmp_path, monkeypatch):
     def missing(name, *arguments, **keywords):
-        if name.startswith("probattn.cli.graph_"):
+        if name == "probattn.models.graph":
             raise ImportError("probattn.models.graph needs torch-geometric: pip install 'probattn[graph]'")
         return found(name, *arguments, **keywords)
 

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from probattn.cli.showing import second_text
-from probattn.cli.trained import load_model
-from probattn.cli.training import data_digest
 from probattn.data import Task, TextDataset
 from probattn.inference.report import Example, read_results
+from probattn.tasks import load_network
+from probattn.tasks.classification.looks import second_text
+from probattn.tasks.classification.task import data_digest
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful"]
 
@@ -115,8 +115,8 @@ def test_second_texts_are_in_the_fingerprint():
 
 
 def test_where_the_second_text_begins(run):
-    trained = load_model(run)
+    trained = load_network(run)
     example = Example(text="a good film", pair="the plot", predicted="x", probability=1, spread=0, entropy=0)
-    assert second_text(trained.tokenizer, example, 8) == 5
-    assert second_text(trained.tokenizer, example, 6) == 4  # [CLS] a good [SEP] the [SEP]
-    assert second_text(trained.tokenizer, example.model_copy(update={"pair": None}), 8) is None
+    assert second_text(trained.codec, example, 8) == 5
+    assert second_text(trained.codec, example, 6) == 4  # [CLS] a good [SEP] the [SEP]
+    assert second_text(trained.codec, example.model_copy(update={"pair": None}), 8) is None

@@ -8,13 +8,11 @@ import shutil
 import pytest
 import torch
 
-from probattn.cli.errors import CommandError
-from probattn.cli.probing import read_dynamics
-from probattn.cli.trained import load_model
 from probattn.data import DataWarning, PadCollate, TokenizedTexts
-from probattn.inference.report import read_any_results
 from probattn.models import RatedWords, rate_words
 from probattn.recipes import load_recipe
+from probattn.tasks import RunError, load_network, load_results
+from probattn.tasks.watching import read_dynamics
 
 LSTM = "network={name: lstm, width: 8, layers: 1, heads: 1}"
 
@@ -36,11 +34,11 @@ def test_files_hold_what_the_network_says(watched):
         "step-000002.safetensors",
         "step-000006.safetensors",
     ]
-    trained, recipe = load_model(watched), load_recipe(str(watched / "recipe.yaml"))
+    trained, recipe = load_network(watched), load_recipe(str(watched / "recipe.yaml"))
     with pytest.warns(DataWarning, match="in the training data too"):
         texts = recipe.data.load().validation.take(7)
-    rows = TokenizedTexts(texts, trained.tokenizer)
-    batch = PadCollate(trained.tokenizer)([rows[row] for row in range(7)])
+    rows = TokenizedTexts(texts, trained.codec)
+    batch = PadCollate(trained.codec)([rows[row] for row in range(7)])
     now = RatedWords.gather([rate_words(trained.net, batch)])
     last = RatedWords.load(watched / "probe" / "step-000006.safetensors")
     torch.testing.assert_close(last.attention, now.attention)
@@ -51,7 +49,7 @@ def test_files_hold_what_the_network_says(watched):
 
 
 def test_a_recorded_training_is_the_same_training(watched, run):
-    ours, plain = load_model(watched), load_model(run)
+    ours, plain = load_network(watched), load_network(run)
     for name, value in plain.net.state_dict().items():
         assert torch.equal(value, ours.net.state_dict()[name]), name
 
@@ -59,7 +57,7 @@ def test_a_recorded_training_is_the_same_training(watched, run):
 def test_report_tells_the_course(watched, command):
     result = command("report", watched)
     assert result.exit_code == 0, result.output
-    plain, own = read_any_results(watched / "metrics.json").dynamics
+    plain, own = load_results(watched).dynamics
     assert (plain.model, own.model, own.examples, own.outputs) == ("deterministic", "bayesian_mean", 7, 7)
     assert [item.step for item in own.steps] == [0, 2, 6]
     for item in own.steps:
@@ -80,7 +78,7 @@ def test_a_baseline_watched_on_other_examples_is_left_out(watched, recipe, comma
     assert result.exit_code == 0, result.output
     result = command("evaluate", folder, "--baseline", tmp_path / "plain")
     assert result.exit_code == 0, result.output
-    (own,) = read_any_results(folder / "metrics.json").dynamics
+    (own,) = load_results(folder).dynamics
     assert (own.model, own.examples) == ("bayesian_mean", 7)
 
 
@@ -92,7 +90,7 @@ def test_option_takes_the_defaults(translation_recipe, command, tmp_path):
     result = command("train", translation_recipe, "--probe", "--output", folder, *options)
     assert result.exit_code == 0, result.output
     assert command("report", folder).exit_code == 0
-    (own,) = read_any_results(folder / "metrics.json").dynamics
+    (own,) = load_results(folder).dynamics
     assert [item.step for item in own.steps] == [0, 6]
     assert all(item.bleu is not None for item in own.steps)
     assert len(own.maps) == 2 and own.outputs > own.examples == 10
@@ -128,7 +126,7 @@ def test_a_lost_file_is_named(watched, tmp_path):
     shutil.copytree(watched / "probe", folder / "probe")
     (folder / "probe" / "examples.json").unlink()
     assert read_dynamics(folder, "bayesian_mean", maps=False) is not None
-    with pytest.raises(CommandError, match=r"No such file or directory: .*examples\.json"):
+    with pytest.raises(RunError, match=r"No such file or directory: .*examples\.json"):
         read_dynamics(folder, "bayesian_mean", maps=True)
 
 
@@ -163,7 +161,7 @@ def test_damaged_files_are_named(watched, tmp_path, name, content, said):
     folder = tmp_path / "damaged"
     shutil.copytree(watched / "probe", folder / "probe")
     (folder / "probe" / name).write_text(content, encoding="utf-8")
-    with pytest.raises(CommandError, match=f"{name}: {said}"):
+    with pytest.raises(RunError, match=f"{name}: {said}"):
         read_dynamics(folder, "bayesian_mean", maps=True)
 
 

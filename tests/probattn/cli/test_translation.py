@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from probattn.cli.trained_translator import load_translator
 from probattn.inference.records import read_records
-from probattn.inference.report import bleu_difference, read_any_results
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.recipes import load_any_recipe
+from probattn.tasks import load_network, load_results, run_task
+from probattn.tasks.translation.results import bleu_difference
 
 pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
@@ -38,7 +38,7 @@ def test_train_fits_the_network_and_its_baseline(translation_run):
 def test_evaluate_and_report(translation_run, command):
     result = command("report", translation_run)
     assert result.exit_code == 0, result.output
-    results = read_any_results(translation_run / "metrics.json")
+    results = load_results(translation_run)
     assert [score.model for score in results.scores] == ["deterministic", "repulsive"]
     assert results.languages == ("en", "de") and results.test.size == 12 and len(results.samples) == 3
     assert "case:mixed" in results.signature and "tok:13a" in results.signature
@@ -58,7 +58,7 @@ def test_evaluate_and_report(translation_run, command):
     assert "Repulsive" in page and results.signature in page and results.samples[0].reference in page
     again = command("evaluate", translation_run)
     assert again.exit_code == 0 and "BLEU" in again.output
-    assert read_any_results(translation_run / "metrics.json").scores == results.scores
+    assert load_results(translation_run).scores == results.scores
 
 
 def test_predict_translates(translation_run, command):
@@ -90,7 +90,7 @@ def test_other_methods_train_and_report(
     assert trained.exit_code == 0, trained.output
     result = command("evaluate", tmp_path / "run", "--baseline", translation_run / "baseline")
     assert result.exit_code == 0, result.output
-    results = read_any_results(tmp_path / "run" / "metrics.json")
+    results = load_results(tmp_path / "run")
     assert [score.model for score in results.scores] == ["deterministic", model]
     refused(
         command("evaluate", tmp_path / "run", "--baseline", translation_run),
@@ -210,20 +210,20 @@ def test_heads_are_compared(translation_run, translation_recipe, command, tmp_pa
     copy = tmp_path / "copy"
     shutil.copytree(translation_run, copy)
     assert command("report", copy).exit_code == 0
-    results = read_any_results(copy / "metrics.json")
+    results = load_results(copy)
     heads = results.heads
     assert heads.models == ("start", "deterministic", "repulsive") and heads.texts == results.test.size
     sites = [site.site for site in heads.sites if site.model == "repulsive"]
     assert len(sites) == 3 and all(site.lengths["query"] > 0 for site in heads.sites)
     page = (copy / "report.html").read_text(encoding="utf-8")
     assert "Do its heads differ?" in page and "Token accuracy without a head is measured over" in page
-    trained = load_translator(copy)
+    trained = load_network(copy)
     test = load_any_recipe(str(translation_recipe)).translation.load().test
     score = next(item for item in results.scores if item.model == "repulsive")
     assert heads.whole["repulsive"] == pytest.approx(score.token_accuracy)
     layer = trained.net.model.decoder.layers[0].encoder_attn
     layer.out_proj.weight.data[:, 8:] = 0  # the second of two heads of 8
-    sums = trained.tokens(test, load_any_recipe(str(translation_recipe)))
+    sums = run_task(copy).token_sums(trained, test)
     drop = next(item for item in heads.drops if item.model == "repulsive" and "encoder_attn" in item.site)
     assert drop.accuracy[1] == pytest.approx(sums["correct"] / sums["tokens"])
 
@@ -236,7 +236,7 @@ def test_heads_are_left_out_where_nothing_kept_them_apart(
     recipe = (copy / "recipe.yaml").read_text(encoding="utf-8")
     (copy / "recipe.yaml").write_text(recipe.replace("head_pairs: 64", "head_pairs: 0"), encoding="utf-8")
     assert command("evaluate", copy).exit_code == 0
-    assert read_any_results(copy / "metrics.json").heads is None
+    assert load_results(copy).heads is None
 
 
 def test_several_runs_of_translation_are_refused(translation_run, command, tmp_path):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from pyro.infer import TraceEnum_ELBO
 
-from probattn.cli.translation_training import build_translator, inference_options, prepare_translation
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.records import read_records
-from probattn.inference.report import read_any_results
 from probattn.recipes import load_any_recipe
+from probattn.tasks import Translation, load_results
 
 pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
@@ -44,7 +43,7 @@ def test_a_method_and_its_baseline_are_trained_and_reported(
     assert last["kind"] == "validation" and last["kl"] > 0 and last["nll"] > 0
     reported = command("report", place)
     assert reported.exit_code == 0, reported.output
-    results = read_any_results(place / "metrics.json")
+    results = load_results(place)
     own = "variational" if "variational" in attention else "bayesian_expectation"
     assert [score.model for score in results.scores] == ["deterministic", own]
     assert results.run.method == title
@@ -62,8 +61,8 @@ def test_recipes_sum_over_alignments_or_draw_them_beside_an_exact_divergence(
 ):
     keys = [*LSTM, f"attention={{method: variational, estimator: {estimator}}}"]
     recipe = load_any_recipe(str(translation_recipe), keys)
-    model = build_translator(prepare_translation(recipe), baseline=False)
-    found = inference_options(model, recipe)
+    task = Translation(recipe)
+    found = task.driver_options(task.program())
     assert type(found["elbo"]) is elbo and found["guide"].estimator == estimator
 
 

@@ -13,9 +13,9 @@ pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation
 
 import translation_study
 
-from probattn.cli.trained_translator import load_translator
 from probattn.data import PairCollate, TokenizedPairs
 from probattn.recipes import load_any_recipe
+from probattn.tasks import load_network
 
 
 def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_path):
@@ -97,7 +97,7 @@ def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
 
 def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, translation_recipe):
     """Against the inputs of the output projections, of which each network has three with two heads."""
-    trained = load_translator(translation_run)
+    trained = load_network(translation_run)
     test = load_any_recipe(str(translation_recipe)).translation.load().test
     network = trained.model.net.model
     modules = [network.encoder.layers[0].self_attn]

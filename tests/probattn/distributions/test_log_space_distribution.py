@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import pyro
 import pyro.distributions as pyro_distributions
 import pytest
 import torch
@@ -14,6 +15,13 @@ from probattn.distributions import Gamma, LogNormal, LogSpaceDistribution, Weibu
 from probattn.distributions.log_space_distribution import as_parameters, exactly_one
 
 DOUBLE = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def _validated():
+    """With Pyro's checks on: ``torch.compile`` switches them off for the rest of the process."""
+    with pyro.validation_enabled(True):
+        yield
 
 
 def _positive(shape, dtype, seed):

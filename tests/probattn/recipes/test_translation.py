@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from probattn import BayesianAttention, RepulsiveAttention
-from probattn.cli.translation_networks import recurrent_config
 from probattn.recipes import (
     RecipeError,
     TranslationRecipe,
@@ -17,6 +16,7 @@ from probattn.recipes import (
     recipe_names,
     translation_recipe_reference,
 )
+from probattn.tasks.translation.networks import recurrent_config
 
 NAMES = [name for name in recipe_names() if name.startswith("multi30k")]
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "translation.md"

@@ -1,0 +1,270 @@
+"""Results and predictions as tables for a terminal, a pipe or a file: plain text, no number ever cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from rich.cells import cell_len
+
+from probattn.inference.report.charts.svg import printable
+from probattn.inference.report.edges import EDGE_MEASURES
+from probattn.inference.report.examples import Example
+from probattn.inference.report.measures import MODEL_TITLES, ROLE_TITLES, TEXTS
+from probattn.inference.report.record import Measure, ModelKey
+from probattn.inference.report.results import Results
+from probattn.inference.report.wording import findings, headline
+
+GUTTER = "  "
+"""Between columns."""
+HEADINGS: dict[ModelKey, str] = {
+    "deterministic": "deterministic",
+    "aligned": "aligned",
+    "repulsive": "repulsive",
+    "regularised": "regularised",
+    "bayesian_mean": "Bayesian",
+}
+SHOWN: tuple[Measure, ...] = (
+    "accuracy",
+    "matthews",
+    "f1",
+    "nll",
+    "ece",
+    "overconfidence",
+    "pavpu",
+    "aurc",
+    "auroc",
+    "fpr95",
+)
+RELIABLE = "*"
+"""Marks a difference that may be spoken of."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows under a title of their own; without title they stand alone."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table whose cells are text and nothing else: what looks like markup in them is shown as it is.
+
+    Where the columns do not fit, words are wrapped at spaces; where that does not suffice, every row is a block of
+    lines, a line for each cell. Numbers are neither cut nor wrapped.
+
+    Attributes:
+        headings: of the columns.
+        groups: rows, each with a cell for every heading; empty where there is nothing to show.
+        words: columns, from the left, that hold words; the others hold numbers and stand on the right.
+        notes: paragraphs below.
+
+    Example:
+        >>> sheet = Sheet(("measure", "value"), (Group("Test", (("Brier score", "0.125"),)),))
+        >>> print(sheet.text(40))
+        measure      value
+        ------------------
+        Test
+        Brier score  0.125
+        >>> print(sheet.text(14))
+        measure  value
+        --------------
+        Test
+        Brier    0.125
+        score
+    """
+
+    headings: tuple[str, ...]
+    groups: tuple[Group, ...]
+    words: int = 1
+    notes: tuple[str, ...] = ()
+
+    def text(self, width: int | None) -> str:
+        """The table in lines of at most ``width`` columns, or of as many as it takes."""
+        headings = [printable(heading) for heading in self.headings]
+        groups = [
+            Group(printable(group.title), tuple(tuple(map(printable, row)) for row in group.rows))
+            for group in self.groups
+        ]
+        columns = self._columns(headings, groups, width)
+        lines = (
+            _stacked(headings, groups, width)
+            if columns is None
+            else self._grid(headings, groups, columns, width)
+        )
+        for note in self.notes:
+            lines += ["", *_wrapped(printable(note), width)]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _columns(self, headings: list[str], groups: list[Group], width: int | None) -> list[int] | None:
+        """Widths of the columns; None where not even the words by themselves fit."""
+        rows = [headings, *(row for group in groups for row in group.rows)]
+        columns = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        if width is None:
+            return columns
+        least = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
+        numbers = [
+            max([_longest_word(headings[place]), *(cell_len(row[place]) for row in rows[1:])])
+            for place in range(len(headings))
+        ]
+        least[self.words :] = numbers[self.words :]
+        excess = sum(columns) + len(GUTTER) * (len(columns) - 1) - width
+        while excess > 0:
+            shrinkable = [place for place, size in enumerate(columns) if size > least[place]]
+            if not shrinkable:
+                return None
+            widest = max(shrinkable, key=lambda place: columns[place])
+            columns[widest] -= 1
+            excess -= 1
+        return columns
+
+    def _grid(
+        self, headings: list[str], groups: list[Group], columns: list[int], width: int | None
+    ) -> list[str]:
+        full = sum(columns) + len(GUTTER) * (len(columns) - 1)
+        lines = [*self._row(headings, columns), "-" * full]
+        for number, group in enumerate(groups):
+            if number:
+                lines.append("")
+            lines += _wrapped(group.title, width)
+            for row in group.rows:
+                lines += self._row(row, columns)
+        return lines
+
+    def _row(self, cells: Sequence[str], columns: list[int]) -> list[str]:
+        blocks = [_wrapped(cell, size) for cell, size in zip(cells, columns, strict=True)]
+        lines = []
+        for parts in zip_longest(*blocks, fillvalue=""):
+            padded = []
+            for place, (part, size) in enumerate(zip(parts, columns, strict=True)):
+                space = " " * (size - cell_len(part))
+                padded.append(part + space if place < self.words else space + part)
+            lines.append(GUTTER.join(padded))
+        return lines
+
+
+def _stacked(headings: list[str], groups: list[Group], width: int | None) -> list[str]:
+    """A block of lines for each row: its first cell, and the others under it with their headings."""
+    room = max(map(cell_len, headings[1:]), default=0)
+    lines = []
+    for number, group in enumerate(groups):
+        if number:
+            lines.append("")
+        lines += _wrapped(group.title, width)
+        for first, *cells in group.rows:
+            lines += _wrapped(first, width)
+            lines += [
+                f"{GUTTER}{heading}{' ' * (room - cell_len(heading))}{GUTTER}{cell}"
+                for heading, cell in zip(headings[1:], cells, strict=True)
+                if cell
+            ]
+    return lines
+
+
+def _longest_word(cell: str) -> int:
+    return max(map(cell_len, cell.split()), default=0)
+
+
+def _wrapped(words: str, width: int | None) -> list[str]:
+    """Words in lines of at most ``width`` columns, broken at spaces only, each printable; none for no words."""
+    if width is None or cell_len(words) <= width:
+        return [words] if words else []
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return list(map(printable, lines))
+
+
+def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
+    """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
+    model = model or results.contender
+    compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
+    headings = ["measure", *(HEADINGS.get(key, MODEL_TITLES[key]) for key in compared)]
+    found = findings(results)
+    if len(compared) > 1:
+        level = found[0].difference.level if found else 0.95
+        headings += ["difference", f"{level:.0%} interval"]
+    groups = []
+    for data in results.data:
+        rows = []
+        for measure in SHOWN:
+            cells = [_cell(results, key, data.key, measure) for key in compared]
+            if any(cells):
+                gap = _gap(results, measure, model, data.key) if len(compared) > 1 else []
+                rows.append((TEXTS[measure].title, *cells, *gap))
+        if rows:
+            groups.append(
+                Group(f"{data.title} ({ROLE_TITLES[data.role]}, {data.size:,} {data.unit})", tuple(rows))
+            )
+    for site, edges in _edges(results, compared).items():
+        groups.append(Group(site, tuple((*row, *[""] * (len(headings) - len(row))) for row in edges)))
+    return Sheet(tuple(headings), tuple(groups), notes=_notes(results))
+
+
+def _notes(results: Results) -> tuple[str, ...]:
+    found = findings(results)
+    if not found:
+        return ()
+    kind = "Student's t over seeds" if results.runs else "bootstrap over examples"
+    legend = (
+        f"Intervals: {kind}, each of its comparison alone. {RELIABLE} marks what holds among all {len(found)} "
+        "comparisons (Holm's method), is large enough and rests on enough examples."
+    )
+    return (f"{headline(results)}.", legend)
+
+
+def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[str, ...]]]:
+    """Attention over the edges of a graph, layer by layer; latent weights are measured at their expectation."""
+    found = {(record.site, record.model): record for record in results.edges}
+    keys: list[ModelKey] = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
+    return {
+        site: [
+            (
+                words,
+                *(f"{getattr(found[site, key], name):.3f}" if (site, key) in found else "" for key in keys),
+            )
+            for name, words in EDGE_MEASURES.items()
+        ]
+        for site in dict.fromkeys(record.site for record in results.edges)
+    }
+
+
+def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> tuple[str, str]:
+    found = results.difference(measure, model, data)
+    if found is None:
+        return "", ""
+    mark = " " if results.verdict(found) == "unclear" else RELIABLE
+    return f"{found.value:+.3f}", f"[{found.low:+.3f}, {found.high:+.3f}]{mark}"
+
+
+def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str:
+    score = results.score(model, data)
+    value = None if score is None else score.measure(measure)
+    return "" if value is None else f"{value:.3f}"
+
+
+def predictions_table(examples: list[Example]) -> Sheet:
+    """Label, probability and spread of single texts."""
+    paired = any(example.pair is not None for example in examples)
+    texts = ("text", "second text") if paired else ("text",)
+    rows = []
+    for example in examples:
+        given = (example.text, example.pair or "") if paired else (example.text,)
+        rows.append((*given, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}"))
+    return Sheet((*texts, "label", "probability", "spread"), (Group("", tuple(rows)),), words=len(texts) + 1)
+
+
+def comparisons(results: Results) -> list[dict[str, Any]]:
+    """Every comparison with its verdict, for programs."""
+    return [
+        {**finding.difference.model_dump(exclude={"seeds", "resamples"}), "verdict": finding.verdict}
+        for finding in findings(results)
+    ]

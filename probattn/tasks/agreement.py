@@ -1,0 +1,302 @@
+"""Agreement of attention with probes, from folders of runs that were recorded (Snell et al. 2021, Tables 2 to 6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from probattn.inference import OptimizerOptions, SVIDriver
+from probattn.inference.report import Agreement, Contextualized, Group, PairAgreement, Rating, Sheet
+from probattn.models import ProxyProgram, RatedWords, word_saliency
+from probattn.probes import BagOfWordsProxy, contextualized_agreement, kendall_tau
+from probattn.tasks import run_task
+from probattn.tasks.errors import RunError
+from probattn.tasks.programs import ProgramTask
+from probattn.tasks.run import check_same_recipe
+from probattn.tasks.watching import Watched, read_ratings, recorded_bleu
+
+AnyProgramTask = ProgramTask[Any, Any, Any, Any]
+AGREEMENT = "agreement.json"
+SYMBOLS: dict[Rating, str] = {
+    "attention": "α",
+    "probe": "β",
+    "uniform": "β^uf",
+    "proxy": "β^px",
+    "saliency": "Δ",
+}
+WORDS: dict[Rating, str] = {
+    "attention": "attention",
+    "probe": "lexical probe",
+    "uniform": "probe under uniform attention",
+    "proxy": "probe of a bag of words",
+    "saliency": "gradient saliency",
+}
+
+FREE = (
+    "name",
+    "output",
+    "probe",
+    "prediction",
+    "report",
+    *(f"training.{key}" for key in ("seed", "device", "log_every", "eval_every", "checkpoint_every", "keep")),
+)
+"""Keys in which two runs may differ that are the same but for the seed."""
+FREE_UNIFORM = (
+    "attention",
+    "network.uniform_attention",
+    "network.config.uniform_attention",
+    "training.steps",
+    "training.epochs",
+)
+"""Those in which one under uniform attention may differ too: it may be longer."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run with the ratings that were recorded in its training.
+
+    Attributes:
+        folder: the run's.
+        task: the run's.
+        rated: ratings by step, in order.
+    """
+
+    folder: Path
+    task: AnyProgramTask
+    rated: Mapping[int, RatedWords]
+
+    @classmethod
+    def read(cls, folder: Path) -> Recorded:
+        """Reads them.
+
+        Raises:
+            RunError: no run, one whose networks have no lexical probe, or one without recorded ratings.
+        """
+        task = run_task(folder)
+        rated = read_ratings(folder)
+        if not isinstance(task, ProgramTask) or not task.has_probe:
+            raise RunError(f"{folder}: expected a run of texts or of translation, got one of another kind")
+        problem = task.probe_problem
+        if problem is not None:
+            raise RunError(f"{folder}: {problem}")
+        if not rated:
+            raise RunError(f"{folder}: expected a run with recorded ratings; train it with --probe")
+        return cls(folder, task, rated)
+
+    @property
+    def last(self) -> RatedWords:
+        """Ratings after the last update."""
+        return self.rated[max(self.rated)]
+
+    def check_beside(self, other: Recorded) -> None:
+        """Makes sure that both rated the same examples.
+
+        Raises:
+            RunError: they did not.
+        """
+        if not self.last.is_of_the_examples_of(other.last):
+            raise RunError(
+                f"{other.folder}: expected ratings of the examples of {self.folder}, got others; give both runs the "
+                "same data and the same section probe"
+            )
+
+    def check_same(self, other: Recorded, *free: str) -> None:
+        """Makes sure that both are the same run but for the free keys.
+
+        Raises:
+            RunError: they differ in another one.
+        """
+        check_same_recipe((self.folder, self.task.recipe), (other.folder, other.task.recipe), free)
+
+
+def measure_agreement(
+    run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
+) -> Agreement:
+    r"""What a run's attention agrees with, over its watched examples.
+
+    Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
+    :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and
+    :math:`A(\Delta, \beta^{\mathrm{uf}})`, for which a bag-of-words proxy is trained on the run's data with the
+    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11).
+
+    Args:
+        run: folder of a run that was trained with ``--probe``.
+        uniform: folder of the same run with uniform attention.
+        second: folder of the same run from another seed.
+        quiet: no progress bars.
+
+    Returns:
+        The record.
+
+    Raises:
+        RunError: a folder does not hold what it should, other examples were watched, or a run differs from the
+            first in more than it should.
+    """
+    learned = Recorded.read(run)
+    if learned.task.recipe.training.early_stopping is not None:
+        raise RunError(
+            f"{run}: its network is that of its best step, the recorded ratings those of its last; train it without "
+            "early stopping"
+        )
+    if learned.task.is_uniform:
+        raise RunError(f"{run}: expected a run with learned attention, its attention is uniform")
+    beside = None if uniform is None else _uniform(learned, uniform)
+    other = None if second is None else _second(learned, second)
+    task, net = learned.task, learned.task.network(run).net.cpu()
+    ratings: dict[Rating, Tensor] = {
+        "attention": learned.last.attention,
+        "probe": learned.last.probe,
+        "saliency": RatedWords.flat(watched(task).batches(), lambda batch: word_saliency(net, batch)),
+    }
+    pairs: list[tuple[Rating, Rating]] = [("attention", "probe"), ("saliency", "probe")]
+    found: dict[str, Any] = {}
+    if beside is not None:
+        course = {step: learned.last.agreement(v=each.probe) for step, each in beside.rated.items()}
+        best = max(course, key=course.__getitem__)  # section A.7
+        program = _fit_proxy(task, net, quiet)
+        ratings["uniform"] = beside.rated[best].probe
+        ratings["proxy"] = RatedWords.flat(watched(task).batches(), program.rate)
+        pairs = [("attention", "uniform"), ("uniform", "proxy"), ("saliency", "uniform"), *pairs]
+        found |= {"course": course, "uniform_step": best}
+    runs = None if other is None else SecondRun.of(learned, other)
+    if runs is not None:
+        found |= {"second_accuracy": runs.accuracy[-1][1]}
+        found |= {"second_bleu": runs.bleu[-1][1]} if runs.bleu else {}
+    return Agreement(
+        run=str(run),
+        outputs=len(learned.last.lengths),
+        chance=learned.last.chance(),
+        accuracy=learned.last.accuracy,
+        pairs=tuple(_pair(learned.last, pair, ratings, runs) for pair in pairs),
+        **found,
+    )
+
+
+@dataclass(frozen=True)
+class SecondRun:
+    """(step, performance, agreement with the first run's attention) of a second run: by accuracy and, if any, BLEU."""
+
+    accuracy: list[tuple[int, float, float]]
+    bleu: list[tuple[int, float, float]]
+
+    @classmethod
+    def of(cls, learned: Recorded, other: Recorded) -> SecondRun:
+        """Measures it."""
+        agreed = {step: learned.last.agreement(v=each.attention) for step, each in other.rated.items()}
+        scores = recorded_bleu(other.folder)
+        return cls(
+            [(step, each.accuracy, agreed[step]) for step, each in other.rated.items()],
+            [(step, score, agreed[step]) for step, score in scores.items()],
+        )
+
+
+def _pair(
+    rated: RatedWords, pair: tuple[Rating, Rating], ratings: Mapping[Rating, Tensor], runs: SecondRun | None
+) -> PairAgreement:
+    u, v = (ratings[name] for name in pair)
+    agreement = rated.agreement(u, v)
+    (left, mask), (right, _) = rated.padded(u), rated.padded(v)
+    tau = kendall_tau(left, right, mask).nanmean().item()
+    return PairAgreement(
+        first=pair[0],
+        second=pair[1],
+        agreement=agreement,
+        tau=None if math.isnan(tau) else tau,
+        xi=None if runs is None else _xi(agreement, runs.accuracy),
+        xi_bleu=None if runs is None or not runs.bleu else _xi(agreement, runs.bleu),
+    )
+
+
+def _xi(agreement: float, runs: list[tuple[int, float, float]]) -> Contextualized:
+    found = contextualized_agreement(agreement, runs)
+    return Contextualized(performance=found.performance, step=found.step, reached=found.reached)
+
+
+def _uniform(learned: Recorded, folder: Path) -> Recorded:
+    found = Recorded.read(folder)
+    if not found.task.is_uniform:
+        raise RunError(
+            f"{folder}: expected a run under uniform attention; train it with network.config.uniform_attention (texts) "
+            "or network.uniform_attention (translation) set to true"
+        )
+    learned.check_beside(found)
+    learned.check_same(found, *FREE, *FREE_UNIFORM)
+    return found
+
+
+def _second(learned: Recorded, folder: Path) -> Recorded:
+    found, seed = Recorded.read(folder), learned.task.recipe.training.seed
+    learned.check_beside(found)
+    if found.task.is_uniform or found.task.recipe.training.seed == seed:
+        raise RunError(
+            f"{folder}: expected the same run from another seed than {seed}, with learned attention; got seed "
+            f"{found.task.recipe.training.seed}{', uniform attention' if found.task.is_uniform else ''}"
+        )
+    learned.check_same(found, *FREE)
+    return found
+
+
+def watched(task: AnyProgramTask) -> Watched:
+    """The examples that were looked at in the training of a run."""
+    found = task.data.watched
+    assert found is not None
+    return cast(Watched, found)
+
+
+def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> ProxyProgram:
+    """The bag-of-words proxy of the run's data."""
+    training, data = task.recipe.training, task.data
+    generator = torch.Generator().manual_seed(training.seed)
+    words = int(net.config.vocab_size)
+    proxy = BagOfWordsProxy(words, task.num_outputs(net), net.config.hidden_size, generator=generator)
+    program = ProxyProgram(proxy, len(data.train))
+    SVIDriver(
+        program,
+        optimizer=OptimizerOptions("Adam", training.learning_rate, training.learning_rate, weight_decay=0.0),
+        scheduler=None,
+        batch_size=training.batch_size,
+        accumulation=training.accumulation,
+        collate=data.collate,
+        seed=training.seed,
+        cpu=True,
+        progress=not quiet,
+    ).fit(data.train, steps=training.steps, epochs=training.epochs)
+    return program
+
+
+def agreement_table(found: Agreement) -> Sheet:
+    """The record as a table for the terminal, without columns that hold nothing, and what its letters mean."""
+    heads = ("A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU")
+    rows = [
+        (
+            f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
+            f"{100 * item.agreement:.1f}%",
+            f"{100 * found.chance:.1f}%",
+            "" if item.tau is None else f"{100 * item.tau:.1f}",
+            _starred(item.xi, 100),
+            _starred(item.xi_bleu, 1),
+        )
+        for item in found.pairs
+    ]
+    shown = [place for place in range(len(heads)) if any(row[place] for row in rows)]
+    kept = tuple(tuple(row[place] for place in shown) for row in rows)
+    return Sheet(tuple(heads[place] for place in shown), (Group("", kept),), notes=(_legend(found),))
+
+
+def _legend(found: Agreement) -> str:
+    """Words for the letters in use."""
+    used = {rating for item in found.pairs for rating in (item.first, item.second)}
+    return ", ".join(f"{symbol} {WORDS[rating]}" for rating, symbol in SYMBOLS.items() if rating in used)
+
+
+def _starred(found: Contextualized | None, scale: float) -> str:
+    if found is None:
+        return ""
+    return f"{scale * found.performance:.1f}{'' if found.reached else '*'}"

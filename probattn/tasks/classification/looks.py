@@ -1,0 +1,146 @@
+"""Attention maps of single texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from probattn.data import TextDataset
+from probattn.inference.predictive import posterior_predict
+from probattn.inference.report import (
+    AttentionExample,
+    Example,
+    HeadRows,
+    ModelKey,
+    attention_example,
+    own_tokens,
+)
+from probattn.models import AttentionCalls, CapturedCall, Classifier, capture, inspect
+from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.selection import Layers, select
+from probattn.tasks.programs import Network
+
+SHOWN_TEXTS = 3
+"""Texts, at most, for which the report shows where each head looks."""
+
+
+def attention_of(
+    networks: Sequence[Network[Classifier]],
+    batch: dict[str, Tensor],
+    example: Example,
+    *,
+    options: Any,
+    reason: Literal["chosen", "uncertain"],
+) -> AttentionExample:
+    """Attention maps of one input, at the layers that the report asks for, the last first.
+
+    Beside the weights of aligned or repulsive attention, latent or not, stand those of the baseline. Where heads have a
+    single query each, a map has the heads as its rows.
+
+    Args:
+        networks: the deterministic baseline, if there is one, and the run's own last.
+        batch: the input alone, on the network's device.
+        example: what was predicted for it.
+        options: the recipe.
+        reason: why it is shown.
+    """
+    own, report, prediction = networks[-1], options.report, options.prediction
+    latent = own.key == "bayesian_mean"
+    calls = AttentionCalls(calls_with_maps(own.net, report.map_layers)[::-1])
+    if latent:
+        drawn = posterior_predict(
+            own.program,
+            batch,
+            prediction.num_samples,
+            seed=prediction.seed,
+            attention=[call.name for call in calls],
+        ).attention
+        assert drawn is not None
+    else:
+        drawn = _weights(own, batch, calls)
+    record = conversion(own.net)
+    alters = record is not None and any((record.alignment, record.repulsive, record.disagreement))
+    beside = _weights(networks[0], batch, calls) if len(networks) > 1 and alters else None
+    valid = batch["attention_mask"].bool()
+    tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    maps = own_tokens(drawn, 0, valid)
+    plain = None if beside is None else {site: one[0] for site, one in own_tokens(beside, 0, valid).items()}
+    pools = calls[0].pools
+    if pools:
+        maps = {site: one.transpose(1, 2) for site, one in maps.items()}  # [P, 1, H, S]
+        plain = None if plain is None else {site: one.transpose(0, 1) for site, one in plain.items()}
+    return attention_example(
+        example,
+        [f"head {head}" for head in range(calls[0].num_heads)] if pools else tokens,
+        maps,
+        keys=tokens,
+        heads=[] if pools else report.heads,
+        second=second_text(own.codec, example, len(tokens)),
+        baseline=plain,
+        latent=latent,
+        rows="heads" if pools else "tokens",
+        reason=reason,
+    )
+
+
+def calls_with_maps(net: PreTrainedModel, layers: Layers) -> AttentionCalls:
+    """The calls whose maps a report shows: self-attention, or else that of heads with a single query each.
+
+    Raises:
+        ValueError: there is none, or a layer does not exist.
+    """
+    pooling = AttentionCalls(call for call in inspect(net) if call.pools)
+    return select(pooling, layers, "all") if pooling else inspect(net, layers=layers, attention="self")
+
+
+def shown_texts(data: TextDataset, texts: Sequence[str], seconds: Sequence[str] | None) -> TextDataset:
+    """Texts for which the report shows where each head looks: those of one's own choice, or the first of the data."""
+    if not texts:
+        return data.take(2)
+    pairs = None if seconds is None else tuple(seconds[:SHOWN_TEXTS])
+    return TextDataset(tuple(texts[:SHOWN_TEXTS]), None, (), "texts given", pairs=pairs)
+
+
+def head_rows(
+    network: Network[Classifier], batch: dict[str, Tensor], text: str, calls: AttentionCalls
+) -> Iterator[HeadRows]:
+    """Where each head of the last call looks in one text, mean over queries; nothing where its keys are no tokens."""
+    inputs, call = network.moved(batch), calls[-1]
+    (found,) = capture(network.net, inputs, AttentionCalls([call])).values()
+    ids = inputs["input_ids"][0]
+    if found.weights is not None and found.weights.shape[-1] == len(ids):
+        yield _row(network.key, call.name, text, network.codec.convert_ids_to_tokens(ids.tolist()), found)
+
+
+def _row(key: ModelKey, site: str, text: str, tokens: Sequence[str], found: CapturedCall) -> HeadRows:
+    assert found.weights is not None
+    weights = found.weights[0][:, found.query_valid[0]].mean(dim=1)  # [H, S]
+    return HeadRows(
+        model=key,
+        site=site,
+        text=text,
+        tokens=tuple(tokens),
+        weights=tuple(tuple(round(value, 4) for value in row) for row in weights.tolist()),
+    )
+
+
+def _weights(
+    network: Network[Classifier], batch: dict[str, Tensor], calls: AttentionCalls
+) -> dict[str, Tensor]:
+    """Attention weights by call as a single draw, ``[1, B, H, T, S]``."""
+    weights = {}
+    for name, call in capture(network.net, batch, calls).items():
+        assert call.weights is not None
+        weights[name] = call.weights[None]
+    return weights
+
+
+def second_text(tokenizer: Any, example: Example, length: int) -> int | None:
+    """Where the second text of a pair begins among ``length`` tokens; None where the tokenizer does not tell."""
+    if example.pair is None or not tokenizer.is_fast:
+        return None
+    encoded = tokenizer(example.text, example.pair, truncation=True, max_length=length)
+    return list(encoded.sequence_ids(0)).index(1)

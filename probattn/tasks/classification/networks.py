@@ -1,0 +1,225 @@
+"""Networks of classification: pretrained ones with their tokenizer, and those that are built from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from probattn.checks import shortened
+from probattn.data import TextDataset, WordVectors, word_tokenizer, word_vectors
+from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification
+from probattn.models.hosts.classes import network_class
+from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
+from probattn.models.hosts.store import verify_network
+from probattn.recipes import NetworkRecipe
+from probattn.recipes.network import VocabularyRecipe
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.programs import quiet_loading
+
+Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""A weight's name, its shape as saved and its shape as wanted."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a network that is built from nothing.
+
+    Attributes:
+        tokenizer: knows the words of the training texts.
+        vectors: what they start from; None for random ones.
+    """
+
+    tokenizer: Any
+    vectors: WordVectors | None
+
+    def __str__(self) -> str:
+        """How many there are, and how many have a vector."""
+        said = f"vocabulary: {len(self.tokenizer):,} words, padding and unknown ones included"
+        if self.vectors is None:
+            return said
+        return f"{said}; {self.vectors.found:,} have a vector ({self.vectors.coverage:.1%} of the rest)"
+
+
+def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words:
+    """The vocabulary of the training texts and its vectors.
+
+    Args:
+        network: asks for them.
+        data: the training texts.
+        seed: of the vectors of words that have none.
+
+    Raises:
+        RunError: the texts are pairs.
+        DataError: no words, or no vectors.
+    """
+    if data.pairs is not None:
+        raise RunError(f"network {network.name!r}: expected single texts, got pairs ({data.source})")
+    options = network.vocabulary or VocabularyRecipe()
+    tokenizer = word_tokenizer(data.texts, **options.model_dump())
+    if network.embeddings is None:
+        return Words(tokenizer, None)
+    return Words(tokenizer, word_vectors(tokenizer.get_vocab(), network.embeddings, seed=seed))
+
+
+def new_config(network: NetworkRecipe, words: Words | None = None, **options: Any) -> SelfAttentiveConfig:
+    """The configuration of a network that is built from nothing.
+
+    Args:
+        network: what it is like.
+        words: its words; None for the configuration's number of them, all random.
+        **options: further entries.
+
+    Raises:
+        RunError: the recipe's entries are no configuration, or do not fit the words.
+    """
+    given: dict[str, Any] = dict(network.config)
+    if words is not None:
+        given["vocab_size"] = len(words.tokenizer)
+        given["pad_token_id"] = words.tokenizer.pad_token_id
+        if words.vectors is not None:
+            size = words.vectors.weight.shape[1]
+            if given.setdefault("embedding_size", size) != size:
+                raise RunError(
+                    f"network.config: expected embedding_size {size}, that of the vectors, got "
+                    f"{given['embedding_size']}; leave it out"
+                )
+    unknown = given.keys() - SelfAttentiveConfig().to_dict().keys()
+    if unknown:
+        raise RunError(f"network.config: {network.name!r} has no entry {min(unknown)!r}")
+    try:
+        return SelfAttentiveConfig(**given, **options)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"network.config: {one_line(error)}") from error
+
+
+def build_network(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedModel:
+    """The network of :func:`new_config` with new weights, from torch's generator, and the vectors of its words."""
+    try:
+        net = SelfAttentiveForSequenceClassification(new_config(network, words, **options))
+    except (TypeError, ValueError) as error:
+        raise RunError(f"network.config: {one_line(error)}") from error
+    if words is not None and words.vectors is not None:
+        with torch.no_grad():
+            net.sentence.embed_tokens.weight.copy_(words.vectors.weight)
+    return net
+
+
+def load_config(network: NetworkRecipe, words: Words | None = None) -> PreTrainedConfig:
+    """The configuration of a recipe's network, without its weights.
+
+    Raises:
+        RunError: it cannot be loaded.
+    """
+    if network.is_new:
+        return new_config(network, words)
+    with quiet_loading():
+        return cast(PreTrainedConfig, _load(AutoConfig, network, **network.config))
+
+
+def load_classifier(
+    network: NetworkRecipe, label_names: Sequence[str], *, seed: int, words: Words | None = None
+) -> PreTrainedModel:
+    """A network with a classification head.
+
+    Args:
+        network: which one.
+        label_names: names of the classes.
+        seed: of the initial weights that the network does not bring.
+        words: those of a network that is built from nothing.
+
+    Returns:
+        The network.
+
+    Raises:
+        RunError: it cannot be loaded, or its head is for another number of classes.
+    """
+    labels = dict(enumerate(label_names))
+    options = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
+    with torch.random.fork_rng(), quiet_loading():
+        torch.manual_seed(seed)
+        if network.is_new:
+            return build_network(network, words, **options)
+        found, report = _load(
+            AutoModelForSequenceClassification,
+            network,
+            num_labels=len(labels),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+            **network.config,
+        )
+        _check_sizes(network, report["mismatched_keys"], label_names)
+        return cast(PreTrainedModel, found)
+
+
+def load_any(network: NetworkRecipe) -> PreTrainedModel:
+    """A network with the head it was saved with, for looking at.
+
+    Raises:
+        RunError: it cannot be loaded.
+    """
+    with quiet_loading():
+        if network.is_new:
+            return build_network(network)
+        config = _load(AutoConfig, network)
+        cls = network_class((config.architectures or [""])[0], config) or AutoModel
+        found: PreTrainedModel = _load(cls, network)
+        return found
+
+
+def load_tokenizer(network: NetworkRecipe) -> Any:
+    """The network's tokenizer.
+
+    Raises:
+        RunError: it cannot be loaded.
+    """
+    return _load(AutoTokenizer, network)
+
+
+def _load(cls: Any, network: NetworkRecipe, **options: Any) -> Any:
+    if network.revision is not None:
+        options["revision"] = network.revision
+    source = network.locate()
+    try:
+        verify_network(Path(source))
+        return open_pretrained(cls, source, **options)
+    except StoredNetworkError as error:
+        name = shortened(network.name, 100)
+        raise RunError(f"network {name!r}: cannot be loaded ({error})") from error
+
+
+def _check_sizes(network: NetworkRecipe, mismatched: Iterable[Mismatch], label_names: Sequence[str]) -> None:
+    """Makes sure that no weight of the folder was left out because it has another size.
+
+    Raises:
+        RunError: one was: the head's, since the data have other classes, or one that the configuration changes.
+    """
+    differing = sorted(mismatched)
+    if not differing:
+        return
+    name, saved, wanted = differing[0]
+    classes = len(label_names)
+    given = f"network {shortened(network.name, 100)!r}"
+    if all((theirs[:1], ours[:1]) == (saved[:1], (classes,)) for _, theirs, ours in differing):
+        listed = shortened(", ".join(label_names), 80)
+        raise RunError(
+            f"{given}: expected a head for the {classes} classes of the data ({listed}), got one for {saved[0]}; train "
+            f"on data of {saved[0]} classes, or take the network without its head: "
+            "AutoModel.from_pretrained(...).save_pretrained(NEW_FOLDER), and its tokenizer beside it"
+        )
+    raise RunError(
+        f"{given}: expected {name} of shape {list(wanted)}, got {list(saved)} ({len(differing)} such weights); make "
+        "network.config agree with what was saved"
+    )

@@ -1,0 +1,509 @@
+"""Classification of texts and of pairs of texts: recipe to network to report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import AutoTokenizer
+
+from probattn.data import PadCollate, TextDataset, TokenizedTexts
+from probattn.data import Task as TextTask
+from probattn.inference.report import (
+    Alignment,
+    AttentionExample,
+    DataSet,
+    Example,
+    Heads,
+    ModelKey,
+    PredictedData,
+    Predictions,
+    Results,
+    Role,
+    RunDescription,
+    Sheet,
+    clouds,
+    combine,
+    comparisons,
+    confident_mistakes,
+    describe,
+    evaluate,
+    gather,
+    head_bandwidths,
+    headline,
+    most_uncertain,
+    predictions_table,
+    render_report,
+    results_table,
+    site_alignments,
+    training_curves,
+)
+from probattn.models import Classifier, inspect, load
+from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.pretrained import open_pretrained
+from probattn.recipes import Recipe
+from probattn.tasks.classification.looks import attention_of, calls_with_maps, head_rows, shown_texts
+from probattn.tasks.classification.networks import (
+    Words,
+    load_classifier,
+    load_config,
+    load_tokenizer,
+    make_words,
+)
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.heads import compared_calls, measure_heads
+from probattn.tasks.programs import (
+    Data,
+    Network,
+    ProgramTask,
+    check_finished,
+    check_frozen_probe,
+    compares_heads,
+    digest,
+    dynamics,
+    health,
+    model_key,
+    on_device,
+    predictions,
+    put_methods,
+    quiet_loading,
+)
+from probattn.tasks.watching import Watched
+
+REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
+HEALTH_CHUNK = 2
+"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
+HEALTH_BATCHES = 4
+"""Batches over which the spread of the weights is averaged."""
+
+TrainedClassifier = Network[Classifier]
+
+
+@dataclass(frozen=True)
+class TextData(Data):
+    """Tokenized texts.
+
+    Attributes:
+        tokenizer: the network's.
+        words: those of a network that is built from nothing.
+    """
+
+    tokenizer: Any = None
+    words: Words | None = None
+
+
+class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
+    """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from nothing."""
+
+    recipe_class = Recipe
+    results_class = Results
+    has_probe = True
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the network attends to all words alike."""
+        return self.recipe.network.config.get("uniform_attention") is True
+
+    @cached_property
+    def texts(self) -> TextTask:
+        """The data sets of the recipe, read once."""
+        return self.recipe.data.load()
+
+    def load_data(self) -> TextData:
+        """Tokenizes all texts, so that none is refused after training."""
+        recipe, texts = self.recipe, self.texts
+        self._check_projection()
+        words = (
+            make_words(recipe.network, texts.train, seed=recipe.training.seed)
+            if recipe.network.is_new
+            else None
+        )
+        tokenizer = load_tokenizer(recipe.network) if words is None else words.tokenizer
+        tokenized = partial(
+            TokenizedTexts,
+            tokenizer=tokenizer,
+            max_length=recipe.data.max_length,
+            config=load_config(recipe.network, words),
+            on_long=recipe.data.on_long,
+        )
+        roles = {role: tokenized(data) for role, data in texts.roles().items()}
+        return TextData(
+            roles["train"],
+            roles["validation"],
+            PadCollate(tokenizer),
+            {"data": data_digest(texts), "network": recipe.network.name},
+            None if recipe.probe is None else self._watched(tokenized, tokenizer),
+            tokenizer,
+            words,
+        )
+
+    def _watched(self, tokenized: Any, tokenizer: Any) -> Watched:
+        assert self.recipe.probe is not None
+        texts = self.texts.validation.take(self.recipe.probe.examples)
+        rows = tokenized(texts)
+        return Watched(
+            self.recipe.probe,
+            rows,
+            PadCollate(tokenizer),
+            text=lambda row: texts.texts[row],
+            keys=lambda row: tokenizer.convert_ids_to_tokens(rows[row]["input_ids"]),
+            queries=lambda row: [self.texts.label_names[rows[row]["labels"]]],
+        )
+
+    def _check_projection(self) -> None:
+        """Refuses a figure that cannot be drawn before anything is trained for it."""
+        report = self.recipe.report
+        wanted = self.recipe.alignment is not None and report.alignment_texts and report.projection == "tsne"
+        if wanted and find_spec("sklearn") is None:
+            raise RunError(
+                "report.projection: 'tsne' needs the package scikit-learn, which is not installed; install it: "
+                "pip install 'probattn[figures]', or set it to 'pca'"
+            )
+
+    def notes(self) -> Iterable[str]:
+        """How many words a network knows that is built from nothing."""
+        return () if self.data.words is None else (str(self.data.words),)
+
+    def program(self, *, baseline: bool = False) -> Classifier:
+        """The recipe's network as a Pyro program; see the base class."""
+        recipe, data = self.recipe, self.data
+        net = load_classifier(
+            recipe.network, self.texts.label_names, seed=recipe.training.seed, words=data.words
+        )
+        check_frozen_probe(net, recipe.training, recipe.network.name)
+        put_methods(net, () if baseline else self.methods, recipe, recipe.network.name)
+        if not isinstance(recipe.report.map_layers, str):
+            try:
+                calls_with_maps(net, recipe.report.map_layers)
+            except ValueError as error:
+                raise RunError(f"report.map_layers: {one_line(error)}") from error
+        return Classifier(net, num_data=len(data.train))
+
+    @staticmethod
+    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Accuracy of a batch, per row."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
+
+    def save_beside(self, folder: Path) -> None:
+        """Saves the tokenizer."""
+        self.data.tokenizer.save_pretrained(folder)
+
+    def network(self, folder: Path) -> TrainedClassifier:
+        """Loads a trained network and its tokenizer."""
+        place = check_finished(folder)
+        with quiet_loading():
+            net = load(place)
+            tokenizer = open_pretrained(AutoTokenizer, place)
+        return Network(on_device(Classifier(net)), folder, model_key(net), tokenizer)
+
+    def batches(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
+        """Batches of a data set, in order."""
+        rows = TokenizedTexts(
+            data, network.codec, max_length=self.recipe.data.max_length, config=network.net.config
+        )
+        size = self.recipe.prediction.batch_size
+        return DataLoader(rows, batch_size=size, collate_fn=PadCollate(network.codec))
+
+    def words(self) -> Mapping[str, Any]:
+        """Network and data, in words."""
+        network = self.recipe.network
+        uniform = ", uniform attention" if network.config.get("uniform_attention") else ""
+        return {
+            "network": f"{network.name}{uniform}",
+            "data": self.recipe.data.train.source,
+            "train_size": len(self.texts.train),
+            "num_samples": self.recipe.prediction.num_samples,
+        }
+
+    def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
+        """Predicts every data set with every network and measures what came out."""
+        own, report = networks[-1], self.recipe.report
+        data = {str(role): item for role, item in self.texts.roles().items() if role in REPORT_ROLES}
+        predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
+        measured = evaluate(
+            predicted,
+            resamples=report.resamples,
+            level=report.level,
+            seed=self.recipe.prediction.seed,
+            num_bins=report.bins,
+            thresholds=report.thresholds,
+            asked=report.measures,
+        )
+        return Results(
+            run=run,
+            classes=class_names(own),
+            data=tuple(item.data for item in predicted),
+            scores=measured.scores,
+            differences=measured.differences,
+            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+            dynamics=dynamics(networks),
+            **self._details(networks, predicted[0], data["test"]),
+        )
+
+    def _details(
+        self, networks: Sequence[TrainedClassifier], predicted: PredictedData, test: TextDataset
+    ) -> dict[str, Any]:
+        """What a report shows of the methods: maps of single inputs, the posterior, queries and keys, heads."""
+        own = networks[-1]
+        record = conversion(own.net)
+        if record is None:
+            return {}
+        details = self._inputs(networks, predicted, test)
+        if record.method is not None:
+            prediction = self.recipe.prediction
+            details["health"] = health(
+                own,
+                islice(iter(self.batches(own, test)), HEALTH_BATCHES),
+                prediction,
+                record.method.kl_reduction,
+                prediction.chunk_size or HEALTH_CHUNK,
+            )
+        if record.alignment is not None:
+            details["alignment"] = self._alignment(networks, test)
+        if compares_heads(own.net):
+            details["heads"] = self._heads(networks, test)
+        return details
+
+    def predict_data(
+        self, networks: Sequence[TrainedClassifier], key: str, data: TextDataset
+    ) -> PredictedData:
+        """Predictions of every text of a data set, in its order, by model.
+
+        Args:
+            networks: the deterministic baseline, if there is one, and the run's own last.
+            key: role of the data in the recipe.
+            data: the texts.
+        """
+        prediction = self.recipe.prediction
+        models: dict[ModelKey, Predictions] = {}
+        order = data.shortest_first()  # a batch is as long as its longest text
+        rows, back = data.rows(order), torch.tensor(order).argsort()
+        for network in networks:
+            found = predictions(
+                network, self.batches(network, rows), prediction, chunk_size=prediction.chunk_size
+            )
+            models |= {key: each.rows(back) for key, each in found.items()}
+        labels = None if data.labels is None else torch.tensor(data.labels)
+        described = DataSet(
+            key=key,
+            title=_title(data.source),
+            role=REPORT_ROLES[key],
+            size=len(data),
+            labelled=labels is not None,
+            source=data.source,
+            unit="texts",
+        )
+        return PredictedData(described, labels, models)
+
+    def _inputs(
+        self, networks: Sequence[TrainedClassifier], predicted: PredictedData, data: TextDataset
+    ) -> dict[str, Any]:
+        """Single inputs: the most uncertain ones, the surest mistakes, attention maps."""
+        report, own = self.recipe.report, networks[-1]
+        given = (data.texts, class_names(own), data.pairs)
+        uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
+        mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
+        chosen = self._answers(own, report.texts, report.second_texts()) if report.texts else []
+        maps = [self._attention(networks, item, "chosen") for item in chosen]
+        maps += [self._attention(networks, item, "uncertain") for item in uncertain]
+        return {"uncertain": tuple(uncertain), "mistakes": tuple(mistakes), "attention": tuple(maps)}
+
+    def _attention(
+        self, networks: Sequence[TrainedClassifier], example: Example, reason: Literal["chosen", "uncertain"]
+    ) -> AttentionExample:
+        pairs = None if example.pair is None else (example.pair,)
+        single = TextDataset((example.text,), None, (), "one text", pairs=pairs)
+        batch = networks[-1].moved(next(iter(self.batches(networks[-1], single))))
+        return attention_of(networks, batch, example, options=self.recipe, reason=reason)
+
+    def _alignment(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Alignment | None:
+        """How far the queries and keys lie apart at the calls that conversion changed.
+
+        The bandwidth of the kernel is the baseline's, so that it does not move with what is measured; without a
+        baseline it is the network's own.
+        """
+        report = self.recipe.report
+        if not report.alignment_texts:
+            return None
+        chosen, net = data.take(report.alignment_texts), networks[-1].net
+        calls = inspect(net)
+        samples = {each.key: gather(each.captured(self.batches(each, chosen), calls)) for each in networks}
+        first = networks[0].key
+        bandwidths = {name: head_bandwidths(sample) for name, sample in samples[first].items()}
+        shown = [call.name for call in inspect(net, layers=report.map_layers)]
+        return Alignment(
+            texts=len(chosen),
+            bandwidth_of=first,
+            sites=tuple(
+                record for key, found in samples.items() for record in site_alignments(found, bandwidths, key)
+            ),
+            projection=report.projection,
+            clouds=tuple(
+                cloud
+                for key, found in samples.items()
+                for name in shown
+                for cloud in clouds(
+                    found[name], key, name, projection=report.projection, seed=self.recipe.prediction.seed
+                )
+            ),
+        )
+
+    def _heads(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Heads | None:
+        """How the heads of the networks differ, and what each is good for."""
+        report, calls = self.recipe.report, compared_calls(networks[-1])
+        if not report.head_texts or not calls:
+            return None
+        chosen, masked = data.take(report.head_texts), data.take(report.masked_texts or 1)
+        tried = masked.rows(masked.shortest_first())
+        shown = shown_texts(data, report.texts, report.second_texts())
+        singles = [shown.rows([row]) for row in range(len(shown))]
+        return measure_heads(
+            networks,
+            self.start(networks[-1]),
+            lambda network: self.batches(network, chosen),
+            lambda network: partial(_accuracy, network, self._moved(network, tried)),
+            texts=len(chosen),
+            masked=0 if data.labels is None or not report.masked_texts else len(masked),
+            rows=[
+                row
+                for single in singles
+                for network in networks
+                for row in head_rows(
+                    network, next(iter(self.batches(network, single))), single.texts[0], calls
+                )
+            ],
+        )
+
+    def _moved(self, network: TrainedClassifier, rows: TextDataset) -> list[dict[str, Tensor]]:
+        device = network.device
+        return [{name: t.to(device) for name, t in batch.items()} for batch in self.batches(network, rows)]
+
+    def start(self, trained: TrainedClassifier) -> TrainedClassifier | None:
+        """The network before training: the pretrained one, or new weights of the same seed.
+
+        Returns:
+            The network, deterministic; None where it cannot be loaded any more.
+        """
+        recipe, seed = self.recipe, self.recipe.training.seed
+        try:
+            words = make_words(recipe.network, self.texts.train, seed=seed) if recipe.network.is_new else None
+            net = load_classifier(recipe.network, class_names(trained), seed=seed, words=words)
+        except ValueError:  # RunError, DataError or RecipeError
+            return None
+        return Network(on_device(Classifier(net)), trained.folder, "deterministic", trained.codec)
+
+    def predict(
+        self,
+        run: Path,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        num_samples: int = 20,
+        seed: int = 0,
+    ) -> list[Example]:
+        """Labels of texts with their probability and its spread over posterior draws; see the base class."""
+        paired, given = self.recipe.data.train.build().paired, len(pairs or ())
+        if paired and given != len(texts):
+            raise RunError(
+                f"{run}: its network was trained on pairs of texts; expected one --pair for each of the {len(texts)} "
+                f"texts, got {given}"
+            )
+        if given and not paired:
+            raise RunError(f"{run}: its network was trained on single texts; expected no --pair, got {given}")
+        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
+        asked = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
+        return asked._answers(self.network(run), texts, pairs or None)
+
+    def _answers(
+        self, network: TrainedClassifier, texts: Sequence[str], pairs: Sequence[str] | None
+    ) -> list[Example]:
+        prediction = self.recipe.prediction
+        data = TextDataset(
+            tuple(texts), None, (), "texts given", pairs=None if pairs is None else tuple(pairs)
+        )
+        described = DataSet(key="given", title="Given", role="in_domain", size=len(texts), labelled=False)
+        found = predictions(
+            network, self.batches(network, data), prediction, chunk_size=prediction.chunk_size, dropout=False
+        )
+        item = PredictedData(described, None, {network.key: found[network.key]})
+        examples = describe(item, range(len(texts)), texts, class_names(network), pairs)
+        return [example.model_copy(update={"data": None, "index": None}) for example in examples]
+
+    @classmethod
+    def answers(cls, found: Sequence[Example]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """A table, and the same for programs."""
+        return predictions_table(list(found)), [_answer(example) for example in found]
+
+    @classmethod
+    def headline(cls, results: Results) -> str:
+        """What was found, in one line."""
+        return headline(results)
+
+    @classmethod
+    def table(cls, results: Results) -> Sheet:
+        """The network against its baseline, measure by measure."""
+        return results_table(results)
+
+    @classmethod
+    def page(cls, results: Results) -> str:
+        """The report."""
+        return render_report(results)
+
+    @classmethod
+    def summary(cls, results: Results) -> dict[str, Any]:
+        """The headline and every comparison with its verdict."""
+        return {"headline": headline(results), "seeds": results.seeds, "comparisons": comparisons(results)}
+
+    @classmethod
+    def combine(cls, results: Mapping[str, Results]) -> Results:
+        """The comparison of several runs over their seeds."""
+        return combine(results)
+
+
+def class_names(network: TrainedClassifier) -> tuple[str, ...]:
+    """Names of the classes, in the order of the outputs."""
+    names = cast(dict[int, str], network.net.config.id2label)
+    return tuple(names[index] for index in range(len(names)))
+
+
+def data_digest(task: TextTask) -> str:
+    """A fingerprint of the data, so that a run is not resumed on others."""
+    return digest(_digested(task))
+
+
+def _digested(task: TextTask) -> Iterator[str]:
+    for role, data in task.roles().items():
+        yield role
+        yield from (f"{text}\0" for text in data.texts)
+        yield from (f"{second}\1" for second in data.pairs or ())
+        yield repr(data.labels)
+
+
+def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> float:
+    right = total = 0
+    for batch in batches:
+        logits = network.program({name: tensor for name, tensor in batch.items() if name != "labels"})
+        right += int((logits.argmax(dim=-1) == batch["labels"]).sum())
+        total += len(batch["labels"])
+    return right / total
+
+
+def _answer(example: Example) -> dict[str, Any]:
+    given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
+    answer = {"probability": example.probability, "spread": example.spread, "entropy": example.entropy}
+    return {**given, "label": example.predicted, **answer}
+
+
+def _title(source: str) -> str:
+    """A data set's name for people: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"."""
+    name = Path(source).name.replace("_", " ")
+    return name[:1].upper() + name[1:]

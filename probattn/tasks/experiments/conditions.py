@@ -1,0 +1,257 @@
+"""From a condition of an experiment to the driver that trains all its runs, and the heads that the runs begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import send_to_device
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from probattn.files.durable import write_tensors
+from probattn.inference.many_runs import Evaluation, ManyRunsDriver
+from probattn.models.copying import (
+    CopyBatch,
+    CopyingOptions,
+    CopyingRuns,
+    CopyTask,
+    KeywordRuns,
+    KeywordTask,
+    copying_probe,
+    keyword_measures,
+    share_at,
+    token_accuracy,
+)
+from probattn.probes import AttentionMode, agreement, frozen_probe
+from probattn.recipes import ConditionRecipe, ExperimentRecipe, HeadSearchRecipe
+from probattn.tasks.errors import RunError
+
+PROBES = "probes"
+"""Folder of a condition under uniform attention that keeps its probes, a file for each evaluated step."""
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Where the runs of a condition start.
+
+    Attributes:
+        models: of the initial values of everything but heads, one a run.
+        data: of the sentences, one a run.
+        heads: of the heads, ``[R][K]``; None for those that follow ``models``.
+    """
+
+    models: tuple[int, ...]
+    data: tuple[int, ...]
+    heads: tuple[tuple[int, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, recipe: ExperimentRecipe) -> Seeds:
+        """Those of a condition whose runs differ in everything."""
+        first = recipe.training.seed
+        seeds = tuple(range(first, first + recipe.training.runs))
+        return cls(seeds, seeds)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A condition to be trained.
+
+    Attributes:
+        name: its key.
+        condition: of the recipe.
+        seeds: where its runs start.
+        folder: where it is kept.
+        steps: updates.
+        uniform: probes under uniform attention that its attention is compared with; a folder, or None.
+    """
+
+    name: str
+    condition: ConditionRecipe
+    seeds: Seeds
+    folder: Path
+    steps: int
+    uniform: Path | None = None
+
+
+@contextmanager
+def stage_driver(recipe: ExperimentRecipe, stage: Stage, *, quiet: bool) -> Iterator[ManyRunsDriver]:
+    """The driver of a condition; inside the block only what is to learn requires gradients."""
+    build = _copying if recipe.experiment.task == "copy" else _keyword
+    driver = build(recipe, stage, quiet)
+    if stage.condition.attention == "frozen_probe":
+        with frozen_probe(driver.model, [driver.model.get_parameter("attention")]) as learning:
+            driver.parameters = learning
+            yield driver
+    else:
+        yield driver
+
+
+def copy_task(condition: ConditionRecipe) -> CopyTask:
+    """The task of a condition."""
+    return CopyTask(condition.types, condition.length, condition.sets, condition.order)
+
+
+def _copying(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDriver:
+    training, condition, seeds = recipe.training, stage.condition, stage.seeds
+    task = copy_task(condition)
+    attention: AttentionMode = "uniform" if condition.attention == "uniform" else "learned"
+    options = CopyingOptions(task.vocabulary, recipe.network.width, condition.heads, attention)
+    model = CopyingRuns(options, seeds.models, seeds.heads)
+    panel = task.draw(seeds.data, 0, training.probe_sentences, "test")
+
+    def evaluate(step: int, device: torch.device) -> dict[str, Tensor]:
+        fresh = send_to_device(task.draw(seeds.data, step + 1, training.test_sentences, "test"), device)
+        accuracy = token_accuracy(model(fresh.source, fresh.target).logits, fresh.target)
+        return {"accuracy": accuracy} | _attention_measures(model, send_to_device(panel, device), stage, step)
+
+    def batches(step: int) -> CopyBatch:
+        return task.draw(seeds.data, step, training.batch_size)
+
+    return _driver(recipe, stage, model, batches, evaluate, quiet)
+
+
+def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step: int) -> dict[str, Tensor]:
+    """Where attention and probe are largest, and whether they agree; of a panel of sentences."""
+    output = model(panel.source, panel.target)
+    probe = copying_probe(model, output, panel.target)
+    measures = {"probe": share_at(probe, panel.positions)}
+    if model.options.attention == "uniform":
+        place = stage.folder / PROBES
+        place.mkdir(parents=True, exist_ok=True)
+        write_tensors(place / f"step-{step:06d}.safetensors", {"probe": probe})
+        return measures
+    weights = output.weights.sum(dim=1)  # [R, B, T, L]
+    measures["attention"] = share_at(weights, panel.positions)
+    measures["agreement"] = _by_run(agreement(weights, probe))
+    if stage.uniform is not None:
+        files = sorted(stage.uniform.glob("step-*.safetensors"))
+        kept = [load_file(file)["probe"].to(weights.device) for file in files]
+        found = torch.stack([_by_run(agreement(weights, each)) for each in kept])
+        measures["agreement_uniform"] = found.amax(dim=0)
+    return measures
+
+
+def _by_run(values: Tensor) -> Tensor:
+    return values.flatten(1).mean(dim=-1)
+
+
+def _keyword(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDriver:
+    training, condition, seeds = recipe.training, stage.condition, stage.seeds
+    task = KeywordTask(condition.types, condition.length)
+    model = KeywordRuns(
+        condition.types, recipe.network.width, seeds.models, bidirectional=condition.bidirectional
+    )
+
+    def evaluate(step: int, device: torch.device) -> dict[str, Tensor]:
+        batch = send_to_device(task.draw(seeds.data, step + 1, training.test_sentences, "test"), device)
+        return keyword_measures(model(batch.words), batch)._asdict()
+
+    return _driver(
+        recipe, stage, model, lambda step: task.draw(seeds.data, step, training.batch_size), evaluate, quiet
+    )
+
+
+def _driver(
+    recipe: ExperimentRecipe,
+    stage: Stage,
+    model: nn.Module,
+    batches: Callable[[int], Any],
+    evaluate: Evaluation,
+    quiet: bool,
+) -> ManyRunsDriver:
+    training = recipe.training
+    return ManyRunsDriver(
+        model,
+        batches,
+        stage.steps,
+        evaluate=evaluate,
+        evaluate_at=training.evaluated(stage.steps),
+        learning_rate=training.learning_rate,
+        checkpoint_every=training.checkpoint_every,
+        folder=stage.folder,
+        fingerprint={
+            "network": recipe.network.model_dump(),
+            "condition": stage.condition.model_dump(),
+            "seeds": asdict(stage.seeds),
+        },
+        cpu=training.device == "cpu",
+        progress=not quiet,
+    )
+
+
+Pools = Mapping[int, tuple[Sequence[int], Sequence[int]]]
+"""Seeds of the good and of the bad heads that were tried in a model, by the model's seed."""
+
+
+def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
+    """A run of one head for each candidate of each model; candidates of all models are different ones.
+
+    All candidates of a model read the same sentences, so that nothing but the head decides between them.
+    """
+    first = recipe.training.seed
+    count = search.models * search.candidates
+    models = tuple(first + index // search.candidates for index in range(count))
+    return Seeds(models, models, tuple((first + index,) for index in range(count)))
+
+
+def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
+    """What came out of the search.
+
+    Args:
+        seeds: of the search.
+        good: whether each candidate's run learned in time.
+
+    Example:
+        >>> pools(Seeds((5, 5, 6), (0, 1, 2), ((7,), (8,), (9,))), [True, False, False])
+        {5: ([7], [8]), 6: ([], [9])}
+    """
+    found: dict[int, tuple[list[int], list[int]]] = {model: ([], []) for model in seeds.models}
+    assert seeds.heads is not None
+    for model, (head,), learned in zip(seeds.models, seeds.heads, good, strict=True):
+        found[model][0 if learned else 1].append(head)
+    return found
+
+
+def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Pools) -> Seeds:
+    """Heads for the runs of a condition, each run in one of the models that were searched.
+
+    Every condition takes the same model for its n-th run, and the sentences of that model's candidates.
+
+    Args:
+        recipe: of the experiment.
+        condition: what heads it wants.
+        found: what the search gave.
+
+    Raises:
+        RunError: no model has enough good and bad heads.
+    """
+    heads, runs, first = condition.heads, recipe.training.runs, recipe.training.seed
+    least = max(each.heads for each in recipe.experiment.conditions.values() if each.starts != "random")
+    usable = [model for model, (good, bad) in found.items() if good and len(bad) >= least]
+    if not usable:
+        counts = ", ".join(f"{len(good)} good and {len(bad)} bad" for good, bad in found.values())
+        raise RunError(
+            f"search: expected a model with a good head and {least} bad ones, got {counts}; try more candidates, or "
+            "other experiment.search.steps"
+        )
+    tried = sum(len(good) + len(bad) for good, bad in found.values())
+    models = tuple(usable[run % len(usable)] for run in range(runs))
+    chosen = []
+    for run, model in enumerate(models):
+        draw = np.random.default_rng((first, run))
+        good, bad = found[model]
+        if condition.starts == "random":
+            fresh = first + tried + run * heads
+            chosen.append(tuple(range(fresh, fresh + heads)))
+            continue
+        picked = [int(head) for head in draw.choice(list(bad), heads, replace=False)]
+        if condition.starts == "one_good":
+            picked[int(draw.integers(heads))] = int(draw.choice(list(good)))
+        chosen.append(tuple(picked))
+    return Seeds(models, models, tuple(chosen))

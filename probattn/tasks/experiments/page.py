@@ -1,0 +1,182 @@
+"""The page of a synthetic experiment, and its results for a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from markupsafe import Markup
+
+from probattn.inference.report.charts.runs import Group, runs_chart
+from probattn.inference.report.charts.svg import isolated
+from probattn.inference.report.figures import Figure
+from probattn.inference.report.markup import exact
+from probattn.inference.report.page import make_environment, run_context
+from probattn.inference.report.terminal import Group as RowGroup
+from probattn.inference.report.terminal import Sheet
+from probattn.tasks.experiments.measures import leaders
+from probattn.tasks.experiments.results import ConditionRuns, ExperimentResults
+
+STYLES = ("bay", "out", "shift", "better", "det", "in")
+"""Colours of the conditions, in their order."""
+
+MEASURES = (
+    ("attention", "Attention is largest at the right position", "output words"),
+    ("probe", "The lexical probe is largest at the right position", "output words"),
+    ("agreement", "Agreement of attention with the model's own probe", "output words"),
+    ("agreement_uniform", "Agreement of attention with the probe under uniform attention", "output words"),
+)
+PLACES = (
+    ("keyword", "keyword", "bay"),
+    ("next_word", "word after it", "shift"),
+    ("mean", "mean of all", "in"),
+    ("last", "last word", "out"),
+)
+ROWS = 9
+"""Steps, at most, that a table of log-odds shows."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A condition in the table, its numbers ready for the template."""
+
+    title: str
+    style: str
+    task: str
+    reached: Markup
+    step: Markup
+    final: Markup
+    lowest: Markup
+    fisher: Markup
+    log_rank: Markup
+
+
+@dataclass(frozen=True)
+class OddsTable:
+    """Log-odds of a condition at some steps: title, the cells of each step, and how many runs."""
+
+    title: str
+    rows: tuple[tuple[Markup, ...], ...]
+    runs: int
+
+
+def render(results: ExperimentResults) -> str:
+    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
+    environment = make_environment("probattn.tasks.experiments")
+    context: dict[str, Any] = run_context(environment, results.run, ()) | {
+        "results": results,
+        "plain_title": f"{isolated(results.run.name)}: experiment report",
+        "headline": headline(results),
+        "rows": [_row(results, index) for index in range(len(results.conditions))],
+        "legend": [(_style(index), item.title) for index, item in enumerate(results.conditions)],
+        "accuracy": [_figure(results, "accuracy", "Accuracy", "test")],
+        "looks": [
+            _figure(results, name, heading, unit)
+            for name, heading, unit in MEASURES
+            if any(name in item.measures for item in results.conditions)
+        ],
+        "beside_uniform": any("agreement_uniform" in item.measures for item in results.conditions),
+        "chance": sorted({item.chance for item in results.conditions if item.chance is not None}),
+        "odds": [_odds_figure(item) for item in results.conditions if "keyword" in item.measures],
+        "odds_tables": [_odds_table(item) for item in results.conditions if "keyword" in item.measures],
+        "places": PLACES,
+    }
+    return environment.get_template("page.html").render(context)
+
+
+def headline(results: ExperimentResults) -> str:
+    """What was found, in one line."""
+    if results.task == "keyword":
+        first = results.conditions[0]
+        where = _leaders(first, len(first.steps) - 1)
+        count, name = max((count, words) for words, count in where.items())
+        found = f"largest at the {name} in {count} of {_runs(first)} runs"
+        return f"After {first.steps[-1]:,} steps the log-odds are {found}"
+    first, *others = results.conditions
+    runs = f"{first.reached} of {_runs(first)} runs"
+    found = f"By step {results.by_step:,}, {runs} have learned with {isolated(first.title)}"
+    return "; ".join((found, *(f"{item.reached} with {isolated(item.title)}" for item in others)))
+
+
+def _runs(item: ConditionRuns) -> int:
+    return len(item.first_steps)
+
+
+def _style(index: int) -> str:
+    return STYLES[index % len(STYLES)]
+
+
+def _row(results: ExperimentResults, index: int) -> Row:
+    item = results.conditions[index]
+    test = next((each for each in results.tests if each.condition == item.key), None)
+    final = [value for value in item.measures["accuracy"][-1] if value is not None]
+    middle, lowest = float(median(final)), min(final)
+    return Row(
+        title=item.title,
+        style=_style(index),
+        task=item.task,
+        reached=exact(item.reached, f"{item.reached} of {_runs(item)}"),
+        step=exact(item.median_step, f"{item.median_step or 0:,.0f}"),
+        final=exact(middle, f"{middle:.3f}"),
+        lowest=exact(lowest, f"{lowest:.3f}"),
+        fisher=_p(None if test is None else test.fisher),
+        log_rank=_p(None if test is None else test.log_rank),
+    )
+
+
+def _p(value: float | None) -> Markup:
+    return exact(value, "< 0.0001" if value is not None and value < 1e-4 else f"{value or 0:.4f}")
+
+
+def _figure(results: ExperimentResults, name: str, heading: str, unit: str) -> Figure:
+    groups = [
+        Group(item.title, _style(index), item.steps, item.measures[name])
+        for index, item in enumerate(results.conditions)
+        if name in item.measures
+    ]
+    return Figure(
+        heading, Markup(runs_chart(groups, heading, f"share of {unit}" if unit != "test" else "share"))
+    )
+
+
+def _odds_figure(item: ConditionRuns) -> Figure:
+    groups = [Group(words, css, item.steps, item.measures[name]) for name, words, css in PLACES]
+    return Figure(
+        item.title, Markup(runs_chart(groups, f"Log-odds, {isolated(item.title)}", "log-odds", share=False))
+    )
+
+
+def _odds_table(item: ConditionRuns) -> OddsTable:
+    count = len(item.steps)
+    chosen = sorted({round(index * (count - 1) / (ROWS - 1)) for index in range(ROWS)})
+    rows = []
+    for place in chosen:
+        cells = [exact(item.steps[place], f"{item.steps[place]:,}")]
+        for name in ("accuracy", *(name for name, _, _ in PLACES)):
+            values = [value for value in item.measures[name][place] if value is not None]
+            middle = float(median(values)) if values else None
+            cells.append(exact(middle, f"{middle or 0:.2f}"))
+        cells += [exact(number, str(number)) for number in _leaders(item, place).values()]
+        rows.append(tuple(cells))
+    return OddsTable(item.title, tuple(rows), _runs(item))
+
+
+def _leaders(item: ConditionRuns, place: int) -> dict[str, int]:
+    """In how many runs each position has the largest log-odds, at one step; by the words for it."""
+    words = {name: text for name, text, _ in PLACES if name != "mean"}
+    return {words[name]: count for name, count in leaders(item.measures, tuple(words), place).items()}
+
+
+def experiment_table(results: ExperimentResults) -> Sheet:
+    """Conditions with the runs that learned, for a terminal."""
+    reached = f"{results.threshold:g} by step {results.by_step}"
+    tests = {test.condition: test for test in results.tests}
+    rows = []
+    for item in results.conditions:
+        test = tests.get(item.key)
+        values = (item.median_step, test and test.fisher, test and test.log_rank)
+        cells = ["" if value is None else f"{value:.3g}" for value in values]
+        rows.append((item.title, f"{item.reached} of {len(item.first_steps)}", *cells))
+    headings = ("condition", reached, "median step", "Fisher p", "log-rank p")
+    return Sheet(headings, (RowGroup("", tuple(rows)),))

@@ -1,0 +1,267 @@
+"""Synthetic experiments: conditions that are trained from many seeds and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from probattn.inference.records import Record, read_records
+from probattn.inference.report import RunDescription, Sheet
+from probattn.inference.result import FitResult
+from probattn.recipes import ConditionRecipe, ExperimentRecipe
+from probattn.recipes.experiment import SEARCH
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.experiments.conditions import (
+    PROBES,
+    Pools,
+    Seeds,
+    Stage,
+    chosen_heads,
+    copy_task,
+    pools,
+    search_seeds,
+    stage_driver,
+)
+from probattn.tasks.experiments.measures import (
+    first_steps,
+    fisher_p,
+    log_rank_p,
+    median_step,
+    reached,
+    runs_of,
+)
+from probattn.tasks.experiments.page import experiment_table, headline, render
+from probattn.tasks.experiments.results import (
+    LOG_ODDS,
+    ConditionRuns,
+    ConditionTest,
+    ExperimentResults,
+    HeadCounts,
+)
+from probattn.tasks.run import describe, launched
+from probattn.tasks.task import RECIPE, RECORDS, Part, Task
+
+NOT_MEASURES = {"kind", "step", "seconds"}
+
+
+class Experiments(Task[ExperimentRecipe, ExperimentResults]):
+    """Conditions of a synthetic task, each trained from every seed, after the search for heads where there is one."""
+
+    section = "experiment"
+    recipe_class = ExperimentRecipe
+    results_class = ExperimentResults
+    no_seeds = "an experiment holds all its seeds itself (training.runs); give it alone"
+
+    def parts(self, folder: Path) -> Iterator[Part]:
+        """The search for heads, then every condition; each has a folder of its own within the run's."""
+        if launched():
+            raise RunError("experiments: expected one process, got a launcher's several")
+        return self._parts(folder)
+
+    def _parts(self, folder: Path) -> Iterator[Part]:
+        found: Pools | None = None
+        if self.recipe.experiment.search is not None:
+            yield self._part(search_stage(self.recipe, folder))
+            found = found_heads(self.recipe, folder)
+        for name in _order(self.recipe):
+            yield self._part(condition_stage(self.recipe, folder, name, found))
+
+    def _part(self, stage: Stage) -> Part:
+        return Part(stage.name, partial(_fit, self.recipe, stage))
+
+    def evaluate(self, run: Path, baseline: Path | None = None) -> ExperimentResults:
+        """Counts the runs that learned, and compares the conditions; everything was measured in training."""
+        recipe = self.recipe
+        if baseline is not None:
+            raise RunError(f"{run}: expected no --baseline, the conditions of an experiment are compared")
+        records = {name: _records(run, recipe, name) for name in recipe.experiment.conditions}
+        conditions = tuple(_condition(recipe, name, found) for name, found in records.items())
+        first, *others = conditions
+        search = recipe.experiment.search
+        heads = {} if search is None else found_heads(recipe, run)
+        keyword = recipe.experiment.task == "keyword"
+        return ExperimentResults(
+            run=_described(run, recipe, sum(item.seconds for item in conditions)),
+            task=recipe.experiment.task,
+            threshold=recipe.experiment.threshold,
+            by_step=recipe.by_step,
+            conditions=conditions,
+            tests=() if keyword else tuple(_test(recipe, first, item) for item in others),
+            search=tuple(
+                HeadCounts(model=model, good=len(good), bad=len(bad)) for model, (good, bad) in heads.items()
+            ),
+            search_steps=None if search is None else search.steps,
+        )
+
+    @classmethod
+    def headline(cls, results: ExperimentResults) -> str:
+        """What was found, in one line."""
+        return headline(results)
+
+    @classmethod
+    def table(cls, results: ExperimentResults) -> Sheet:
+        """Conditions with the runs that learned."""
+        return experiment_table(results)
+
+    @classmethod
+    def page(cls, results: ExperimentResults) -> str:
+        """The report."""
+        return render(results)
+
+
+def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
+    """Models of one head on the task of the first condition that asks for good and bad ones."""
+    search = recipe.experiment.search
+    assert search is not None
+    wanting = next(each for each in recipe.experiment.conditions.values() if each.starts != "random")
+    condition = wanting.model_copy(update={"title": None, "heads": 1, "starts": "random"})
+    return Stage(SEARCH, condition, search_seeds(recipe, search), folder / SEARCH, search.steps)
+
+
+def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
+    """What the search of a run found.
+
+    Raises:
+        RunError: its records are missing.
+        RecordsError: they are damaged.
+    """
+    stage = search_stage(recipe, folder)
+    steps, accuracy = runs_of(read_records(stage.folder / RECORDS), "accuracy", len(stage.seeds.models))
+    if not steps:
+        raise RunError(
+            f"{stage.folder}: expected the accuracies of the search in {RECORDS}, found none; train again"
+        )
+    first = first_steps(steps, accuracy, recipe.experiment.threshold)
+    return pools(stage.seeds, [step is not None for step in first])
+
+
+def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, found: Pools | None) -> Stage:
+    """A condition of the recipe, with the heads it asks for.
+
+    Raises:
+        RunError: there are no such heads.
+    """
+    condition = recipe.experiment.conditions[name]
+    seeds = Seeds.of(recipe) if found is None else chosen_heads(recipe, condition, found)
+    uniform = _uniform(recipe, condition)
+    place = None if uniform is None or uniform == name else folder / uniform / PROBES
+    return Stage(name, condition, seeds, folder / name, recipe.training.steps, place)
+
+
+def _order(recipe: ExperimentRecipe) -> list[str]:
+    """Uniform attention first: others are compared with its probes."""
+    conditions = recipe.experiment.conditions
+    return sorted(conditions, key=lambda name: conditions[name].attention != "uniform")
+
+
+def _uniform(recipe: ExperimentRecipe, condition: ConditionRecipe) -> str | None:
+    """The condition of the same task under uniform attention, if there is one."""
+    if recipe.experiment.task != "copy":
+        return None
+    for name, each in recipe.experiment.conditions.items():
+        if each.attention == "uniform" and copy_task(each) == copy_task(condition):
+            return name
+    return None
+
+
+def _fit(recipe: ExperimentRecipe, stage: Stage, resume: bool, quiet: bool) -> FitResult:
+    with stage_driver(recipe, stage, quiet=quiet) as driver:
+        try:
+            return driver.fit(resume="auto" if resume else False)
+        except ArithmeticError as error:
+            raise RunError(f"{stage.name}: {one_line(error)}") from error
+
+
+def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
+    records = [record for record in read_records(run / name / RECORDS) if record.get("kind") == "validation"]
+    last = records[-1]["step"] if records else None
+    if last != recipe.training.steps:
+        at = "nothing" if last is None else f"step {last}"
+        raise RunError(
+            f"{run}: expected condition {name!r} trained to step {recipe.training.steps}, found {at}; continue with "
+            f"`probattn train {run / RECIPE} --output {run} --resume`"
+        )
+    needed = {"accuracy", *(LOG_ODDS if recipe.experiment.task == "keyword" else ())}
+    found = [record.keys() - NOT_MEASURES for record in records]
+    if not needed <= found[0] or any(each != found[0] for each in found):
+        raise RunError(
+            f"{run / name / RECORDS}: expected the same measures at every evaluated step, {', '.join(sorted(needed))} "
+            "among them, found others; train again"
+        )
+    return records
+
+
+def _condition(recipe: ExperimentRecipe, name: str, records: list[Record]) -> ConditionRuns:
+    condition = recipe.experiment.conditions[name]
+    measures = [key for key in records[-1] if key not in NOT_MEASURES]
+    runs = recipe.training.runs
+    steps, accuracy = runs_of(records, "accuracy", runs)
+    if all(value is None for value in accuracy[-1]):
+        raise RunError(
+            f"condition {name!r}: expected accuracies at step {steps[-1]}, found none; train again"
+        )
+    first = first_steps(steps, accuracy, recipe.experiment.threshold)
+    return ConditionRuns(
+        key=name,
+        title=recipe.titles()[name],
+        task=_task_words(recipe, condition),
+        steps=steps,
+        measures={key: runs_of(records, key, runs)[1] for key in measures},
+        first_steps=first,
+        reached=reached(first, recipe.by_step),
+        median_step=median_step(first),
+        chance=1 / condition.length if recipe.experiment.task == "copy" else None,
+        seconds=float(records[-1].get("seconds", 0.0)),
+    )
+
+
+def _test(recipe: ExperimentRecipe, first: ConditionRuns, item: ConditionRuns) -> ConditionTest:
+    return ConditionTest(
+        condition=item.key,
+        against=first.key,
+        fisher=fisher_p(item.first_steps, first.first_steps, recipe.by_step),
+        log_rank=log_rank_p(item.first_steps, first.first_steps, (item.steps[-1], first.steps[-1])),
+    )
+
+
+def _task_words(recipe: ExperimentRecipe, condition: ConditionRecipe) -> str:
+    if recipe.experiment.task == "keyword":
+        direction = "both directions" if condition.bidirectional else "one direction"
+        return f"{condition.length} words of {condition.types}, read in {direction}"
+    words = f"{condition.length} words of {condition.types}"
+    if condition.sets > 1:
+        words += f", one of {condition.sets} sets"
+    if condition.order == "permuted":
+        words += ", put in another order"
+    if condition.attention != "learned":
+        words += {"uniform": ", uniform attention", "frozen_probe": ", frozen probe"}[condition.attention]
+    if condition.heads > 1:
+        starts = {"random": "", "bad": ", all of them bad", "one_good": ", one of them good"}[
+            condition.starts
+        ]
+        words += f", {condition.heads} heads{starts}"
+    return words
+
+
+def _described(run: Path, recipe: ExperimentRecipe, seconds: float) -> RunDescription:
+    training = recipe.training
+    copying = recipe.experiment.task == "copy"
+    model = (
+        "LSTM encoder-decoder with dot attention" if copying else "LSTM classifier under uniform attention"
+    )
+    gpu = training.device == "auto" and torch.accelerator.is_available()
+    return describe(
+        run,
+        recipe,
+        method=f"{training.runs} runs a condition; Adam, learning rate {training.learning_rate:g}, "
+        f"{training.batch_size} sentences an update",
+        network=f"{model}, width {recipe.network.width}",
+        data="drawn from each run's seed",
+        train_size=training.steps * training.batch_size,
+        steps=training.steps,
+        seconds=seconds,
+        device=f"{'accelerator' if gpu else 'cpu'}, float32",
+    )

@@ -1,0 +1,257 @@
+"""Classification of the nodes of a graph: recipe to network to report. torch-geometric is imported where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from probattn.data import NodeGraph
+from probattn.files.durable import write_tensors
+from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
+from probattn.inference import AttentionGuide, SVIDriver
+from probattn.inference.early_stopping import EarlyStopping
+from probattn.inference.optimizers import OptimizerOptions
+from probattn.inference.report import (
+    DataSet,
+    EdgeAttention,
+    ModelKey,
+    PredictedData,
+    Predictions,
+    Results,
+    RunDescription,
+    evaluate,
+    training_curves,
+)
+from probattn.inference.schedules import KLSchedule
+from probattn.recipes import GraphRecipe
+from probattn.sites import AlignmentAttention, BayesianAttention
+from probattn.tasks.classification.task import Classification
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.programs import Data, Network, ProgramTask, digest, health, on_device, predictions
+from probattn.tasks.task import BASELINE, MODEL, RECIPE
+
+if TYPE_CHECKING:
+    from probattn.models.graph import NodeClassifier
+
+WEIGHTS = "weights.safetensors"
+"""The network of a run, in its folder for the model."""
+
+
+@dataclass(frozen=True)
+class GraphData(Data):
+    """The labelled nodes of a graph."""
+
+
+class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
+    """Classes of the nodes of a citation graph, by a graph attention network (Velickovic et al. 2018)."""
+
+    section = "graph"
+    recipe_class = GraphRecipe
+    results_class = Results
+    headline = Classification.headline
+    table = Classification.table
+    page = Classification.page
+    summary = Classification.summary
+    combine = Classification.combine
+
+    @cached_property
+    def graph(self) -> NodeGraph:
+        """The graph of the recipe, read once."""
+        return self.recipe.graph.load()
+
+    def load_data(self) -> GraphData:
+        """Rows of labelled nodes."""
+        graph = self.graph
+        return GraphData(graph.rows("train"), graph.rows("validation"), None, {"data": graph_digest(graph)})
+
+    def program(self, *, baseline: bool = False) -> NodeClassifier:
+        """The recipe's network as a Pyro program; see the base class."""
+        with needs_torch_geometric():
+            from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
+        recipe, graph = self.recipe, self.graph
+        methods = () if baseline else self.methods
+        with torch.random.fork_rng():
+            torch.manual_seed(recipe.training.seed)
+            try:
+                net = GraphAttentionNetwork(
+                    graph.num_features,
+                    graph.num_classes,
+                    GATOptions(**recipe.network.model_dump()),
+                    attention=next((each for each in methods if isinstance(each, BayesianAttention)), None),
+                    alignment=next((each for each in methods if isinstance(each, AlignmentAttention)), None),
+                    layers=recipe.attention.layers,
+                )
+            except ValueError as error:
+                raise RunError(one_line(error)) from error
+        return NodeClassifier(net, graph, num_data=int(graph.train_mask.sum()))
+
+    def driver(self, program: NodeClassifier, **options: Any) -> SVIDriver:
+        """Adam on the whole graph at once, with the options of the recipe."""
+        training, alignment, data = self.recipe.training, self.recipe.alignment, self.data
+        rule = training.early_stopping
+        standard: dict[str, Any] = {
+            "guide": AttentionGuide(program),
+            "optimizer": OptimizerOptions(
+                "Adam",
+                training.learning_rate,
+                training.site_learning_rate,
+                None if alignment is None else alignment.learning_rate,
+                training.weight_decay,
+            ),
+            "scheduler": None,
+            "kl_schedule": KLSchedule(
+                training.kl_schedule, final=training.kl_weight, warmup_steps=training.kl_warmup_steps
+            ),
+            "batch_size": max(len(data.train["nodes"]), len(data.validation["nodes"])),
+            "shuffle": False,
+            "cpu": training.device == "cpu",
+            "max_grad_norm": training.gradient_clip,
+            "seed": training.seed,
+            "log_every": training.log_every,
+            "checkpoint_every": training.checkpoint_every,
+            "keep_last": training.keep,
+            "early_stopping": None if rule is None else EarlyStopping(**rule.model_dump()),
+        }
+        return SVIDriver(program, **(standard | options))
+
+    @staticmethod
+    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Accuracy of a batch of nodes, per row."""
+        return Classification.validation_metrics(program, batch)
+
+    def save(self, program: NodeClassifier, folder: Path) -> None:
+        """Keeps the weights."""
+        folder.mkdir()
+        write_tensors(folder / WEIGHTS, program.net.state_dict())
+        write_manifest(folder)
+
+    def network(self, folder: Path) -> Network[NodeClassifier]:
+        """Builds the network of the recipe, or its baseline, with its trained weights."""
+        baseline = folder.name == BASELINE and not (folder / RECIPE).exists()
+        file = folder / MODEL / WEIGHTS
+        if not file.is_file():
+            raise RunError(
+                f"{folder}: expected a finished run with {MODEL}/{WEIGHTS}, found none; train it first"
+            )
+        program = self.program(baseline=baseline)
+        try:
+            verify_folder(file.parent)
+            program.net.load_state_dict(load_file(file))
+        except (DamagedFolderError, OSError, SafetensorError, RuntimeError) as error:
+            raise RunError(
+                f"{file}: does not fit its recipe, or is damaged ({one_line(error)}); train it again"
+            ) from error
+        return Network(on_device(program), folder, "deterministic" if baseline else self.key)
+
+    @property
+    def key(self) -> ModelKey:
+        """What the network is called in records: latent attention comes before alignment."""
+        kinds = [type(each) for each in self.methods]
+        if BayesianAttention in kinds:
+            return "bayesian_mean"
+        return "aligned" if kinds else "deterministic"
+
+    def beside(
+        self, run: Path, given: Path | None, own: Network[NodeClassifier]
+    ) -> list[Network[NodeClassifier]]:
+        """The deterministic network beside the run's own."""
+        if given is not None:
+            raise RunError(
+                f"{run}: expected no --baseline, a run on a graph is compared with the deterministic network beside it "
+                "(report.baseline in its recipe)"
+            )
+        place = run / BASELINE
+        there = not self.is_plain and (place / MODEL).is_dir()
+        return [self.network(place)] if there else []
+
+    def words(self) -> Mapping[str, Any]:
+        """Network and data, in words."""
+        graph, network = self.graph, self.recipe.network
+        return {
+            "network": f"graph attention, {network.heads} heads of {network.features}, {network.output_heads} at the "
+            "output",
+            "data": f"{graph.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges with self loops",
+            "train_size": int(graph.train_mask.sum()),
+            "num_samples": self.recipe.prediction.num_samples,
+        }
+
+    def measure(self, run: RunDescription, networks: Sequence[Network[NodeClassifier]]) -> Results:
+        """Predicts the test nodes with every network and measures what came out."""
+        predicted, report, own = self._predict(networks), self.recipe.report, networks[-1]
+        latent, nodes = self.recipe.attention.build(), {"nodes": self._batch(own)["nodes"]}
+        measured = evaluate(
+            [predicted],
+            resamples=report.resamples,
+            level=report.level,
+            seed=self.recipe.prediction.seed,
+            num_bins=report.bins,
+        )
+        return Results(
+            run=run,
+            classes=self.graph.label_names,
+            data=(predicted.data,),
+            scores=measured.scores,
+            differences=measured.differences,
+            health=()
+            if latent is None
+            else health(own, [nodes], self.recipe.prediction, latent.kl_reduction, chunk_size=1),
+            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+            edges=tuple(record for each in networks for record in _edges(each)),
+        )
+
+    def _batch(self, network: Network[NodeClassifier]) -> dict[str, Tensor]:
+        device = network.program.edge_index.device
+        return {name: value.to(device) for name, value in self.graph.rows("test").items()}
+
+    def _predict(self, networks: Sequence[Network[NodeClassifier]]) -> PredictedData:
+        graph, prediction = self.graph, self.recipe.prediction
+        models: dict[ModelKey, Predictions] = {}
+        for network in networks:
+            # A draw is one of the whole graph, so draws cannot share a pass.
+            models |= predictions(network, [self._batch(network)], prediction, chunk_size=1)
+        described = DataSet(
+            key="test",
+            title=f"{graph.source.capitalize()} (test)",
+            role="in_domain",
+            size=int(graph.test_mask.sum()),
+            labelled=True,
+            source=graph.source,
+            unit="nodes",
+        )
+        return PredictedData(described, graph.labels[graph.test_mask], models)
+
+
+def _edges(network: Network[NodeClassifier]) -> list[EdgeAttention]:
+    """Both layers, latent weights at their expectation."""
+    from probattn.models.graph import measure_attention
+
+    key: ModelKey = "bayesian_expectation" if network.key == "bayesian_mean" else network.key
+    program = network.program
+    measured = measure_attention(program.net, program.features, program.edges)
+    return [EdgeAttention(model=key, **asdict(layer)) for layer in measured]
+
+
+def graph_digest(graph: NodeGraph) -> str:
+    """A fingerprint of the data, so that a run is not resumed on others."""
+    masks = (graph.train_mask, graph.validation_mask, graph.test_mask)
+    return digest(
+        tensor.numpy().tobytes() for tensor in (graph.features, graph.labels, graph.edge_index, *masks)
+    )
+
+
+@contextmanager
+def needs_torch_geometric() -> Iterator[None]:
+    """Says in one line that torch-geometric is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise RunError(one_line(error)) from error

@@ -1,0 +1,607 @@
+"""What tasks share that train one network as a Pyro program, and its deterministic baseline beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
+from probattn.inference.early_stopping import EarlyStopping
+from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.records import Record, read_records
+from probattn.inference.report import (
+    MODEL_LABELS,
+    Dynamics,
+    ModelKey,
+    Predictions,
+    RunDescription,
+    SiteHealth,
+    predict_bayesian,
+    predict_deterministic,
+    site_health,
+    weight_spreads,
+)
+from probattn.inference.result import FitResult
+from probattn.inference.schedules import KLSchedule
+from probattn.models import capture, convert, save
+from probattn.models.hosts.calls import AttentionCalls
+from probattn.models.hosts.capture import CapturedCall
+from probattn.models.hosts.convert import conversion
+from probattn.models.sentence.network import SelfAttentiveAttention
+from probattn.models.translation.recurrent.attention import DotAttention
+from probattn.probes import frozen_probe
+from probattn.recipes import TrainingRecipe
+from probattn.recipes.methods import Method
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.bayesian import BayesianAttention, KLReduction
+from probattn.sites.disagreement import DisagreementAttention
+from probattn.sites.repulsive import RepulsiveAttention, repulsive_heads
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.run import describe
+from probattn.tasks.task import BASELINE, MODEL, RECORDS, AnyRecipe, AnyResults, Part, Task
+from probattn.tasks.watching import Watched, read_dynamics, same_examples
+
+Program = TypeVar("Program", bound=nn.Module)
+AnyData = TypeVar("AnyData", bound="Data")
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a network is trained on.
+
+    Attributes:
+        train: rows.
+        validation: rows.
+        collate: rows to a batch; None for batches as the driver makes them.
+        fingerprint: what a resumed run must find again.
+        watched: examples that are looked at in training; None for none.
+    """
+
+    train: Any
+    validation: Any
+    collate: Callable[..., Any] | None
+    fingerprint: Mapping[str, str]
+    watched: Watched | None = None
+
+
+@dataclass(frozen=True)
+class Network(Generic[Program]):
+    """A trained network of a run, on the device where it predicts.
+
+    Attributes:
+        program: the Pyro program around it, in evaluation mode.
+        folder: of its records.
+        key: what it is called in records.
+        codec: what it reads and writes with, such as a tokenizer.
+    """
+
+    program: Program
+    folder: Path
+    key: ModelKey
+    codec: Any = None
+
+    @property
+    def net(self) -> PreTrainedModel:
+        """The network itself."""
+        return cast(PreTrainedModel, self.program.net)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return next(self.program.parameters()).device
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """What was recorded in training."""
+        return read_records(self.folder / RECORDS)
+
+    def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of a batch on the network's device, without its labels."""
+        return {name: tensor.to(self.device) for name, tensor in batch.items() if name != "labels"}
+
+    def captured(
+        self, batches: Iterable[Mapping[str, Tensor]], calls: AttentionCalls
+    ) -> Iterator[Mapping[str, CapturedCall]]:
+        """Queries, keys, outputs and weights of attention calls on every batch."""
+        for batch in batches:
+            with torch.no_grad():
+                yield capture(self.net, self.moved(batch), calls)
+
+
+class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, AnyData, Program]):
+    """A task of one network that is trained on data, with its deterministic baseline beside it.
+
+    Attributes:
+        has_probe: whether its networks may have a lexical probe, so that attention can be watched in training.
+    """
+
+    has_probe: ClassVar[bool] = False
+
+    @property
+    def probe_problem(self) -> str | None:
+        """Why this recipe's network has no lexical probe, where others of the task have one."""
+        return None
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the network attends to all tokens alike."""
+        return False
+
+    def num_outputs(self, net: PreTrainedModel) -> int:
+        """Classes, or tokens, that a network chooses between."""
+        return int(net.config.num_labels or 0)
+
+    @cached_property
+    def data(self) -> AnyData:
+        """What the network is trained on, read once.
+
+        Raises:
+            DataError: the data are not what the recipe says.
+            RunError: the recipe asks for what cannot be done with them.
+        """
+        return self.load_data()
+
+    @abstractmethod
+    def load_data(self) -> AnyData:
+        """Reads the data; :attr:`data` keeps them."""
+
+    @abstractmethod
+    def program(self, *, baseline: bool = False) -> Program:
+        """The recipe's network as a Pyro program, in training mode on the CPU.
+
+        Args:
+            baseline: leave its attention deterministic; with the same seed both have the same initial weights.
+
+        Raises:
+            RunError: the network's attention cannot be given them.
+        """
+
+    @abstractmethod
+    def network(self, folder: Path) -> Network[Program]:
+        """Loads a trained network.
+
+        Args:
+            folder: of its records.
+
+        Raises:
+            RunError: the folder holds no finished run.
+        """
+
+    @abstractmethod
+    def measure(self, run: RunDescription, networks: Sequence[Network[Program]]) -> AnyResults:
+        """Measures trained networks.
+
+        Args:
+            run: what was run.
+            networks: the deterministic baseline, if there is one, and the run's own last.
+        """
+
+    @abstractmethod
+    def words(self) -> Mapping[str, Any]:
+        """``network``, ``data`` and ``train_size`` of the report."""
+
+    @property
+    def methods(self) -> Sequence[Method]:
+        """What the recipe's attention is given."""
+        return tuple(method for method in self.recipe.methods() if method is not None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the recipe asks for deterministic attention as it is, so that there is nothing to compare."""
+        return not self.methods
+
+    def save(self, program: Program, folder: Path) -> None:
+        """Keeps a trained network.
+
+        Args:
+            program: as :meth:`program` makes it.
+            folder: a new one.
+        """
+        with quiet_loading():
+            save(cast(PreTrainedModel, program.net), folder, beside=self.save_beside)
+
+    def save_beside(self, folder: Path) -> None:
+        """Writes into a network's folder what it reads and writes with."""
+
+    def driver_options(self, program: Program) -> dict[str, Any]:
+        """Further options of the driver."""
+        return {}
+
+    def driver(self, program: Program, **options: Any) -> SVIDriver:
+        """The driver that a program asks for, with the options of the recipe.
+
+        Args:
+            program: with repulsive heads it gets an ``SVGDDriver``.
+            **options: further options of the driver.
+        """
+        training: TrainingRecipe = self.recipe.training
+        alignment = self.recipe.alignment
+        rule = training.early_stopping
+        kind = SVGDDriver if repulsive_heads(program) else SVIDriver
+        standard: dict[str, Any] = {
+            "guide": AttentionGuide(program),
+            "optimizer": OptimizerOptions(
+                training.optimizer_class,
+                training.learning_rate,
+                training.site_learning_rate,
+                alignment_learning_rate=None if alignment is None else alignment.learning_rate,
+                weight_decay=training.weight_decay,
+                arguments=training.optimizer_arguments,
+            ),
+            "scheduler": SchedulerOptions(training.schedule, training.warmup_steps, training.warmup),
+            "kl_schedule": KLSchedule(
+                training.kl_schedule,
+                final=training.kl_weight,
+                warmup_steps=training.kl_warmup_steps,
+                warmup_fraction=training.kl_warmup,
+            ),
+            "batch_size": training.batch_size,
+            "precision": training.precision,
+            "cpu": training.device == "cpu",
+            "accumulation": training.accumulation,
+            "max_grad_norm": training.gradient_clip,
+            "seed": training.seed,
+            "log_every": training.log_every,
+            "eval_every": training.eval_every,
+            "checkpoint_every": training.checkpoint_every,
+            "keep_last": training.keep,
+            "early_stopping": None if rule is None else EarlyStopping(**rule.model_dump()),
+        }
+        return kind(program, **(standard | options))
+
+    def fit(
+        self, program: Program, folder: Path | None = None, *, resume: bool = False, quiet: bool = False
+    ) -> FitResult:
+        """Trains a program as the recipe says.
+
+        Args:
+            program: as :meth:`program` makes it.
+            folder: of records and checkpoints; None keeps nothing.
+            resume: continue from the newest checkpoint, if there is one.
+            quiet: no progress bar.
+
+        Returns:
+            What came out; the program holds the weights to keep.
+        """
+        data, training = self.data, self.recipe.training
+        options: dict[str, Any] = {
+            "collate": data.collate,
+            "validation_metrics": self.validation_metrics,
+            "folder": folder,
+            "fingerprint": data.fingerprint,
+            "progress": not quiet,
+        }
+        if folder is not None and data.watched is not None:
+            options["observers"] = (data.watched.observer(folder),)
+        with self.learning(program):
+            return self.driver(program, **(options | self.driver_options(program))).fit(
+                data.train,
+                data.validation,
+                steps=getattr(training, "steps", None),
+                epochs=training.epochs,
+                resume="auto" if resume else False,
+            )
+
+    @staticmethod
+    @abstractmethod
+    def validation_metrics(program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        """Measures of a validation batch at whatever the network answers then, per row or their mean."""
+
+    def learning(self, program: Program) -> Any:
+        """A block in which only those parameters require gradients that the recipe has learn."""
+        if not getattr(self.recipe.training, "frozen_probe", False):
+            return nullcontext()
+        net = cast(nn.Module, program.net)
+        return frozen_probe(net, score_modules(net))
+
+    def parts(self, folder: Path) -> Iterable[Part]:
+        """The baseline, where there is something to compare and the recipe wants it, and the network."""
+        names = [MODEL] if self.is_plain or not self.recipe.report.baseline else [BASELINE, MODEL]
+        programs = {name: self.program(baseline=name == BASELINE) for name in names}
+        if self.data.watched is not None:
+            self.data.watched.check(programs[MODEL])
+        return [self._part(name, program, folder) for name, program in programs.items()]
+
+    def _part(self, name: str, program: Program, run: Path) -> Part:
+        folder = run if name == MODEL else run / name
+
+        def fit(resume: bool, quiet: bool) -> FitResult:
+            return self.fit(program, folder, resume=resume, quiet=quiet)
+
+        def keep() -> None:
+            shutil.rmtree(folder / MODEL, ignore_errors=True)  # left by an earlier end of the run
+            self.save(program, folder / MODEL)
+
+        return Part(name, fit, keep)
+
+    def evaluate(self, run: Path, baseline: Path | None = None) -> AnyResults:
+        """Measures the run's network, and the deterministic one beside it."""
+        own = self.network(run)
+        networks = [*self.beside(run, baseline, own), own]
+        return self.measure(self.describe(run, own), networks)
+
+    def beside(self, run: Path, given: Path | None, own: Network[Program]) -> list[Network[Program]]:
+        """The deterministic baseline to compare with, where there is one.
+
+        Args:
+            run: folder of the run.
+            given: of another run that is to be the baseline; None for the one within the run.
+            own: the run's network.
+
+        Raises:
+            RunError: the run is deterministic itself, or the baseline is not.
+        """
+        folder = given or run / BASELINE
+        if given is not None and own.key == "deterministic":
+            raise RunError(
+                f"--baseline {given}: expected a run that is compared with it, {run} is deterministic itself; give the "
+                "other run first"
+            )
+        if own.key == "deterministic" or (given is None and not (folder / MODEL).is_dir()):
+            return []
+        found = self.network(folder)
+        if found.key != "deterministic":
+            raise RunError(
+                f"{folder}: expected a deterministic run as baseline, its attention is {MODEL_LABELS[found.key]}"
+            )
+        return [found]
+
+    def describe(self, run: Path, own: Network[Program]) -> RunDescription:
+        """What a run folder holds, in words."""
+        training = self.recipe.training
+        precision = getattr(training, "precision", "no")
+        words: dict[str, Any] = {
+            "method": self.method_words(),
+            "device": f"{own.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
+        }
+        return describe(run, self.recipe, **(words | dict(self.words())))
+
+    def method_words(self) -> str:
+        """The attention methods with the options that differ from the defaults, and what stands beside them."""
+        return method_words(self.recipe)
+
+
+def method_words(recipe: Any) -> str:
+    r"""The attention method with the options that differ from the defaults, and what stands beside it.
+
+    Example:
+        >>> from probattn.recipes import read_recipe
+        >>> method_words(read_recipe("data: {train: imdb}\nalignment: {method: gan, weight: 0.1}"))
+        'BABN, default options; GAN alignment, weight 0.1'
+        >>> method_words(read_recipe("data: {train: imdb}\nattention: {method: bam}\ntraining: {frozen_probe: true}"))
+        'BAM, concentration 10.0; nothing but attention learns'
+    """
+    method = recipe.attention.build()
+    words = ["deterministic attention"]
+    if method is not None:
+        changed = _changed(method, BayesianAttention())
+        words = [f"{recipe.attention.method.upper()}, {', '.join(changed) or 'default options'}"]
+    for each in recipe.methods():
+        if isinstance(each, AlignmentAttention):
+            words.append(_alignment_words(each))
+        elif isinstance(each, RepulsiveAttention):
+            words.append(_repulsion_words(each))
+        elif isinstance(each, DisagreementAttention):
+            words.append(_disagreement_words(each))
+    if getattr(recipe.training, "frozen_probe", False):
+        words.append("nothing but attention learns")
+    return "; ".join(words)
+
+
+def _alignment_words(aligned: AlignmentAttention) -> str:
+    usual = AlignmentAttention(
+        aligned.method, aligned.weight, layers="all", attention="all", seed=aligned.seed
+    )
+    own = [f"weight {aligned.weight:g}", *_changed(aligned, usual)]
+    return f"{aligned.method.upper()} alignment, {', '.join(own)}"
+
+
+def _repulsion_words(repulsive: RepulsiveAttention) -> str:
+    usual = RepulsiveAttention(
+        repulsive.sampler, repulsion=repulsive.repulsion, layers="all", attention="all", seed=repulsive.seed
+    )
+    own = [f"weight {repulsive.repulsion:g}", *_changed(repulsive, usual)]
+    return f"repulsive heads by {repulsive.sampler.upper()}, {', '.join(own)}"
+
+
+def _disagreement_words(penalty: DisagreementAttention) -> str:
+    usual = DisagreementAttention(penalty.method, penalty.weight, layers="all", attention="all")
+    own = [f"weight {penalty.weight:g}", *_changed(penalty, usual)]
+    return f"penalty on heads alike ({penalty.method}), {', '.join(own)}"
+
+
+def _changed(method: Any, usual: Any) -> list[str]:
+    """The options that differ, in words."""
+    return [
+        f"{option.name} {_value_words(getattr(method, option.name))}"
+        for option in fields(method)
+        if getattr(method, option.name) != getattr(usual, option.name)
+    ]
+
+
+def _value_words(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def dynamics(networks: Sequence[Network[Any]]) -> tuple[Dynamics, ...]:
+    """How attention was learned, by network, the run's own last with maps; empty where that was not recorded."""
+    return same_examples(
+        [read_dynamics(each.folder, each.key, maps=each is networks[-1]) for each in networks]
+    )
+
+
+def predictions(
+    network: Network[Any], batches: Any, options: Any, *, chunk_size: int | None = None, dropout: bool = True
+) -> dict[ModelKey, Predictions]:
+    """Class probabilities of a network by model: of latent attention those of draws, and those at its expectation.
+
+    Args:
+        network: a classifier.
+        batches: inputs.
+        options: with ``num_samples`` and ``seed``.
+        chunk_size: draws that go through the network at once; None for all.
+        dropout: whether to draw with dropout where attention is deterministic.
+    """
+    given: dict[str, Any] = {"seed": options.seed, "device": network.device}
+    if network.key == "bayesian_mean":
+        drawn = predict_bayesian(
+            network.program, batches, options.num_samples, chunk_size=chunk_size, **given
+        )
+        expectation = Predictions(drawn.expectation)
+        return {"bayesian_mean": Predictions.from_draws(drawn.draws), "bayesian_expectation": expectation}
+    found = predict_deterministic(network.program, batches, options.num_samples if dropout else 1, **given)
+    if found.draws is None or not dropout:
+        return {network.key: Predictions(found.probabilities)}
+    return {network.key: Predictions(found.probabilities, found.draws, "dropout")}
+
+
+def health(
+    network: Network[Any],
+    batches: Iterable[Any],
+    options: Any,
+    reduction: KLReduction,
+    chunk_size: int | None,
+) -> tuple[SiteHealth, ...]:
+    """The state of the posterior at each site; empty where training recorded none.
+
+    Args:
+        network: of latent attention.
+        batches: over which the spread of the weights is averaged.
+        options: with ``num_samples`` and ``seed``.
+        reduction: how a site's KL enters the objective.
+        chunk_size: draws that go through the network at once.
+    """
+    with_sites = [record["sites"] for record in network.records if record.get("sites")]
+    if not with_sites:
+        return ()
+    spreads = weight_spreads(
+        network.program,
+        batches,
+        options.num_samples,
+        seed=options.seed,
+        chunk_size=chunk_size,
+        device=network.device,
+    )
+    return tuple(site_health(spreads, with_sites[-1], reduction))
+
+
+def model_key(net: nn.Module) -> ModelKey:
+    """What a network is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
+    record = conversion(net)
+    if record is None:
+        return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
+    if record.method is not None:
+        return "bayesian_mean"
+    if record.alignment is not None:
+        return "aligned"
+    return "regularised" if record.repulsive is None else "repulsive"
+
+
+def compares_heads(net: nn.Module) -> bool:
+    """Whether the heads of a network repelled each other in training, or a penalty kept them apart."""
+    record = conversion(net)
+    return record is not None and (record.repulsive is not None or record.disagreement is not None)
+
+
+def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
+    """Gives a network methods, if there are any.
+
+    Args:
+        net: changed in place.
+        methods: what to give it.
+        recipe: for the layers and kinds of its attention, and the seed of new parameters.
+        name: the network's, for messages.
+
+    Raises:
+        RunError: the network's attention cannot be given them.
+    """
+    if not methods:
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.training.seed)
+        try:
+            convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"network {name!r}: {one_line(error)}") from error
+
+
+def check_finished(folder: Path) -> Path:
+    """The folder of a run's trained network.
+
+    Raises:
+        RunError: there is none.
+    """
+    place = folder / MODEL
+    if not place.is_dir():
+        raise RunError(
+            f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first"
+        )
+    return place
+
+
+def on_device(program: Program) -> Program:
+    """A program on the accelerator, where there is one, in evaluation mode."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return program.to(device or torch.device("cpu")).eval()
+
+
+def score_modules(net: nn.Module) -> list[nn.Module]:
+    """The modules whose parameters make attention scores and nothing else; empty where a network has none.
+
+    What an attention method brings along (an inference network's prior, a discriminator) lies in them too.
+    """
+    return [each for each in net.modules() if isinstance(each, (SelfAttentiveAttention, DotAttention))]
+
+
+def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str) -> None:
+    """Makes sure that a network's attention can learn alone, where the recipe wants that.
+
+    Raises:
+        RunError: its probe cannot be frozen, or nothing would learn.
+    """
+    if not training.frozen_probe:
+        return
+    if not score_modules(net):
+        raise RunError(
+            "training.frozen_probe: expected network.name 'self_attentive' (texts) or 'lstm' (translation), whose "
+            f"attention scores have parameters of their own, got {name!r}"
+        )
+    if net.config.uniform_attention:
+        raise RunError(
+            "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
+        )
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+    """A fingerprint of data."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else part)
+    return found.hexdigest()[:16]
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keeps transformers from reporting newly initialised heads: that is what is wanted here."""
+    before = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+        if bars:
+            transformers_logging.enable_progress_bar()

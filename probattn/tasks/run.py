@@ -1,0 +1,313 @@
+"""Training, evaluating and reporting a run of whatever task, each written once."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from probattn.files.durable import write_atomically
+from probattn.inference.records import read_records
+from probattn.inference.report import RunDescription, read_results, write_results
+from probattn.inference.result import FitResult
+from probattn.recipes import load_any_recipe
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
+
+AnyTask = Task[Any, Any]
+Runs = Sequence[tuple[Path, AnyTask]]
+"""Folders of runs with their tasks."""
+
+PACKAGES = ("probattn", "torch", "pyro-ppl", "transformers", "accelerate", "torchmetrics")
+FREE = ("name", "output", "training.seed", "prediction.seed")
+"""Keys in which runs that are compared over their seeds may differ."""
+
+
+class Processes:
+    """The processes of a launcher (torchrun, accelerate launch), or the single one there usually is.
+
+    Args:
+        cpu: whether the run is told to stay on the CPU.
+
+    Example:
+        >>> Processes(cpu=True).is_first
+        True
+    """
+
+    def __init__(self, *, cpu: bool) -> None:
+        self._state = PartialState(cpu=cpu) if launched() else None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self._state is None or self._state.is_main_process
+
+    @contextmanager
+    def first_writes(self) -> Iterator[bool]:
+        """Yields whether to write; the others wait before and after the block."""
+        self._wait()
+        yield self.is_first
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._state is not None:
+            self._state.wait_for_everyone()
+
+
+def launched() -> bool:
+    """Whether a launcher started this process beside others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def train(task: AnyTask, folder: Path, *, resume: bool = False, quiet: bool = False) -> dict[str, FitResult]:
+    """Trains all that a recipe asks for into a folder; with several processes the first one writes.
+
+    Args:
+        task: with its recipe.
+        folder: of the run, new unless resumed.
+        resume: continue a run that was interrupted; what is finished is not trained again.
+        quiet: no progress bars.
+
+    Returns:
+        Results by name: "model" and, if trained, "baseline"; of an experiment, by condition.
+
+    Raises:
+        DataError: the data are not what the recipe says.
+        RunError: the folder holds a run already, or none to resume; or the recipe asks for what cannot be done.
+    """
+    _check_folder(task.recipe, folder, resume)
+    parts = task.parts(folder)
+    processes = Processes(cpu=task.recipe.training.device == "cpu")
+    with processes.first_writes() as writes:
+        if writes:
+            _keep_recipe(task.recipe, folder)
+    results: dict[str, FitResult] = {}
+    for part in parts:
+        results[part.name] = part.fit(resume, quiet)
+        with processes.first_writes() as writes:
+            if writes:
+                _check_recipe_is_there(folder)
+                part.save()
+    return results
+
+
+def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
+    """Measures a finished run and writes ``metrics.json`` into its folder.
+
+    Args:
+        task: with the run's recipe.
+        run: the folder.
+        baseline: folder of a deterministic run to compare with; None for the one within the run, if any.
+
+    Returns:
+        The records, of the class ``task.results_class``.
+
+    Raises:
+        DataError: the data are not what they were.
+        RunError: the folder holds no finished run, or the baseline does not fit.
+    """
+    recipe = None if baseline is None else baseline / RECIPE  # the baseline within a run has none
+    if recipe is not None and recipe.exists() and type(load_any_recipe(recipe)) is not task.recipe_class:
+        raise RunError(f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run")
+    results = task.evaluate(run, baseline)
+    write_results(results, run / RESULTS)
+    return results
+
+
+def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> tuple[Path, Any]:
+    """The evaluation of one run, or of several runs of one recipe over their seeds.
+
+    Args:
+        runs: folders with their tasks.
+        baseline: of a single run, as for :func:`evaluate`.
+        again: whether to evaluate a run that has been evaluated already.
+
+    Returns:
+        The file that holds the records, in the folder of the first run, and the records.
+
+    Raises:
+        RunError: several runs that are not of one recipe, or not of a seed each.
+    """
+    if len(runs) > 1:
+        _check_seeds(runs)
+        if baseline is not None:
+            raise RunError(
+                f"--baseline {baseline}: expected one run with it; several are compared with the baselines within them"
+            )
+    found = [
+        evaluate(task, run, baseline)
+        if again or not (run / RESULTS).exists()
+        else read_results(run / RESULTS, task.results_class)
+        for run, task in runs
+    ]
+    first, task = runs[0]
+    if len(runs) == 1:
+        return first / RESULTS, found[0]
+    place = first.resolve()
+    named = {
+        Path(os.path.relpath(run.resolve(), place)).as_posix(): results
+        for (run, _), results in zip(runs, found, strict=True)
+    }
+    try:
+        combined = task.combine(named)
+    except ValueError as error:
+        raise RunError(f"in {place}: {one_line(error)}") from error
+    return write_results(combined, first / f"{SEEDS}.json"), combined
+
+
+def write_page(task: AnyTask, results: Any, file: Path) -> Path:
+    """Writes the report; readers see the old page or the new one, never a part.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    write_atomically(file, task.page(results).encode())
+    return file
+
+
+def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> tuple[Path, Path, Any]:
+    """Writes ``report.html`` of every run, evaluated first where that has not been done; of several, ``seeds.html``.
+
+    Args:
+        runs: folders with their tasks.
+        baseline: of a single run, as for :func:`evaluate`.
+        again: whether to evaluate anew.
+
+    Returns:
+        The page, the file of the records behind it, and the records.
+
+    Raises:
+        RunError: as for :func:`evaluate_runs`.
+    """
+    file, results = evaluate_runs(runs, baseline, again=again or baseline is not None)
+    _, task = runs[0]
+    if len(runs) == 1:
+        return write_page(task, results, file.with_name(REPORT)), file, results
+    for run, each in runs:
+        write_page(each, read_results(run / RESULTS, each.results_class), run / REPORT)
+    return write_page(task, results, file.with_suffix(".html")), file, results
+
+
+def describe(run: Path, recipe: Any, *, num_samples: int = 1, **words: Any) -> RunDescription:
+    """What a run folder holds, for its report.
+
+    Args:
+        run: the folder.
+        recipe: of the run.
+        num_samples: posterior draws of a prediction.
+        **words: ``method``, ``network``, ``data``, ``train_size`` and ``device`` of
+            :class:`probattn.inference.report.RunDescription`, and ``steps`` and ``seconds`` where the records of
+            training do not tell them.
+    """
+    return RunDescription(
+        name=recipe.name,
+        num_samples=num_samples,
+        seed=recipe.training.seed,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=package_versions(),
+        recipe=(run / RECIPE).read_text(encoding="utf-8"),
+        commands=(f"probattn train {run / RECIPE} --output NEW_FOLDER", "probattn report NEW_FOLDER"),
+        **(spent(run) | words),
+    )
+
+
+def spent(run: Path) -> dict[str, Any]:
+    """What the training of a run took, from its records, also where it was resumed.
+
+    Returns:
+        steps: of its network.
+        seconds: of that and of the baseline beside it; a record of training holds those since the record before it.
+    """
+    parts = [read_records(folder / RECORDS) for folder in (run, run / BASELINE)]
+    trained = [record for records in parts for record in records if record.get("kind") == "train"]
+    return {
+        "steps": int(parts[0][-1]["step"]) if parts[0] else 0,
+        "seconds": sum(float(record.get("seconds", 0)) for record in trained),
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of what a run's figures depend on."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Sequence[str]) -> None:
+    """Makes sure that two runs are of one recipe but for the free keys, each written with dots.
+
+    Raises:
+        RunError: they differ in another one.
+    """
+    own, its = (dict(_leaves(recipe.model_dump(mode="json"))) for _, recipe in (first, other))
+    for key in sorted(own.keys() | its.keys()):
+        if own.get(key) != its.get(key) and not f"{key}.".startswith(tuple(f"{each}." for each in free)):
+            raise RunError(
+                f"{other[0]}: expected the run {first[0]} again, with {key} {own.get(key)!r}, got {its.get(key)!r}; "
+                "train it with the same recipe"
+            )
+
+
+def _check_seeds(runs: Runs) -> None:
+    """Makes sure that several runs are those of one recipe, each with a seed of its own."""
+    for folder, task in runs:
+        if task.no_seeds is not None:
+            raise RunError(f"{folder}: expected one run, {task.no_seeds}")
+    seeds: dict[int, Path] = {}
+    for folder, task in runs:
+        check_same_recipe((runs[0][0], runs[0][1].recipe), (folder, task.recipe), FREE)
+        seed = task.recipe.training.seed
+        if seed in seeds:
+            raise RunError(
+                f"{folder}: expected another training.seed than {seed}, which {seeds[seed]} has; runs of one seed "
+                "count once"
+            )
+        seeds[seed] = folder
+
+
+def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys of sections and of their sections, written with dots, and their values."""
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _check_folder(recipe: Any, folder: Path, resume: bool) -> None:
+    """Makes sure that a new run does not write over another, and that a resumed one is that of its recipe."""
+    known = folder / RECIPE
+    if resume:
+        if not known.exists():
+            raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
+        if known.read_text(encoding="utf-8") != recipe.resolved().dump():
+            raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
+    elif folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")
+
+
+def _keep_recipe(recipe: Any, folder: Path) -> None:
+    """Writes the recipe of a run into its folder, which is made; a run that is resumed has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / RECIPE).exists():
+        write_atomically(folder / RECIPE, recipe.resolved().dump().encode())
+
+
+def _check_recipe_is_there(folder: Path) -> None:
+    """Makes sure that a run that ends is the run that began."""
+    if not (folder / RECIPE).exists():
+        raise RunError(
+            f"{folder}: expected {RECIPE}, found none; the folder was removed or moved while the run was writing into "
+            "it; train it again"
+        )

@@ -1,0 +1,162 @@
+"""A task: what one kind of recipe trains, how it is measured, and how the results read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from probattn.inference.report import Sheet
+from probattn.inference.result import FitResult
+from probattn.tasks.errors import RunError
+
+RECIPE = "recipe.yaml"
+MODEL = "model"
+BASELINE = "baseline"
+RECORDS = "metrics.jsonl"
+RESULTS = "metrics.json"
+REPORT = "report.html"
+SEEDS = "seeds"
+"""Stem of the files that hold the comparison of several runs, in the folder of the first."""
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Any)
+AnyResults = TypeVar("AnyResults")
+
+
+def _nothing() -> None:
+    """Saves nothing."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One network of a run, or one condition of an experiment, which is trained by itself.
+
+    Attributes:
+        name: "model", "baseline", or a condition's name.
+        fit: trains it; called with ``resume`` and ``quiet``.
+        save: keeps what came out in the folder of the run.
+    """
+
+    name: str
+    fit: Callable[[bool, bool], FitResult]
+    save: Callable[[], None] = _nothing
+
+
+class Task(ABC, Generic[AnyRecipe, AnyResults]):
+    """One kind of run. A new kind is a subclass in a folder of its own and a line in ``probattn.tasks.TASKS``.
+
+    What is common to all kinds is in :mod:`probattn.tasks.run`: training into a folder, resuming, evaluating and
+    reporting. :class:`probattn.tasks.ProgramTask` adds what tasks of one network and its baseline share.
+
+    Args:
+        recipe: what was asked for.
+
+    Attributes:
+        section: the key of a recipe that makes it one of this task; None for classification, which needs none.
+        recipe_class: the recipe's class.
+        results_class: the class of the records in ``metrics.json``.
+        no_seeds: why several runs of this task are not compared over their seeds; None where they are.
+    """
+
+    section: ClassVar[str | None] = None
+    recipe_class: ClassVar[type[Any]]
+    results_class: ClassVar[type[Any]]
+    no_seeds: ClassVar[str | None] = None
+
+    def __init__(self, recipe: AnyRecipe) -> None:
+        self.recipe = recipe
+
+    @abstractmethod
+    def parts(self, folder: Path) -> Iterable[Part]:
+        """What is trained, in order; each is asked for when those before it are trained.
+
+        Whatever can be refused is refused here, before the first file is written.
+
+        Args:
+            folder: of the run, which may not be there yet.
+
+        Raises:
+            DataError: the data are not what the recipe says.
+            RunError: the recipe asks for what cannot be done.
+        """
+
+    @abstractmethod
+    def evaluate(self, run: Path, baseline: Path | None = None) -> AnyResults:
+        """Measures a finished run.
+
+        Args:
+            run: its folder.
+            baseline: folder of a deterministic run to compare with; None for the one within the run.
+
+        Raises:
+            DataError: the data are not what they were.
+            RunError: the folder holds no finished run, or the baseline does not fit.
+        """
+
+    @classmethod
+    @abstractmethod
+    def headline(cls, results: AnyResults) -> str:
+        """What was found, in one line."""
+
+    @classmethod
+    @abstractmethod
+    def table(cls, results: AnyResults) -> Sheet:
+        """The results for a terminal."""
+
+    @classmethod
+    @abstractmethod
+    def page(cls, results: AnyResults) -> str:
+        """The report: one HTML page that needs nothing but itself."""
+
+    @classmethod
+    def summary(cls, results: AnyResults) -> dict[str, Any]:
+        """The headline and the comparisons behind it, for programs."""
+        return {"headline": cls.headline(results)}
+
+    @classmethod
+    def combine(cls, results: Mapping[str, AnyResults]) -> AnyResults:
+        """The comparison of several runs over their seeds, by the path of their folders.
+
+        Raises:
+            ValueError: the evaluations do not fit each other.
+        """
+        raise RunError(f"{next(iter(results))}: expected one run, {cls.no_seeds}")
+
+    def notes(self) -> Iterable[str]:
+        """Lines about the data that are printed before training."""
+        return ()
+
+    def predict(
+        self,
+        run: Path,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        num_samples: int = 20,
+        seed: int = 0,
+    ) -> Sequence[Any]:
+        """Answers for texts.
+
+        Args:
+            run: folder of a finished run.
+            texts: what to answer for.
+            pairs: the second text of each, where the task is about pairs.
+            num_samples: posterior draws.
+            seed: of the draws.
+
+        Returns:
+            One answer a text; :meth:`answers` shows them.
+
+        Raises:
+            RunError: the folder holds no finished run, or the task takes no texts.
+        """
+        raise RunError(
+            f"{run}: expected a run that answers texts, got one of {self.section or 'another kind'}"
+        )
+
+    @classmethod
+    def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """What :meth:`predict` found, for a terminal and, one object an answer, for programs."""
+        raise NotImplementedError

@@ -1,0 +1,397 @@
+"""Translation: recipe to network to report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import TraceEnum_ELBO
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
+
+from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
+from probattn.files.durable import write_atomically
+from probattn.inference import TraceGraphMeanFieldELBO
+from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet
+from probattn.metrics.functional import bleu, bleu_counts
+from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
+from probattn.models.translation import token_measures
+from probattn.models.translation.variational import MAX_PLATE_NESTING
+from probattn.recipes import TranslationRecipe
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.heads import measure_heads
+from probattn.tasks.programs import (
+    Data,
+    Network,
+    ProgramTask,
+    check_finished,
+    check_frozen_probe,
+    compares_heads,
+    digest,
+    dynamics,
+    model_key,
+    on_device,
+    put_methods,
+    quiet_loading,
+)
+from probattn.tasks.translation.networks import TITLES, build_network, network_words
+from probattn.tasks.translation.page import headline, render, translation_table
+from probattn.tasks.translation.results import (
+    BleuDifference,
+    TranslationResults,
+    TranslationSample,
+    bleu_difference,
+    translation_curves,
+    translation_scores,
+)
+from probattn.tasks.watching import Watched
+
+SUBWORDS = "subwords.model"
+"""The vocabulary of a run, in its folder for the model."""
+TRANSLATIONS = "translations.jsonl"
+"""All test sentences of a run with their references and translations, one JSON object a line."""
+
+TrainedTranslator = Network[Translator]
+
+
+@dataclass(frozen=True)
+class PairData(Data):
+    """Tokenized sentence pairs; ``subwords`` is the vocabulary, learned from the training pairs."""
+
+    subwords: Any = None
+
+
+class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, Translator]):
+    """Translation by an encoder-decoder, a Transformer or an LSTM, trained from random weights."""
+
+    section = "translation"
+    recipe_class = TranslationRecipe
+    results_class = TranslationResults
+    no_seeds = "BLEU is not compared over seeds; give each run of translation alone"
+    has_probe = True
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the network attends to all source tokens alike."""
+        return self.recipe.network.uniform_attention
+
+    @property
+    def probe_problem(self) -> str | None:
+        """Why the network has no lexical probe."""
+        name = self.recipe.network.name
+        if name == "lstm":
+            return None
+        return (
+            "expected a translation run of network.name 'lstm', whose output reads one context, so that it has a "
+            f"lexical probe, got {name!r}"
+        )
+
+    def num_outputs(self, net: PreTrainedModel) -> int:
+        """Tokens of the vocabulary."""
+        return int(net.config.vocab_size)
+
+    @cached_property
+    def splits(self) -> ParallelSplits:
+        """The sentence pairs of the recipe, read once."""
+        return self.recipe.translation.load()
+
+    def load_data(self) -> PairData:
+        """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
+        options, splits = self.recipe.translation, self.splits
+        texts = splits.train.sources + splits.train.targets
+        subwords = Subwords.train(texts, options.subwords, options.subword_model)
+        roles = splits.roles()
+        roles["validation"] = splits.validation.rows(splits.validation.shortest_first())
+        tokenized = {role: self.tokenized(pairs, subwords) for role, pairs in roles.items()}
+        return PairData(
+            tokenized["train"],
+            tokenized["validation"],
+            PairCollate(),
+            {"data": pairs_digest(splits), "subwords": subwords.digest},
+            None if self.recipe.probe is None else self._watched(subwords),
+            subwords,
+        )
+
+    def tokenized(self, pairs: SentencePairs, subwords: Subwords) -> TokenizedPairs:
+        """Sentence pairs as the recipe cuts them."""
+        options = self.recipe.translation
+        return TokenizedPairs(pairs, subwords, max_length=options.max_length, on_long=options.on_long)
+
+    def _watched(self, subwords: Subwords) -> Watched:
+        options = self.recipe.probe
+        assert options is not None
+        rows = self.tokenized(self.splits.validation.take(options.examples), subwords)
+
+        def measure(model: nn.Module) -> float:
+            assert isinstance(model, Translator)
+            texts = translate(model, rows.pairs.sources, subwords, SearchOptions(num_beams=1))
+            return bleu(texts, rows.pairs.targets).score
+
+        return Watched(
+            options,
+            rows,
+            PairCollate(),
+            text=lambda row: rows.pairs.sources[row],
+            keys=lambda row: subwords.pieces(rows[row]["input_ids"]),
+            queries=lambda row: subwords.pieces(rows[row]["labels"]),
+            bleu=measure if options.bleu else None,
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether attention is deterministic and no method stands beside it."""
+        return super().is_plain and not self.recipe.is_variational
+
+    def program(self, *, baseline: bool = False) -> Translator:
+        """The recipe's network as a Pyro program; see the base class."""
+        recipe, data = self.recipe, self.data
+        net = build_network(recipe, len(data.subwords))
+        check_frozen_probe(net, recipe.training, recipe.network.name)
+        put_methods(net, () if baseline else self.methods, recipe, TITLES[recipe.network.name])
+        options: dict[str, Any] = {
+            "num_data": len(data.train),
+            "label_smoothing": recipe.training.label_smoothing,
+            "mean_length": data.train.mean_target_length if recipe.training.per == "token" else None,
+        }
+        if recipe.is_variational and not baseline:
+            return VariationalTranslator(net, prediction=recipe.attention.prediction, **options)
+        return Translator(net, **options)
+
+    def save_beside(self, folder: Path) -> None:
+        """Saves the vocabulary."""
+        self.data.subwords.save(folder / SUBWORDS)
+
+    def driver_options(self, program: Translator) -> dict[str, Any]:
+        """Batches of pairs of similar length; of a latent alignment also guide and estimator."""
+        options: dict[str, Any] = {"length_pool": self.recipe.training.length_pool}
+        if not isinstance(program, VariationalTranslator):
+            return options
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.recipe.training.seed)
+            guide = AlignmentGuide(program, self.recipe.attention.estimator)
+        exact = self.recipe.attention.estimator == "enumerate"
+        elbo = TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraphMeanFieldELBO()
+        return options | {"guide": guide, "elbo": elbo}
+
+    @staticmethod
+    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What each pair adds to perplexity and token accuracy."""
+        return token_measures(program(batch), batch["labels"])
+
+    def network(self, folder: Path) -> TrainedTranslator:
+        """Loads a trained network and its vocabulary; latent attention translates at its expectation."""
+        place = check_finished(folder)
+        with quiet_loading():
+            net = load(place)
+        key = model_key(net)
+        return Network(
+            on_device(Translator(net)),
+            folder,
+            "bayesian_expectation" if key == "bayesian_mean" else key,
+            Subwords.load(place / SUBWORDS),
+        )
+
+    def batches(self, network: TrainedTranslator, pairs: SentencePairs) -> Iterator[dict[str, Tensor]]:
+        """Sentence pairs on the network's device, the shortest first."""
+        rows = self.tokenized(pairs.rows(pairs.shortest_first()), network.codec)
+        size = self.recipe.search.batch_size
+        for batch in DataLoader(rows, batch_size=size, collate_fn=PairCollate()):
+            yield {name: tensor.to(network.device) for name, tensor in batch.items()}
+
+    def token_sums(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, float]:
+        """Sums over sentence pairs of what perplexity and token accuracy are made of."""
+        sums = dict.fromkeys(("nll", "tokens", "correct"), 0.0)
+        for inputs in self.batches(network, pairs):
+            with torch.no_grad():
+                found = token_measures(network.program(inputs), inputs["labels"])
+            sums = {name: sums[name] + found[name].double().sum().item() for name in sums}
+        return sums
+
+    def words(self) -> Mapping[str, Any]:
+        """Network and data, in words."""
+        train = self.splits.train
+        return {
+            "network": network_words(self.recipe),
+            "data": train.source,
+            "train_size": len(train),
+            "num_samples": 1,
+        }
+
+    def method_words(self) -> str:
+        """The attention methods, or how the latent alignment is summed over."""
+        if not self.recipe.is_variational:
+            return super().method_words()
+        options = self.recipe.attention
+        sums = {"enumerate": "enumerated", "sample": "sampled"}[options.estimator]
+        words = f"variational alignment, {sums}, {options.prediction} prediction"
+        return super().method_words().replace("deterministic attention", words)
+
+    def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
+        """Translates the test sentences and measures what came out; writes all translations beside the records.
+
+        Raises:
+            RunError: sacrebleu is not installed.
+        """
+        own, test = networks[-1], self.splits.test
+        options = SearchOptions(**self.recipe.search.model_dump())
+        found: dict[ModelKey, list[str]] = {
+            each.key: translate(each.program, test.sources, each.codec, options) for each in networks
+        }
+        try:
+            counts = {key: bleu_counts(texts, test.targets) for key, texts in found.items()}
+            signature = bleu(found[own.key], test.targets).signature
+        except ImportError as error:
+            raise RunError(one_line(error)) from error
+        _write_translations(own.folder / TRANSLATIONS, test, found)
+        return TranslationResults(
+            run=run,
+            languages=test.languages,
+            search=_search_words(self.recipe),
+            signature=signature,
+            test=_data_set(test),
+            scores=tuple(
+                translation_scores(each.key, counts[each.key], self.token_sums(each, test), each.records)
+                for each in networks
+            ),
+            differences=self._differences(counts),
+            samples=_samples(test, found, self.recipe.report.samples),
+            curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
+            dynamics=dynamics(networks),
+            heads=self._heads(networks) if compares_heads(own.net) else None,
+        )
+
+    def _differences(self, counts: dict[ModelKey, Tensor]) -> tuple[BleuDifference, ...]:
+        report = self.recipe.report
+        against = partial(bleu_difference, resamples=report.resamples, level=report.level, seed=report.seed)
+        base = counts.get("deterministic")
+        return tuple(
+            against(key, own, base)
+            for key, own in counts.items()
+            if base is not None and key != "deterministic"
+        )
+
+    def _heads(self, networks: Sequence[TrainedTranslator]) -> Heads | None:
+        """How the heads of the networks differ, and what each is good for."""
+        own, report = networks[-1], self.recipe.report
+        if not report.head_pairs:
+            return None
+        test = self.splits.test
+        chosen, masked = test.take(report.head_pairs), test.take(report.masked_pairs or 1)
+        start = Translator(build_network(self.recipe, len(own.codec)))
+        return measure_heads(
+            networks,
+            Network(on_device(start), own.folder, "deterministic", own.codec),
+            lambda network: self.batches(network, chosen),
+            lambda network: partial(self._token_accuracy, network, masked),
+            texts=len(chosen),
+            masked=len(masked) if report.masked_pairs else 0,
+        )
+
+    def _token_accuracy(self, network: TrainedTranslator, pairs: SentencePairs) -> float:
+        """Share of subwords that are the first choice."""
+        sums = self.token_sums(network, pairs)
+        return sums["correct"] / sums["tokens"]
+
+    def predict(
+        self,
+        run: Path,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        num_samples: int = 20,
+        seed: int = 0,
+    ) -> list[dict[str, str]]:
+        """Translations of sentences; draws play no part in them."""
+        if pairs:
+            raise RunError(
+                f"{run}: its network translates single texts; expected no --pair, got {len(pairs)}"
+            )
+        network = self.network(run)
+        options = SearchOptions(**self.recipe.search.model_dump())
+        found = translate(network.program, texts, network.codec, options)
+        return [{"text": text, "translation": each} for text, each in zip(texts, found, strict=True)]
+
+    @classmethod
+    def answers(cls, found: Sequence[dict[str, str]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """A translation a line, and the same for programs."""
+        return "\n".join(answer["translation"] for answer in found), list(found)
+
+    @classmethod
+    def headline(cls, results: TranslationResults) -> str:
+        """What was found, in one line."""
+        return headline(results)
+
+    @classmethod
+    def table(cls, results: TranslationResults) -> Sheet:
+        """BLEU, perplexity and token accuracy of each model."""
+        return translation_table(results)
+
+    @classmethod
+    def page(cls, results: TranslationResults) -> str:
+        """The report."""
+        return render(results)
+
+
+def pairs_digest(splits: ParallelSplits) -> str:
+    """A fingerprint of the data, so that a run is not resumed on others."""
+    return digest(_digested(splits))
+
+
+def _digested(splits: ParallelSplits) -> Iterator[str]:
+    for role, pairs in splits.roles().items():
+        yield role
+        yield from (
+            f"{source}\0{target}\1" for source, target in zip(pairs.sources, pairs.targets, strict=True)
+        )
+
+
+def _samples(
+    test: SentencePairs, found: dict[ModelKey, list[str]], number: int
+) -> tuple[TranslationSample, ...]:
+    """A fixed choice of test sentences, whatever their translations."""
+    if not number:
+        return ()
+    places = {pair: row for row, pair in enumerate(zip(test.sources, test.targets, strict=True))}
+    chosen = test.take(number)
+    rows = [places[pair] for pair in zip(chosen.sources, chosen.targets, strict=True)]
+    return tuple(
+        TranslationSample(
+            source=test.sources[row],
+            reference=test.targets[row],
+            translations={key: texts[row] for key, texts in found.items()},
+        )
+        for row in rows
+    )
+
+
+def _write_translations(path: Path, test: SentencePairs, found: dict[ModelKey, list[str]]) -> None:
+    lines = []
+    for row, (source, reference) in enumerate(zip(test.sources, test.targets, strict=True)):
+        own = {key: texts[row] for key, texts in found.items()}
+        lines.append(json.dumps({"source": source, "reference": reference, **own}, ensure_ascii=False))
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+
+
+def _data_set(test: SentencePairs) -> DataSet:
+    return DataSet(
+        key="test",
+        title="Test",
+        role="in_domain",
+        size=len(test),
+        labelled=True,
+        source=f"{test.source}; {test.licence}",
+        unit="sentences",
+    )
+
+
+def _search_words(recipe: TranslationRecipe) -> str:
+    search = recipe.search
+    if search.num_beams == 1:
+        return "greedy search"
+    return f"beam search, {search.num_beams} beams, length penalty {search.length_penalty:g}"

@@ -1,0 +1,260 @@
+"""Attention and lexical probe in the course of a training: recorded into the run's folder, and read from there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
+from transformers import PreTrainedModel
+
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
+from probattn.inference import StepObserver
+from probattn.inference.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
+from probattn.inference.report.dynamics_records import Bleu
+from probattn.inference.report.record import Count, Record
+from probattn.models import RatedWords, rate_words
+from probattn.recipes import ProbeRecipe
+from probattn.tasks.errors import RunError, one_line
+
+FOLDER = "probe"
+EXAMPLES = "examples.json"
+"""Words of the examples whose maps are shown."""
+
+STEP = re.compile(r"step-(\d+)\.safetensors")
+Content = TypeVar("Content")
+
+
+class ShownWords(Record):
+    """The words of an example whose maps are shown, as :data:`EXAMPLES` has them."""
+
+    row: Count
+    text: str
+    keys: tuple[str, ...]
+    queries: tuple[str, ...]
+
+
+class Translated(Record):
+    """What the watched sentences' translations were worth at a step."""
+
+    bleu: Bleu
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The examples that are looked at in a training.
+
+    Attributes:
+        options: of the recipe.
+        rows: tokenized examples.
+        collate: rows to batch.
+        text: an example's input, for people, by its row.
+        keys: words of its input.
+        queries: words of its output, or its class alone.
+        bleu: BLEU of the model's translations of all examples; None where there is nothing to translate.
+    """
+
+    options: ProbeRecipe
+    rows: Any
+    collate: Callable[[Sequence[Any]], Mapping[str, Tensor]]
+    text: Callable[[int], str]
+    keys: Callable[[int], list[str]]
+    queries: Callable[[int], list[str]]
+    bleu: Callable[[nn.Module], float] | None = None
+
+    def batches(self) -> DataLoader[Any]:
+        """All of them, in order."""
+        return DataLoader(self.rows, batch_size=self.options.batch_size, collate_fn=self.collate)
+
+    def check(self, model: nn.Module) -> None:
+        """Makes sure, before anything is written, that the network has a probe.
+
+        Raises:
+            RunError: it has none.
+        """
+        one = DataLoader(Subset(self.rows, [0]), batch_size=1, collate_fn=self.collate)
+        try:
+            self.rate(model, one)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"probe: {one_line(error)}") from error
+
+    def rate(self, model: nn.Module, batches: DataLoader[Any] | None = None) -> RatedWords:
+        """Ratings at this moment."""
+        net = cast(PreTrainedModel, model.net)
+        device = next(net.parameters()).device
+        return RatedWords.gather(
+            rate_words(net, {name: tensor.to(device) for name, tensor in batch.items()})
+            for batch in batches or self.batches()
+        )
+
+    def observer(self, folder: Path) -> StepObserver:
+        """Writes the ratings into a run's folder, one file a step.
+
+        Args:
+            folder: the run's.
+        """
+        place = folder / FOLDER
+
+        def observe(step: int, model: nn.Module) -> None:
+            place.mkdir(parents=True, exist_ok=True)
+            if not (place / EXAMPLES).exists():
+                write_atomically(place / EXAMPLES, json.dumps(self._words(), ensure_ascii=False).encode())
+            name = f"step-{step:06d}"
+            if self.bleu is not None:
+                write_atomically(place / f"{name}.json", json.dumps({"bleu": self.bleu(model)}).encode())
+            self.rate(model).save(place / f"{name}.safetensors")
+
+        return StepObserver(observe, self.options.watched())
+
+    def _words(self) -> list[dict[str, Any]]:
+        """Those whose maps are shown: of middling length, whatever they say."""
+        lengths = [len(self.rows[row]["input_ids"]) for row in range(len(self.rows))]
+        middle = median_low(lengths)
+        chosen = sorted(range(len(lengths)), key=lambda row: abs(lengths[row] - middle))[: self.options.shown]
+        return [
+            {"row": row, "text": self.text(row), "keys": self.keys(row), "queries": self.queries(row)}
+            for row in chosen
+        ]
+
+
+def recorded_steps(folder: Path) -> dict[int, Path]:
+    """Files of ratings in a run's folder by step, in order.
+
+    Args:
+        folder: the run's.
+    """
+    place = folder / FOLDER
+    found = [(STEP.fullmatch(file.name), file) for file in place.iterdir()] if place.is_dir() else []
+    return dict(sorted((int(match[1]), file) for match, file in found if match is not None))
+
+
+def recorded_bleu(folder: Path) -> dict[int, float]:
+    """BLEU of the watched sentences by step, where it was recorded.
+
+    Args:
+        folder: the run's.
+
+    Raises:
+        RunError: a file is damaged.
+    """
+    files = {step: file.with_suffix(".json") for step, file in recorded_steps(folder).items()}
+    return {step: _read(file, TypeAdapter(Translated)).bleu for step, file in files.items() if file.exists()}
+
+
+def read_ratings(folder: Path) -> dict[int, RatedWords]:
+    """Ratings by step, in order, all of the same examples; none where nothing was recorded.
+
+    Args:
+        folder: the run's.
+
+    Raises:
+        RunError: a file is damaged, or the files are of different examples.
+    """
+    files = recorded_steps(folder)
+    try:
+        rated = {step: RatedWords.load(file) for step, file in files.items()}
+    except ValueError as error:
+        raise RunError(one_line(error)) from error
+    for step, each in rated.items():
+        if not each.is_of_the_examples_of(rated[max(rated)]):
+            raise RunError(
+                f"{files[step]}: expected the examples of {files[max(rated)].name}, got others; train anew"
+            )
+    return rated
+
+
+def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
+    """How attention and probe went in a run's training; None where that was not recorded.
+
+    Args:
+        folder: the run's.
+        model: whose training it was.
+        maps: whether to take maps of single examples along.
+
+    Raises:
+        RunError: a file is damaged, or the files are of different examples.
+    """
+    rated = read_ratings(folder)
+    if not rated:
+        return None
+    examples = _read(folder / FOLDER / EXAMPLES, TypeAdapter(list[ShownWords])) if maps else []
+    last, scores = rated[max(rated)], recorded_bleu(folder)
+    for words in examples:
+        if last.lengths[last.example == words.row].tolist() != [len(words.keys)] * len(words.queries):
+            raise RunError(
+                f"{folder / FOLDER / EXAMPLES}: expected the words of example {words.row}, got others; train anew"
+            )
+    return Dynamics(
+        model=model,
+        examples=int(last.example.max()) + 1,
+        outputs=len(last.lengths),
+        chance=last.chance(),
+        steps=tuple(
+            WatchedStep(
+                step=step,
+                agreement=each.agreement(),
+                with_last=last.agreement(v=each.attention),
+                accuracy=each.accuracy,
+                bleu=scores.get(step),
+            )
+            for step, each in rated.items()
+        ),
+        maps=tuple(_maps(rated, words) for words in examples),
+    )
+
+
+def same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
+    """What was recorded of a run's networks, without a baseline that was trained elsewhere and watched on others.
+
+    Args:
+        found: of each network, the run's own last; None where nothing was recorded.
+    """
+    kept = [item for item in found if item is not None]
+    return tuple(
+        item
+        for item in kept
+        if (item.examples, item.outputs, item.chance)
+        == (kept[-1].examples, kept[-1].outputs, kept[-1].chance)
+    )
+
+
+def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
+    try:
+        return read_json(file, kind)
+    except OSError as error:
+        raise RunError(one_line(error)) from error
+    except JSONError as error:
+        problem = str(error).removeprefix(f"{file}: ")
+        raise RunError(
+            f"{file}: expected what --probe writes, got a damaged file ({problem}); train anew"
+        ) from error
+
+
+def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
+    found = []
+    for step, each in rated.items():
+        rows = each.example == words.row
+        attention, mask = (part[rows] for part in each.padded(each.attention))
+        probe = each.padded(each.probe.exp())[0][rows]
+        length = int(mask[0].sum())
+        found.append(
+            WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
+        )
+    return WatchedExample(
+        text=words.text,
+        keys=words.keys,
+        queries=words.queries,
+        maps=tuple(found),
+    )
+
+
+def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(round(min(max(value, 0.0), 1.0), 5) for value in row) for row in values.tolist())
