@@ -100,21 +100,7 @@ class Row:
 
 
 def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str, licence: str) -> TextDataset:
-    """Checks rows and makes a data set of them.
-
-    Args:
-        rows: the rows.
-        columns: what was asked for.
-        labelled: whether the rows carry labels.
-        source: what the data are.
-        licence: their terms.
-
-    Returns:
-        The data set; without labels where ``labelled`` is False.
-
-    Raises:
-        DataError: a row without text or label, a label that is no class, or no rows.
-    """
+    """A data set of checked rows, without labels unless ``labelled``; ``DataError`` names the place of a wrong row."""
     texts: list[str] = []
     seconds: list[str] = []
     names: list[str] = []
@@ -152,14 +138,7 @@ def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataErro
 
 
 def class_names(labels: Iterable[str]) -> tuple[str, ...]:
-    """The distinct labels in order: by value if all are whole numbers, else as text.
-
-    Example:
-        >>> class_names(["10", "9", "10"])
-        ('9', '10')
-        >>> class_names(["b", "a"])
-        ('a', 'b')
-    """
+    """The distinct labels in order: by value if all are whole numbers, else as text."""
     distinct = set(labels)
     if all(_is_whole(label) for label in distinct):
         return tuple(sorted(distinct, key=lambda label: (int(label), label)))

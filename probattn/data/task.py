@@ -122,11 +122,7 @@ def _with_own_splits(sources: Mapping[Role, Source]) -> dict[Role, Source]:
 
 
 def _require_alike(train: TextDataset, data: TextDataset, role: Role) -> None:
-    """Foreign texts may stand alone in a task about pairs; those of the task may not.
-
-    Raises:
-        DataError: pairs where the training data have single texts, or the other way.
-    """
+    """Refuses pairs where training has single texts, or the other way; out-of-distribution texts may be either."""
     if role == "out_of_domain" or (train.pairs is None) == (data.pairs is None):
         return
     words = {True: "single texts", False: "pairs of texts"}
