@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_instance, check_number
-from probattn.particles.checks import checked_pair
-from probattn.particles.kernel import ParticleKernel
+from probattn.particles.distances import checked_pair
+from probattn.particles.kernels import ParticleKernel
 
 
 @torch.no_grad()
@@ -59,8 +59,12 @@ def svgd_direction(
         "a kernel of probattn.particles, such as MedianRBF()",
     )
     particles, grads = checked_pair("svgd_direction", particles, grads)
-    found = kernel.interact(particles, grads)
-    total = found.attraction if repulsion == 0 else found.attraction - repulsion * found.repulsion
+    interaction = kernel.interact(particles, grads)
+    total = (
+        interaction.attraction
+        if repulsion == 0
+        else interaction.attraction - repulsion * interaction.repulsion
+    )
     return -total / particles.shape[0]
 
 
