@@ -6,10 +6,9 @@ import gzip
 import importlib.util
 import os
 import zlib
-from difflib import get_close_matches
 from pathlib import Path
 
-from probattn.data.errors import DataError
+from probattn.data.errors import DataError, suggestion
 
 
 def package_file(package: str, relative: str, *, distribution: str, purpose: str) -> Path:
@@ -115,5 +114,4 @@ def _neighbour(path: Path) -> str:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return f"; there is no folder {path.parent}" if not path.parent.exists() else ""
-    near = get_close_matches(path.name, names, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else f" in {path.parent.resolve()}"
+    return suggestion(path.name, names) or f" in {path.parent.resolve()}"

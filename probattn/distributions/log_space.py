@@ -247,8 +247,10 @@ class _WeibullGammaKL(torch.autograd.Function):
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     arguments = ctx.saved_tensors
     wanted = [argument for argument, needed in zip(arguments, ctx.needs_input_grad, strict=True) if needed]
-    found = iter(torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), wanted, grad, create_graph=True))
-    return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+    gradients = iter(
+        torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), wanted, grad, create_graph=True)
+    )
+    return tuple(next(gradients) if needed else None for needed in ctx.needs_input_grad)
 
 
 def weibull_gamma_kl(

@@ -139,13 +139,13 @@ def median_bandwidth(
         >>> median_bandwidth(q, torch.full((1, 1, 1, 1), 7.0))
         tensor([4.])
     """
-    found = median_distances(query, key, mask, query_mask=query_mask, key_mask=key_mask)
-    if not bool((found > 0).all()):
-        head = int((found <= 0).nonzero()[0])
+    medians = median_distances(query, key, mask, query_mask=query_mask, key_mask=key_mask)
+    if not bool((medians > 0).all()):
+        head = int((medians <= 0).nonzero()[0])
         raise ValueError(
             f"median_bandwidth: head {head} has no two tokens at a distance; give a bandwidth instead"
         )
-    return found
+    return medians
 
 
 def median_distances(

@@ -24,14 +24,8 @@ class UncertaintyMetric(Metric):
     the data were cut into batches. States sum or concatenate over processes.
 
     A ``torchmetrics.MetricCollection`` lets metrics share one state when their states are close after the first
-    batch, which happens by chance: with one draw the expected entropy is the predictive entropy. Here a state's
-    names tell how it is updated, so that metrics share one exactly if they update it alike.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch, which waits for the device.
-        update_options: the subclass's options that ``update`` depends on.
-        **kwargs: torchmetrics' own options, such as ``dist_sync_on_step`` and ``process_group``.
+    batch, which happens by chance: with one draw the expected entropy is the predictive entropy. Here the name of a
+    state contains ``update`` and ``update_options``, so that metrics share one exactly if they update it alike.
     """
 
     is_differentiable: bool = False
