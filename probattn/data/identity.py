@@ -15,7 +15,7 @@ _ASCII_MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
 def text_key(text: str, pair: str | None = None) -> str:
-    r"""What is left of a text without case, spacing and punctuation: two texts with the same key are one.
+    r"""Identity of a text: its letters and digits without case; two texts with the same key are one.
 
     A text of punctuation only is its own key. The key of a pair is that of both texts, in their order.
 

@@ -210,7 +210,7 @@ def _edges(where: str, neighbours: dict[Any, Any]) -> Tensor:
 
 
 def _known() -> Mapping[tuple[str, str], Any]:
-    """What numeric pickles name, under the names of all versions of NumPy and SciPy."""
+    """Classes and functions of numeric pickles, under the names of all versions of NumPy and SciPy."""
     reconstruct = np.zeros(1).__reduce__()[0]
     known: dict[tuple[str, str], Any] = {
         ("numpy", "dtype"): np.dtype,
@@ -230,7 +230,7 @@ def _known() -> Mapping[tuple[str, str], Any]:
 
 
 KNOWN = _known()
-"""What a pickle may name, by module and name; anything else is refused."""
+"""Classes and functions that a pickle may name, by module and name."""
 
 
 class NumericUnpickler(pickle.Unpickler):
@@ -260,7 +260,7 @@ _BROKEN = (
     ValueError,
     struct.error,
 )
-"""What reading a damaged pickle, or one of something else, raises."""
+"""Errors of reading a damaged pickle, or one of something else."""
 
 
 def read_pickle(path: Path) -> Any:

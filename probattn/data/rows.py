@@ -13,18 +13,18 @@ from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, nearest
 
 LabelUse = Literal["required", "optional", "ignored"]
-"""Whether labels must be there, may be there, or are not looked at."""
+"""Labels must be present, may be present, or are not read."""
 
 
 COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
     {"text": "texts", "text_pair": "second texts", "label": "labels"}
 )
-"""What stands in a column, by what it is for."""
+"""Contents of a column by its role."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read, and how.
+    """The columns to read, and the use of their labels.
 
     Args:
         text: column of the texts.

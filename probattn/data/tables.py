@@ -25,7 +25,7 @@ OWN_LICENCE = "the file owner's"
 
 
 def is_table(source: str) -> bool:
-    """Whether a name is that of a file that can be read."""
+    """True for the name of a file of a known format."""
     return Path(source).suffix.removeprefix(".").lower() in SUFFIXES
 
 

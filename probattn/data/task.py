@@ -47,7 +47,7 @@ class Task:
         return {role: data for role, data in sets.items() if data is not None}
 
     def shared_with_training(self) -> dict[Role, int]:
-        """How many texts of each other data set the training data hold too; those with none left out."""
+        """Number of texts of each other data set that the training data hold too; sets without any are left out."""
         keys = self.train.keys()
         shared = {role: data.shared_with(keys) for role, data in self.roles().items() if role != "train"}
         return {role: count for role, count in shared.items() if count}

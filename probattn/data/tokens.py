@@ -16,7 +16,7 @@ from probattn.data.errors import DataError, DataWarning
 OnLong = Literal["truncate", "refuse"]
 
 FEATURES = ("input_ids", "attention_mask", "token_type_ids")
-"""What is kept of a tokenizer's output, where it makes it."""
+"""Features that are kept of a tokenizer's output."""
 
 SPECIAL = 2
 """Special tokens around a single text."""

@@ -1,4 +1,4 @@
-"""What the positive distributions of this package have in common."""
+"""The base of the positive distributions of this package."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

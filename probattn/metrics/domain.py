@@ -30,7 +30,7 @@ class OutOfDomainMetric(ScoredExamples):
 
         Args:
             preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
-            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool says it of the whole batch.
+            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
 
         Raises:
             TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.
@@ -94,7 +94,7 @@ class OODFPR(OutOfDomainMetric):
 
     Args:
         tpr: rate of positives to be detected, in (0, 1].
-        positive: which domain is the positive one, ``"out_of_domain"`` or ``"in_domain"``.
+        positive: the domain that is the positive class, ``"out_of_domain"`` or ``"in_domain"``.
         score: uncertainty that serves as the score: ``"predictive_entropy"``, ``"least_confidence"``,
             ``"expected_entropy"`` or ``"mutual_information"``.
         inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
@@ -188,7 +188,7 @@ class EntropyCDF(Diagram):
 
         Args:
             preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
-            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool says it of the whole batch.
+            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
 
         Raises:
             TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.

@@ -1,4 +1,4 @@
-"""How well particles fill a posterior, and whether they have collapsed."""
+"""Diagnostics of particles: their share of the posterior's variance, and collapse."""
 
 from __future__ import annotations
 

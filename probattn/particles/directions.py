@@ -86,7 +86,7 @@ def spos_direction(
         \qquad \xi_i \sim \mathcal N(0, I).
 
     It is SVGD's direction and w times SGLD's for a step of :math:`w \epsilon`. SGLD's part alone draws from exp(-b U)
-    for every w: w says how much of the particles' movement is Langevin's, which has that variance in any dimension,
+    for every w: w is the Langevin share of the particles' movement, which has that variance in any dimension,
     and as w tends to 0 the direction tends to SVGD's. Eq. 5 has b = 1, and writes 1 / b for w.
 
     Args:

@@ -16,7 +16,7 @@ Order = Literal["blocks", "heads"]
 
 @dataclass(frozen=True)
 class FusedProjection:
-    """Which part of a weight that makes queries, keys and values at once.
+    """A part of a fused weight, which makes queries, keys and values at once.
 
     Attributes:
         part: "query", "key" or "value".
@@ -226,7 +226,7 @@ def _is_conv1d(module: nn.Module) -> bool:
 
 
 def _choices(module: nn.Module) -> str:
-    """What the module has, for a message."""
+    """The projections of a module, for a message."""
     layers = {name for name, child in module.named_modules() if isinstance(child, nn.Linear)}
     weights = {
         name

@@ -23,7 +23,7 @@ SMALLEST = 1e-30
 
 
 class Interaction(NamedTuple):
-    r"""What M particles do to each other.
+    r"""Interaction of M particles.
 
     Attributes:
         attraction: ``[M, N]``, row i :math:`\sum_j \kappa(\theta_j, \theta_i) \nabla U(\theta_j)`.
@@ -37,7 +37,7 @@ class Interaction(NamedTuple):
 
 
 class ParticleKernel(ABC):
-    """What lets particles ``[M, N]`` attract and repel each other.
+    """A kernel by which particles ``[M, N]`` attract and repel each other.
 
     :meth:`interact` serves the directions of this package without an ``[M, M, N]`` array. Kernels of a number for each
     pair, or for each pair and dimension, are Pyro's ``SteinKernel`` too and can be handed to :class:`pyro.infer.SVGD`;
@@ -387,7 +387,7 @@ class PyroKernel(ParticleKernel, SteinKernel):
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """What the engine computes of the kernel; see :meth:`ParticleKernel.interact`."""
+        """The terms that the engine computes of the kernel; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads)
         log_kernel, gradient = self.log_kernel_and_grad(particles)
         if self.mode == "univariate":
@@ -401,5 +401,5 @@ class PyroKernel(ParticleKernel, SteinKernel):
         return Interaction(kernel @ grads, -torch.einsum("ij,ijn->in", kernel, gradient), None)
 
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        """What the kernel itself gives, ``[M, M, N]`` each."""
+        """The two arrays ``[M, M, N]`` of the kernel itself."""
         return self.kernel.log_kernel_and_grad(particles)

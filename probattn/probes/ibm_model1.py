@@ -219,7 +219,7 @@ class IBMModel1:
         return torch.where(total > 0, beta / total, 0)
 
     def translations(self, word: str, most: int = 5) -> list[tuple[str, float]]:
-        """What a source word most probably translates to.
+        """The most probable translations of a source word.
 
         Args:
             word: a source word, or :data:`NULL` where that is an option taken.

@@ -181,7 +181,7 @@ def _direction(system: _System, aim: Tensor, product: Tensor) -> _Point:
 
 
 def _room(value: Tensor, direction: Tensor) -> Tensor:
-    """How far a value can go before one of its entries is 0, ``[N, 1]``."""
+    """Largest step before an entry of a value is 0, ``[N, 1]``."""
     return torch.where(direction < 0, -value / direction, torch.inf).amin(dim=-1, keepdim=True)
 
 

@@ -1,4 +1,4 @@
-"""What a model knows about single words: the output it would give if it attended to one position alone."""
+"""Knowledge of single words: the output of a model that attends to one position alone."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlo
 
 
 def gradient_flow_limit(counts: Tensor) -> GradientFlow:
-    r"""What :func:`gradient_flow` tends to at initial values N(0, 1 / d) as the width d grows.
+    r"""Limit of :func:`gradient_flow` at initial values N(0, 1 / d) as the width d grows.
 
     .. math::
         \frac{\partial \hat\theta_{i,o}}{\partial \tau} \to 2 \Bigl(C_{i,o} - \frac1{|O|} \sum_{o'} C_{i,o'}\Bigr),

@@ -1,4 +1,4 @@
-"""How much each input word matters to the prediction, by gradients (Snell et al. 2021, section 5.1)."""
+"""Saliency of each input word for the prediction, by gradients (Snell et al. 2021, section 5.1)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BleuScore:
 
 
 def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
-    """What each translation adds to BLEU; resampled rows give bootstrap intervals.
+    """Counts of each translation for BLEU; resampled rows give bootstrap intervals.
 
     Args:
         hypotheses: the translations.

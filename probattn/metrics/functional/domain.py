@@ -46,7 +46,7 @@ def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
 
 
 PositiveDomain = Literal["out_of_domain", "in_domain"]
-"""Which inputs a detector is to detect."""
+"""The positive class of a detector."""
 
 
 def ood_fpr(
@@ -66,7 +66,7 @@ def ood_fpr(
         in_domain: scores ``[N]``, higher meaning more out of domain.
         out_of_domain: scores ``[M]``.
         tpr: rate of positives to be detected, in (0, 1].
-        positive: which domain is the positive one; published figures use either.
+        positive: the domain that is the positive class; published figures use either.
 
     Returns:
         0-d float32 in [0, 1]; NaN if either set is empty.
@@ -142,7 +142,7 @@ def entropy_cdf(entropies: Tensor, grid: Tensor) -> Tensor:
 
 
 def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
-    """How many entropies are at most each point of the grid; the counts add up over batches and processes.
+    """Number of entropies of at most each point of the grid; the counts add up over batches and processes.
 
     Args:
         entropies: ``[N]``, in nats.

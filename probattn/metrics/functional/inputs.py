@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 InputKind = Literal["probabilities", "logits"]
-"""What a prediction is. It is declared, never guessed from the values."""
+"""Kind of a prediction, declared and never guessed from the values."""
 
 
 def draw_probabilities(

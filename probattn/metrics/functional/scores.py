@@ -16,7 +16,7 @@ from probattn.metrics.functional.inputs import (
 def negative_log_likelihood(
     preds: Tensor, target: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    r"""Surprise of each example's label under the mean over draws, in nats.
+    r"""Negative log-likelihood of each example's label under the mean over draws, in nats.
 
     .. math:: -\log \frac{1}{P} \sum_p p(y \mid x, S_p)
 

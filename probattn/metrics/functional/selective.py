@@ -140,7 +140,7 @@ def _selective_risk(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
 
 CertaintyCriterion = Literal["p_value", "predictive_entropy", "mutual_information"]
-"""What is compared with the threshold; below it a prediction counts as certain."""
+"""Measure that is compared with the threshold; below it a prediction counts as certain."""
 
 
 def pavpu(
@@ -212,7 +212,7 @@ def certainty_counts(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    """How many predictions are accurate or not, and certain or not, at each threshold.
+    """Numbers of predictions that are accurate or not, and certain or not, at each threshold.
 
     Args:
         preds: draws ``[P, N, C]``.
