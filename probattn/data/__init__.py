@@ -7,23 +7,20 @@ or from the folder that the environment variable ``PROBATTN_DATA`` names.
 from probattn.data.builtin import BUILT_IN, BuiltIn
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning
-from probattn.data.folder import DATA_VARIABLE
+from probattn.data.files import DATA_VARIABLE, package_file
 from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
-from probattn.data.multi30k import load_multi30k
 from probattn.data.node_graph import NodeGraph
-from probattn.data.packages import package_file
 from probattn.data.planetoid import PLANETOID, load_planetoid
 from probattn.data.rows import Columns
-from probattn.data.sentence_pairs import ParallelSplits, SentencePairs, read_pairs
+from probattn.data.sentence_pairs import ParallelSplits, SentencePairs, load_multi30k, read_pairs
 from probattn.data.sources import ROLES, Role, Source
 from probattn.data.subwords import SubwordModel, Subwords
 from probattn.data.tables import read_table
 from probattn.data.task import Task, load_task
 from probattn.data.tokenized_pairs import PairCollate, TokenizedPairs
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
-from probattn.data.word_vectors import WordVectors, word_vectors
-from probattn.data.words import WordSplit, word_tokenizer
+from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
 
 __all__ = [
     "BUILT_IN",

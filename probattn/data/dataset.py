@@ -108,7 +108,7 @@ class TextDataset:
         return frozenset(self._keys())
 
     def shared_with(self, other: TextDataset | frozenset[str]) -> int:
-        """How many of these texts ``other``, or a data set with such keys, holds too."""
+        """Number of these texts that ``other``, or a data set with such keys, holds too."""
         keys = other if isinstance(other, frozenset) else other.keys()
         return sum(key in keys for key in self._keys())
 

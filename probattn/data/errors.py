@@ -1,4 +1,4 @@
-"""What a loader says when it cannot go on, or goes on with something the caller should know."""
+"""The error and the warning of loaders, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -20,21 +20,7 @@ class DataWarning(UserWarning):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """The clause that names the nearest known word, or nothing where none is near.
-
-    Args:
-        word: what was looked for.
-        known: what there is.
-
-    Returns:
-        "; did you mean 'text'?" or "".
-
-    Example:
-        >>> suggestion("txet", ["label", "text"])
-        "; did you mean 'text'?"
-        >>> suggestion("banana", ["label", "text"])
-        ''
-    """
+    """The clause "; did you mean 'text'?" of the nearest known word; "" where none is near."""
     near = nearest(word, known)
     return "" if near is None else f"; did you mean {near!r}?"
 

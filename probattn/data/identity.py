@@ -1,4 +1,4 @@
-"""When two texts are the same one, and which split a text belongs to."""
+"""Identity of texts: when two are the same, and which split one belongs to."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-
 _MARKS = re.compile(r"[\W_]+")
 _ASCII_MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
 def text_key(text: str, pair: str | None = None) -> str:
-    r"""What is left of a text without case, spacing and punctuation: two texts with the same key are one.
+    r"""Identity of a text: its letters and digits without case; two texts with the same key are one.
 
     A text of punctuation only is its own key. The key of a pair is that of both texts, in their order.
 
@@ -46,12 +45,7 @@ def _key(text: str) -> str:
 
 
 def position(text: str, salt: str, pair: str | None = None) -> float:
-    """A number in [0, 1) that depends on the key of ``text`` (and ``pair``) and on ``salt`` alone, uniform over texts.
-
-    Example:
-        >>> position("A text.", "split") == position("a  text", "split")
-        True
-    """
+    """A number in [0, 1), uniform over texts, a function of :func:`text_key` and of ``salt`` alone."""
     digest = hashlib.sha256(f"{salt}\n{text_key(text, pair)}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
 
@@ -80,16 +74,48 @@ def order(text: str, pair: str | None = None) -> float:
 
 
 def first_of_each(keys: Iterable[str]) -> list[int]:
-    """Places of the keys that have not come before.
-
-    Args:
-        keys: what :func:`text_key` makes of texts or pairs.
-
-    Example:
-        >>> first_of_each(map(text_key, ["Good.", "bad", "good"]))
-        [0, 1]
-    """
+    """Places of the keys that have not come before."""
     seen: dict[str, int] = {}
     for row, key in enumerate(keys):
         seen.setdefault(key, row)
     return list(seen.values())
+
+
+class LabelledText(NamedTuple):
+    """A text, the index of its class and, where the task is about pairs, the second text."""
+
+    text: str
+    label: int
+    pair: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its identity, see :func:`text_key`."""
+        return text_key(self.text, self.pair)
+
+
+Examples = dict[Split, list[LabelledText]]
+"""Labelled texts by split."""
+
+
+def by_hash(examples: Iterable[LabelledText], validation: float = 0.1, test: float = 0.1) -> Examples:
+    """Splits examples by their texts, the first of repeated ones only."""
+    split: Examples = {name: [] for name in SPLITS}
+    for example in unrepeated(list(examples)):
+        split[split_of(example.text, validation, test, pair=example.pair)].append(example)
+    return split
+
+
+def disjoint(split: Examples) -> Examples:
+    """Drops repeated texts; a text in two splits stays in the later one (test, validation, train)."""
+    seen: set[str] = set()
+    kept: Examples = {}
+    for name in reversed(SPLITS):
+        kept[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
+        seen.update(example.key for example in kept[name])
+    return kept
+
+
+def unrepeated(examples: list[LabelledText]) -> list[LabelledText]:
+    """The first of each text."""
+    return [examples[row] for row in first_of_each(example.key for example in examples)]

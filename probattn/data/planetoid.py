@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import _codecs
+import io
+import pickle
+import struct
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +19,15 @@ from scipy import sparse
 from torch import Tensor
 
 from probattn.data.errors import DataError, suggestion
-from probattn.data.folder import DATA_VARIABLE
+from probattn.data.files import data_folder, read_text
 from probattn.data.node_graph import UNKNOWN, NodeGraph
-from probattn.data.safe_pickle import as_matrix, read_pickle
-from probattn.data.text_files import read_text
 
 ORIGIN = "https://github.com/kimiyoung/planetoid (data/)"
 LICENCE = "none stated by its authors; cite Sen et al. 2008 (Collective classification) and Yang et al. 2016"
 VALIDATION_NODES = 500
 """Nodes after the training nodes that are for validation (Kipf and Welling 2017)."""
-
 MOST_NODES = 10_000_000
 """Larger numbers of nodes are taken for damage."""
-
 PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "cora": (
@@ -92,20 +92,10 @@ def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
         raise DataError(
             f"unknown graph {name!r}: expected one of {', '.join(PLANETOID)}{suggestion(name, PLANETOID)}"
         )
-    place = _folder(name) if folder is None else Path(folder).expanduser()
+    place = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
     parts = _read(name, place)
     _check(name, place, parts)
     return _assemble(name, place, parts)
-
-
-def _folder(name: str) -> Path:
-    named = os.environ.get(DATA_VARIABLE)
-    if not named:
-        raise DataError(
-            f"graph {name!r}: expected a folder, or the environment variable {DATA_VARIABLE} to name one that has a "
-            f"folder {name}, got neither; {ORIGIN} has the files"
-        )
-    return Path(named) / name
 
 
 def _read(name: str, folder: Path) -> _Parts:
@@ -139,8 +129,8 @@ def _labels(path: Path, classes: int) -> Tensor:
         raise DataError(
             f"{path}: expected indicators of {classes} classes, numbers [N, {classes}], got {got}"
         )
-    found = np.where(rows.any(axis=1), rows.argmax(axis=1), UNKNOWN)
-    return torch.from_numpy(found.astype(np.int64))
+    labels = np.where(rows.any(axis=1), rows.argmax(axis=1), UNKNOWN)
+    return torch.from_numpy(labels.astype(np.int64))
 
 
 def _test_nodes(path: Path) -> Tensor:
@@ -217,3 +207,83 @@ def _edges(where: str, neighbours: dict[Any, Any]) -> Tensor:
         raise DataError(f"{where}: a node number in its graph file is too large") from None
     index = index[:, index[0] != index[1]]
     return torch.cat([index, index.flip(0)], dim=1).unique(dim=1)
+
+
+def _known() -> Mapping[tuple[str, str], Any]:
+    """Classes and functions of numeric pickles, under the names of all versions of NumPy and SciPy."""
+    reconstruct = np.zeros(1).__reduce__()[0]
+    known: dict[tuple[str, str], Any] = {
+        ("numpy", "dtype"): np.dtype,
+        ("numpy", "ndarray"): np.ndarray,
+        ("collections", "defaultdict"): defaultdict,
+        ("_codecs", "encode"): _codecs.encode,  # how protocol 2 writes bytes
+    }
+    from_buffer = np.zeros(1).__reduce_ex__(5)[0]
+    for package in ("numpy.core", "numpy._core"):
+        known[f"{package}.multiarray", "_reconstruct"] = reconstruct
+        known[f"{package}.numeric", "_frombuffer"] = from_buffer
+    for module in ("scipy.sparse", "scipy.sparse.csr", "scipy.sparse._csr"):
+        known[module, "csr_matrix"] = sparse.csr_matrix
+    for module in ("builtins", "__builtin__"):
+        known[module, "list"] = list
+    return MappingProxyType(known)
+
+
+KNOWN = _known()
+"""Classes and functions that a pickle may name, by module and name."""
+
+
+class NumericUnpickler(pickle.Unpickler):
+    """Unpickles arrays, sparse matrices, lists and dictionaries, texts of Python 2 as Latin-1; refuses all else."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="latin-1")
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class or function of that name in :data:`KNOWN`; ``UnpicklingError`` for any other."""
+        try:
+            return KNOWN[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which is no array, matrix, list or dictionary"
+            ) from None
+
+
+_BROKEN = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""Errors of reading a damaged pickle, or one of something else."""
+
+
+def read_pickle(path: Path) -> Any:
+    """Reads a pickle of numbers; ``DataError`` where it cannot be read or names anything else."""
+    try:
+        return NumericUnpickler(path.read_bytes()).load()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except _BROKEN as error:
+        raise DataError(f"{path}: expected a pickle of numbers: {error}") from None
+
+
+def as_matrix(path: Path, value: Any) -> sparse.csr_matrix:
+    """A float32 copy of a pickled matrix, checked; ``DataError`` for something else or a contradiction."""
+    try:
+        if isinstance(value, np.ndarray):
+            matrix = sparse.csr_matrix(np.atleast_2d(value.astype(np.float32)))
+        else:
+            parts = (np.asarray(value.data, np.float32), value.indices, value.indptr)
+            matrix = sparse.csr_matrix(parts, shape=value.shape)
+        matrix.check_format(full_check=True)
+    except _BROKEN as error:
+        raise DataError(f"{path}: expected a sparse matrix, got {type(value).__name__} ({error})") from None
+    if not np.isfinite(matrix.data).all():
+        raise DataError(f"{path}: expected finite features, got NaN or an infinity")
+    return matrix

@@ -13,18 +13,18 @@ from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, nearest
 
 LabelUse = Literal["required", "optional", "ignored"]
-"""Whether labels must be there, may be there, or are not looked at."""
+"""Labels must be present, may be present, or are not read."""
 
 
 COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
     {"text": "texts", "text_pair": "second texts", "label": "labels"}
 )
-"""What stands in a column, by what it is for."""
+"""Contents of a column by its role."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read, and how.
+    """The columns to read, and the use of their labels.
 
     Args:
         text: column of the texts.
@@ -100,21 +100,7 @@ class Row:
 
 
 def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str, licence: str) -> TextDataset:
-    """Checks rows and makes a data set of them.
-
-    Args:
-        rows: the rows.
-        columns: what was asked for.
-        labelled: whether the rows carry labels.
-        source: what the data are.
-        licence: their terms.
-
-    Returns:
-        The data set; without labels where ``labelled`` is False.
-
-    Raises:
-        DataError: a row without text or label, a label that is no class, or no rows.
-    """
+    """A data set of checked rows, without labels unless ``labelled``; ``DataError`` names the place of a wrong row."""
     texts: list[str] = []
     seconds: list[str] = []
     names: list[str] = []
@@ -152,14 +138,7 @@ def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataErro
 
 
 def class_names(labels: Iterable[str]) -> tuple[str, ...]:
-    """The distinct labels in order: by value if all are whole numbers, else as text.
-
-    Example:
-        >>> class_names(["10", "9", "10"])
-        ('9', '10')
-        >>> class_names(["b", "a"])
-        ('a', 'b')
-    """
+    """The distinct labels in order: by value if all are whole numbers, else as text."""
     distinct = set(labels)
     if all(_is_whole(label) for label in distinct):
         return tuple(sorted(distinct, key=lambda label: (int(label), label)))

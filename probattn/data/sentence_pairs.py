@@ -1,14 +1,15 @@
-"""Parallel text: sentences and their translations."""
+"""Parallel text: sentences and their translations, from files and from Multi30k."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from probattn.data.errors import DataError
+from probattn.data.files import data_folder, read_text
 from probattn.data.identity import order
-from probattn.data.text_files import read_text
 
 
 @dataclass(frozen=True)
@@ -139,3 +140,49 @@ def read_pairs(
 def _lines(path: Path) -> tuple[str, ...]:
     # Not splitlines(), which breaks a sentence at characters such as U+2028 and so shifts one side against the other.
     return tuple(line.strip() for line in read_text(path).rstrip("\r\n").split("\n"))
+
+
+MULTI30K_ORIGIN = "https://github.com/multi30k/dataset (data/task1/raw)"
+MULTI30K_LICENCE = (
+    "CC BY-NC-SA 4.0; cite Elliott et al. 2016 (Multi30K: Multilingual English-German Image Descriptions)"
+)
+MULTI30K_FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+Language = Literal["en", "de"]
+
+
+def load_multi30k(
+    folder: Path | str | None = None, *, source: Language = "en", target: Language = "de"
+) -> ParallelSplits:
+    """Reads Multi30k: 29,000 pairs to train on, 1,014 to choose by, 1,000 (``test_2016_flickr``) to measure on.
+
+    Args:
+        folder: holds ``{train,val,test_2016_flickr}.{en,de}.gz``; by default ``multi30k`` in the folder that
+            ``PROBATTN_DATA`` names.
+        source: language to translate from.
+        target: language to translate to.
+
+    Returns:
+        The three splits.
+
+    Raises:
+        DataError: an unknown language, or twice the same; a missing or damaged file.
+    """
+    known = get_args(Language)
+    if source not in known or target not in known or source == target:
+        raise DataError(f"multi30k: expected two of {', '.join(known)}, got {source!r} and {target!r}")
+    place = (
+        data_folder("multi30k", "multi30k", MULTI30K_ORIGIN) if folder is None else Path(folder).expanduser()
+    )
+    files = [f"{name}.{language}.gz" for name in MULTI30K_FILES.values() for language in known]
+    missing = [name for name in files if not (place / name).is_file()]
+    if missing:
+        raise DataError(f"multi30k: {place} lacks {', '.join(missing)}; {MULTI30K_ORIGIN} has the files")
+    return ParallelSplits(**{role: _multi30k_split(place, role, source, target) for role in MULTI30K_FILES})
+
+
+def _multi30k_split(place: Path, role: str, source: Language, target: Language) -> SentencePairs:
+    files = [place / f"{MULTI30K_FILES[role]}.{language}.gz" for language in (source, target)]
+    pairs = read_pairs(files[0], files[1], (source, target))
+    return replace(
+        pairs, source=f"multi30k {source}-{target} ({MULTI30K_FILES[role]})", licence=MULTI30K_LICENCE
+    )

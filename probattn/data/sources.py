@@ -16,7 +16,7 @@ from probattn.data.rows import Columns, LabelUse, unknown_label
 from probattn.data.tables import SUFFIXES, is_table, read_table
 
 Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]
-"""What data are for: the task's own three, the task on other material, other material altogether, unlabelled texts."""
+"""Role of data: the splits of the task, the task under a shift, out-of-distribution texts, unlabelled texts."""
 
 ROLES: tuple[Role, ...] = get_args(Role)[:-1]
 """The roles of the data of a task."""
@@ -24,7 +24,7 @@ ROLES: tuple[Role, ...] = get_args(Role)[:-1]
 
 @dataclass(frozen=True)
 class Source:
-    """Where texts come from and how to read them.
+    """A source of texts and the options of reading it.
 
     Args:
         source: name of a built-in data set, path of a CSV, TSV or JSON Lines file, or ``hub:owner/name``.
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def kind(self) -> Literal["built-in", "file", "hub"]:
-        """Which kind of source it is.
+        """Kind of the source.
 
         Raises:
             DataError: none of them.
@@ -71,7 +71,7 @@ class Source:
 
     @property
     def paired(self) -> bool:
-        """Whether the texts are pairs of texts; known before they are read."""
+        """True for pairs of texts; known before they are read."""
         return BUILT_IN[self.source].paired if self.kind == "built-in" else self.text_pair is not None
 
     def load(self, role: Role = "train", label_names: tuple[str, ...] | None = None) -> TextDataset:

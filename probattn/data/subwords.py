@@ -49,10 +49,10 @@ class Subwords:
             raise DataError(
                 "subwords: expected a sentencepiece model, got other bytes; train it again"
             ) from None
-        found = [getattr(self._processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
-        if found != list(range(len(SPECIAL_TOKENS))):
+        tokens = [getattr(self._processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+        if tokens != list(range(len(SPECIAL_TOKENS))):
             raise DataError(
-                f"subwords: expected padding, unknown, begin and end as tokens 0 to 3, got {found}"
+                f"subwords: expected padding, unknown, begin and end as tokens 0 to 3, got {tokens}"
             )
 
     @classmethod
@@ -149,18 +149,18 @@ class Subwords:
         return [str(self._processor.id_to_piece(int(token))) for token in tokens]
 
 
-def _reason(size: int, sentences: int, said: str) -> str:
-    most = re.search(r"too high .*<= (\d+)", said)
+def _reason(size: int, sentences: int, error: str) -> str:
+    most = re.search(r"too high .*<= (\d+)", error)
     if most:
         return (
             f"expected at most {most[1]} subwords of {sentences:,} sentences, got {size}; lower their number"
         )
-    least = re.search(r"required_chars\. \d+ vs (\d+)", said)
+    least = re.search(r"required_chars\. \d+ vs (\d+)", error)
     if least:
         return (
             f"expected at least {least[1]} subwords, one for each character, got {size}; raise their number"
         )
-    return f"{size} subwords cannot be learned from {sentences:,} sentences ({said.strip()})"
+    return f"{size} subwords cannot be learned from {sentences:,} sentences ({error.strip()})"
 
 
 def _sentencepiece() -> Any:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from probattn.checks import shown
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, suggestion
+from probattn.data.files import read_text
 from probattn.data.rows import Columns, Row, build
-from probattn.data.text_files import read_text
 
 DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"))
 JSON_LINES = ("jsonl", "ndjson")
@@ -25,12 +25,7 @@ OWN_LICENCE = "the file owner's"
 
 
 def is_table(source: str) -> bool:
-    """Whether a name is that of a file that can be read.
-
-    Example:
-        >>> is_table("reviews.CSV"), is_table("rotten_tomatoes")
-        (True, False)
-    """
+    """True for the name of a file of a known format."""
     return Path(source).suffix.removeprefix(".").lower() in SUFFIXES
 
 
@@ -41,7 +36,7 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     line. The text is UTF-8. Blank lines are passed over.
 
     Args:
-        path: the file; its ending (.csv, .tsv, .tab, .jsonl, .ndjson) says what it is.
+        path: the file; its ending (.csv, .tsv, .tab, .jsonl, .ndjson) names its format.
         columns: which columns to read; by default "text" and "label", both required.
         quotes: whether a field of a CSV or TSV file may stand in double quotes; False takes quotes as plain
             characters.

@@ -47,7 +47,7 @@ class Task:
         return {role: data for role, data in sets.items() if data is not None}
 
     def shared_with_training(self) -> dict[Role, int]:
-        """How many texts of each other data set the training data hold too; those with none left out."""
+        """Number of texts of each other data set that the training data hold too; sets without any are left out."""
         keys = self.train.keys()
         shared = {role: data.shared_with(keys) for role, data in self.roles().items() if role != "train"}
         return {role: count for role, count in shared.items() if count}
@@ -122,11 +122,7 @@ def _with_own_splits(sources: Mapping[Role, Source]) -> dict[Role, Source]:
 
 
 def _require_alike(train: TextDataset, data: TextDataset, role: Role) -> None:
-    """Foreign texts may stand alone in a task about pairs; those of the task may not.
-
-    Raises:
-        DataError: pairs where the training data have single texts, or the other way.
-    """
+    """Refuses pairs where training has single texts, or the other way; out-of-distribution texts may be either."""
     if role == "out_of_domain" or (train.pairs is None) == (data.pairs is None):
         return
     words = {True: "single texts", False: "pairs of texts"}

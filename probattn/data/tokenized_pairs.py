@@ -74,13 +74,13 @@ def _check_lengths(what: str, side: Sequence[Sequence[int]], most: int, on_long:
     long = sum(length > most for length in lengths)
     if not long:
         return
-    said = (
+    message = (
         f"{what}: {long:,} of {len(side):,} sentences are longer than {most + 1} tokens with their end (the longest, "
         f"sentence {lengths.index(max(lengths)) + 1:,}, has {max(lengths) + 1:,})"
     )
     if on_long == "refuse":
-        raise DataError(f"{said}; shorten them, raise max_length, or set on_long to 'truncate'")
-    warnings.warn(f"{said}: they are truncated", DataWarning, stacklevel=4)
+        raise DataError(f"{message}; shorten them, raise max_length, or set on_long to 'truncate'")
+    warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=4)
 
 
 class PairCollate:

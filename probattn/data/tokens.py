@@ -16,7 +16,7 @@ from probattn.data.errors import DataError, DataWarning
 OnLong = Literal["truncate", "refuse"]
 
 FEATURES = ("input_ids", "attention_mask", "token_type_ids")
-"""What is kept of a tokenizer's output, where it makes it."""
+"""Features that are kept of a tokenizer's output."""
 
 SPECIAL = 2
 """Special tokens around a single text."""
@@ -40,7 +40,7 @@ def length_limit(tokenizer: Any, config: Any = None) -> int | None:
         config: the network's configuration, whose number of positions counts too.
 
     Returns:
-        The smaller of what the two say.
+        The smaller of the two limits.
 
     Example:
         >>> from transformers import BertConfig, RobertaConfig
@@ -135,17 +135,19 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
 
     def _shorten(self, long: list[tuple[int, int]], tokenizer: Any, on_long: OnLong) -> None:
         longest, at = max(long)
-        said = f"{self.data.source}: {len(long):,} of {len(self):,} texts are longer than {self.max_length} tokens"
+        message = f"{self.data.source}: {len(long):,} of {len(self):,} texts are longer than {self.max_length} tokens"
         if on_long == "refuse":
             raise DataError(
-                f"{said} (the longest, text {at + 1}, has {longest:,}); shorten them, raise max_length, or set "
+                f"{message} (the longest, text {at + 1}, has {longest:,}); shorten them, raise max_length, or set "
                 "on_long to 'truncate'"
             )
         shortened = self._encode(tokenizer, [row for _, row in long], self.max_length)
         for (_, row), encoded in zip(long, shortened, strict=True):
             self._rows[row] = encoded
         # Without its place, which depends on the order of reading: the same texts are warned of in the same words.
-        warnings.warn(f"{said} (the longest has {longest:,}): they are truncated", DataWarning, stacklevel=3)
+        warnings.warn(
+            f"{message} (the longest has {longest:,}): they are truncated", DataWarning, stacklevel=3
+        )
 
 
 def _checked_length(max_length: int | None, limit: int | None, least: int, special: int) -> int | None:

@@ -15,12 +15,6 @@ _WEIGHTS = "_probattn_weights"
 def exp_carrying_log(log_value: Tensor) -> Tensor:
     """exp(log_value), saturated to the positive finite numbers of its type, with ``log_value`` attached.
 
-    Args:
-        log_value: any shape, floating.
-
-    Returns:
-        A tensor of the same shape and type, > 0 and finite; :func:`carried_log` gives ``log_value`` back as it was.
-
     Example:
         >>> import torch
         >>> sample = exp_carrying_log(torch.tensor([-500.0, 0.0, 500.0]))
@@ -38,12 +32,6 @@ def carried_log(value: Tensor) -> Tensor:
     """The logarithm of a positive tensor: the one it carries, else ``value.log()``.
 
     Handing a sample on, as ``poutine.replay`` does, keeps the logarithm; arithmetic, ``detach`` and copies lose it.
-
-    Args:
-        value: positive, any shape.
-
-    Returns:
-        log(value), of the same shape.
     """
     log_value = getattr(value, _ATTRIBUTE, None)
     return value.log() if log_value is None else log_value

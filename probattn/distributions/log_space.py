@@ -237,18 +237,20 @@ class _WeibullGammaKL(torch.autograd.Function):
             slope = _in_place(torch.mul, slope.add_(reciprocal), grad)
             gradients[2] = slope.sum_to_size(concentration.shape)
         if needs[3]:
-            surprise = _in_place(torch.sub, _negative_expected_log(log_scale, concentration), rate.log())
-            surprise = _in_place(torch.mul, surprise, grad).sum_to_size(log_alpha.shape)
+            rate_term = _in_place(torch.sub, _negative_expected_log(log_scale, concentration), rate.log())
+            rate_term = _in_place(torch.mul, rate_term, grad).sum_to_size(log_alpha.shape)
             prior_slope = digamma_1p(alpha).mul_(alpha).sub_(1)
-            gradients[3] = surprise * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
+            gradients[3] = rate_term * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
         return tuple(gradients)
 
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     arguments = ctx.saved_tensors
     wanted = [argument for argument, needed in zip(arguments, ctx.needs_input_grad, strict=True) if needed]
-    found = iter(torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), wanted, grad, create_graph=True))
-    return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+    gradients = iter(
+        torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), wanted, grad, create_graph=True)
+    )
+    return tuple(next(gradients) if needed else None for needed in ctx.needs_input_grad)
 
 
 def weibull_gamma_kl(

@@ -1,4 +1,4 @@
-"""What the positive distributions of this package have in common."""
+"""The base of the positive distributions of this package."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -78,9 +78,6 @@ def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
     """Tensors of one floating dtype from tensors and numbers, unexpanded.
 
     Numbers take dtype and device of the tensors; tensors of several dtypes follow torch's promotion.
-
-    Raises:
-        TypeError: If the values together are not of a floating dtype.
     """
     tensors = [value for value in values if isinstance(value, Tensor)]
     dtype, device = torch.get_default_dtype(), None
@@ -98,11 +95,7 @@ def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
 
 
 def exactly_one(owner: str, **values: Any) -> tuple[str, Any]:
-    """The one of the named values that is not None.
-
-    Raises:
-        ValueError: If none or several are given.
-    """
+    """The one of the named values that is not None."""
     given = [(name, value) for name, value in values.items() if value is not None]
     if len(given) != 1:
         names = " or ".join(values)

@@ -127,16 +127,10 @@ def _has_series(x: Tensor) -> bool:
 
 
 def log_gamma_1p(x: Tensor) -> Tensor:
-    """The logarithm of Gamma(1 + x).
+    """The logarithm of Gamma(1 + x) for x >= 0, in a new tensor.
 
     In float32 on a CPU by Stirling's formula (Abramowitz & Stegun 1964, 6.1.40) with a minimax remainder: about
     three times as fast as torch.lgamma and as accurate. Not differentiable by autograd.
-
-    Args:
-        x: x >= 0, any shape, float32 or float64.
-
-    Returns:
-        New tensor of the same shape and dtype.
 
     Example:
         >>> log_gamma_1p(torch.tensor([0.5, 1.5]))
@@ -148,16 +142,10 @@ def log_gamma_1p(x: Tensor) -> Tensor:
 
 
 def digamma_1p(x: Tensor) -> Tensor:
-    """digamma(1 + x), the derivative of :func:`log_gamma_1p`.
+    """digamma(1 + x) for x >= 0, the derivative of :func:`log_gamma_1p`, in a new tensor.
 
     In float32 on a CPU by its asymptotic formula (Abramowitz & Stegun 1964, 6.3.18) with a minimax remainder.
     Not differentiable by autograd.
-
-    Args:
-        x: x >= 0, any shape, float32 or float64.
-
-    Returns:
-        New tensor of the same shape and dtype.
 
     Example:
         >>> digamma_1p(torch.tensor([0.0, 1.0]))
@@ -169,19 +157,9 @@ def digamma_1p(x: Tensor) -> Tensor:
 
 
 def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
-    """1 / Gamma(1 + x) for 0 <= x <= 2, by a polynomial.
+    """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, by a polynomial of as few terms as ``largest`` allows.
 
     The relative error is 1e-6 in float32 at most. Not differentiable by autograd.
-
-    Args:
-        x: any shape, floating.
-        largest: a number that no x exceeds; the smaller, the fewer the terms.
-
-    Returns:
-        New tensor of the same shape and dtype.
-
-    Raises:
-        ValueError: ``largest`` beyond 2.
 
     Example:
         >>> reciprocal_gamma_1p(torch.tensor([0.0, 0.5, 1.0]), largest=1.0)
@@ -195,13 +173,7 @@ def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
 
 
 def log_gamma_doubling_excess(x: Tensor) -> Tensor:
-    """lgamma(1 + 2x) - 2 lgamma(1 + x), without the cancellation that a small x brings.
-
-    Args:
-        x: x >= 0, any shape and floating dtype.
-
-    Returns:
-        Same shape and dtype; of the order of (pi x)^2 / 6 for small x. Differentiable.
+    """lgamma(1 + 2x) - 2 lgamma(1 + x), for x >= 0, without the cancellation at a small x.
 
     Example:
         >>> log_gamma_doubling_excess(torch.tensor([1e-3, 1.0]))

@@ -18,7 +18,7 @@ def adversarial(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    r"""How well a discriminator tells queries from keys (Zhang et al. 2021, Eq. 2).
+    r"""Adversarial divergence: the objective of a discriminator between queries and keys (Zhang et al. 2021, Eq. 2).
 
     .. math:: L = \mathbb E_{q}[\log D(q)] + \mathbb E_{k}[\log(1 - D(k))], \qquad
         \min_{Q, K} \max_D L,

@@ -90,13 +90,6 @@ class GradientReversal(nn.Module):
 def reversed_twice(network: nn.Module, tensor: Tensor) -> Tensor:
     """``network(tensor)`` whose parameters ascend the objective, while ``tensor`` descends it as without reversal.
 
-    Args:
-        network: the adversary.
-        tensor: its input.
-
-    Returns:
-        The network's output.
-
     Example:
         >>> line, x = nn.Linear(1, 1, bias=False), torch.ones(1, 1, requires_grad=True)
         >>> reversed_twice(line, x).sum().backward()

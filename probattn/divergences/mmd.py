@@ -28,7 +28,7 @@ def mmd(
 
     over the tokens of one head and one sample. As a divergence to minimise it takes every pair, a token with itself
     included: then L >= 0, and 0 for equal sets. To measure, leave those pairs out (``unbiased=True``): the biased value
-    has a floor of about 2/n that says nothing, and at a small bandwidth is nearly all of it.
+    has a floor of about 2/n without information, and at a small bandwidth is nearly all of it.
 
     Shrinking queries and keys lowers L, and so does a constant shift of the keys of a head, which the softmax over keys
     does not see: show norms beside it, and the value ``centred`` as well as raw.
@@ -139,13 +139,13 @@ def median_bandwidth(
         >>> median_bandwidth(q, torch.full((1, 1, 1, 1), 7.0))
         tensor([4.])
     """
-    found = median_distances(query, key, mask, query_mask=query_mask, key_mask=key_mask)
-    if not bool((found > 0).all()):
-        head = int((found <= 0).nonzero()[0])
+    medians = median_distances(query, key, mask, query_mask=query_mask, key_mask=key_mask)
+    if not bool((medians > 0).all()):
+        head = int((medians <= 0).nonzero()[0])
         raise ValueError(
             f"median_bandwidth: head {head} has no two tokens at a distance; give a bandwidth instead"
         )
-    return found
+    return medians
 
 
 def median_distances(
@@ -156,7 +156,7 @@ def median_distances(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """What :func:`median_bandwidth` gives, with 0 for a head that has no two tokens at a distance."""
+    """The values of :func:`median_bandwidth`, 0 for a head that has no two tokens at a distance."""
     tokens = token_sets(query, key, mask, query_mask, key_mask)
     batch, heads = tokens.query.shape[:2]
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):

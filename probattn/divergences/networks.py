@@ -68,7 +68,7 @@ class Highway(nn.Module):
 
 
 class Discriminator(nn.Module):
-    r"""Tells queries from keys: the logit of D(x), the probability that x is a query (section 2.3.1).
+    r"""Discriminator between queries and keys: the logit of D(x), the probability that x is a query (section 2.3.1).
 
     .. math:: D(x) = \sigma(\Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x))))
 

@@ -60,23 +60,7 @@ def compare(
     query_mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
-    """Runs ``measure`` on the checked token sets, outside autocast.
-
-    Args:
-        measure: gives the divergence of two token sets, ``[B, H]``; what it gives for empty ones is not looked at.
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: for both at once.
-        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``.
-        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``.
-
-    Returns:
-        ``[B, H]``, at least float32.
-
-    Raises:
-        TypeError: a mask is not bool, or queries or keys are not floating.
-        ValueError: shapes do not fit, or ``mask`` is given beside another mask or for T != S.
-    """
+    """The divergence [B, H] of two checked token sets by ``measure``, outside autocast; 0 where either is empty."""
     tokens = token_sets(query, key, mask, query_mask, key_mask)
     if not tokens.query.numel() or not tokens.key.numel():
         return 0 * (tokens.query.sum(dim=(2, 3)) + tokens.key.sum(dim=(2, 3)))  # with a gradient, of 0
@@ -91,7 +75,7 @@ def token_sets(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> TokenSets:
-    """Checks what a divergence was handed; arguments and errors are those of :func:`compare`."""
+    """Token sets of queries [B, H, T, D], keys [B, H, S, D] and bool masks [B, T | S] or [B, 1 | H, T | S], checked."""
     _check_tokens(query, key)
     if mask is not None:
         if query_mask is not None or key_mask is not None:

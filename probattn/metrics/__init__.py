@@ -4,21 +4,14 @@ Every metric takes class predictions ``[N, C]``, or draws ``[P, N, C]`` from a p
 or logits. A value is the same whether the data came at once, in batches, or spread over processes.
 """
 
-from probattn.metrics.brier_score import BrierScore
-from probattn.metrics.calibration_error import CalibrationError
-from probattn.metrics.entropy_cdf import EntropyCDF
-from probattn.metrics.expected_entropy import ExpectedEntropy
-from probattn.metrics.mutual_information import MutualInformation
-from probattn.metrics.negative_log_likelihood import NegativeLogLikelihood
-from probattn.metrics.ood_auroc import OODAUROC
-from probattn.metrics.ood_fpr import OODFPR
-from probattn.metrics.overconfidence_error import OverconfidenceError
-from probattn.metrics.pavpu import PAvPU
-from probattn.metrics.predictive_entropy import PredictiveEntropy
-from probattn.metrics.reliability_diagram import ReliabilityDiagram
-from probattn.metrics.risk_coverage import (
+from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
+from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
+from probattn.metrics.entropies import ExpectedEntropy, MutualInformation, PredictiveEntropy
+from probattn.metrics.scores import BrierScore, NegativeLogLikelihood
+from probattn.metrics.selective import (
     AreaUnderRiskCoverage,
     ExcessAreaUnderRiskCoverage,
+    PAvPU,
     RiskCoverageCurve,
 )
 

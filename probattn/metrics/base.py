@@ -1,9 +1,11 @@
-"""What the metrics share: states that sum exactly, means over examples, sums over bins, ranked scores."""
+"""Bases of the metrics: states that sum exactly, means over examples, ranked scores, diagrams."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -11,8 +13,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
-from probattn.metrics.functional.inputs import InputKind, check_inputs
-from probattn.metrics.functional.precision import accumulation_dtype
+from probattn.metrics.functional.entropies import UncertaintyKind
+from probattn.metrics.functional.inputs import InputKind, accumulation_dtype, check_known
 
 
 class UncertaintyMetric(Metric):
@@ -22,22 +24,8 @@ class UncertaintyMetric(Metric):
     the data were cut into batches. States sum or concatenate over processes.
 
     A ``torchmetrics.MetricCollection`` lets metrics share one state when their states are close after the first
-    batch, which happens by chance: with one draw the expected entropy is the predictive entropy. Here a state's
-    names tell how it is updated, so that metrics share one exactly if they update it alike.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch, which waits for the device.
-        update_options: the subclass's options that ``update`` depends on.
-        **kwargs: torchmetrics' own options, such as ``dist_sync_on_step`` and ``process_group``.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
-
-    Example:
-        >>> from probattn.metrics import BrierScore
-        >>> isinstance(BrierScore(inputs="logits"), UncertaintyMetric)
-        True
+    batch, which happens by chance: with one draw the expected entropy is the predictive entropy. Here the name of a
+    state contains ``update`` and ``update_options``, so that metrics share one exactly if they update it alike.
     """
 
     is_differentiable: bool = False
@@ -53,7 +41,7 @@ class UncertaintyMetric(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_inputs(inputs)
+        check_known("inputs", inputs, InputKind)
         self.inputs: InputKind = inputs
         self.validate_args = validate_args
         options = {"inputs": inputs, **(update_options or {})}
@@ -89,28 +77,15 @@ class UncertaintyMetric(Metric):
 
 
 class ExampleMean(UncertaintyMetric):
-    """Mean over all examples of a quantity that each example has.
+    """Mean over all examples of a quantity that each example has; a subclass names the quantity's function."""
 
-    Subclasses compute the quantity and call :meth:`_accumulate`; ``compute`` gives 0-d float32, NaN without any
-    example.
-
-    Args:
-        **kwargs: see :class:`UncertaintyMetric`.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
-
-    Example:
-        >>> from probattn.metrics import PredictiveEntropy
-        >>> issubclass(PredictiveEntropy, ExampleMean)
-        True
-    """
-
+    quantity: ClassVar[Callable[..., Tensor]]
     total: Tensor
     count: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        options = {"quantity": self.quantity.__name__, **kwargs.pop("update_options", {})}
+        super().__init__(update_options=options, **kwargs)
         self._add_sum_state("total")
         self._add_sum_state("count", dtype=torch.int64)
 
@@ -130,37 +105,52 @@ class ExampleMean(UncertaintyMetric):
 
 
 class ScoredExamples(UncertaintyMetric):
-    """Keeps a score and a companion value of every example, for measures that rank examples.
+    """Keeps the uncertainty and a companion value of every example, for measures that rank examples.
 
-    Memory grows by 8 bytes an example. Scores are ranked in float32.
-
-    Args:
-        **kwargs: see :class:`UncertaintyMetric`.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
-
-    Example:
-        >>> from probattn.metrics import OODAUROC
-        >>> issubclass(OODAUROC, ScoredExamples)
-        True
+    Memory grows by 8 bytes an example. Uncertainties are ranked in float32.
     """
 
     score: list[Tensor]
     companion: list[Tensor]
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, score: UncertaintyKind, **kwargs: Any) -> None:
+        check_known("uncertainty", score, UncertaintyKind)
+        options = {"score": score, **kwargs.pop("update_options", {})}
+        super().__init__(update_options=options, **kwargs)
+        self.score_kind: UncertaintyKind = score
         self.add_state("score", [], dist_reduce_fx="cat")
         self.add_state("companion", [], dist_reduce_fx="cat")
 
-    def _keep(self, score: Tensor, companion: Tensor, kept: Tensor) -> None:
-        """Appends what is kept [N]; float32 throughout, which is what a process without data contributes."""
-        self.score.append(score[kept].float())
-        self.companion.append(companion[kept].float())
+    def _keep(self, score: Tensor, companion: Tensor) -> None:
+        """Appends in float32 throughout, which is what a process without data contributes."""
+        self.score.append(score.float())
+        self.companion.append(companion.float())
 
     def _all(self) -> tuple[Tensor, Tensor]:
         """Scores and companions [N] of all batches and processes."""
         if isinstance(self.score, list) and not self.score:
             return torch.zeros(0, device=self.device), torch.zeros(0, device=self.device)
         return dim_zero_cat(self.score), dim_zero_cat(self.companion)
+
+
+class Diagram(UncertaintyMetric):
+    """A metric whose value is drawn as a diagram of its own."""
+
+    def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
+        """Draws the diagram with matplotlib.
+
+        Args:
+            val: result of ``compute``; ``None`` calls it.
+            ax: matplotlib axes to draw into; ``None`` makes a figure.
+
+        Returns:
+            Figure and axes.
+        """
+        value = self.compute() if val is None else val
+        figure, axes = plt.subplots() if ax is None else (ax.get_figure(), ax)
+        self._draw(axes, value)
+        return figure, axes
+
+    @abstractmethod
+    def _draw(self, axes: Any, value: Any) -> None:
+        """Draws a result of ``compute``."""

@@ -2,14 +2,19 @@
 
 from probattn.particles.diagnostics import CollapseWarning, ParticleDiagnostics, diagnose, spread
 from probattn.particles.directions import sgld_direction, spos_direction, svgd_direction
-from probattn.particles.dot_product import CosineKernel, IdentityKernel, LinearKernel
 from probattn.particles.heads import FusedProjection, HeadSlices, head_slices
-from probattn.particles.kernel import Interaction, ParticleKernel
-from probattn.particles.marginal import MarginalRBF
-from probattn.particles.pyro_kernel import PyroKernel
-from probattn.particles.radial import InverseMultiquadric, MedianRBF
-from probattn.particles.sliced import SlicedRBF
-from probattn.particles.unsmoothed import UnsmoothedKernel
+from probattn.particles.kernels import (
+    CosineKernel,
+    IdentityKernel,
+    Interaction,
+    InverseMultiquadric,
+    LinearKernel,
+    MedianRBF,
+    ParticleKernel,
+    PyroKernel,
+    UnsmoothedKernel,
+)
+from probattn.particles.sliced import MarginalRBF, SlicedRBF
 
 __all__ = [
     "svgd_direction",

@@ -1,4 +1,4 @@
-"""How well particles fill a posterior, and whether they have collapsed."""
+"""Diagnostics of particles: their share of the posterior's variance, and collapse."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_number
-from probattn.particles.checks import checked_pair
-from probattn.particles.distances import centre, squared_distances
-from probattn.particles.kernel import ParticleKernel
+from probattn.particles.distances import centre, checked_pair, squared_distances
+from probattn.particles.kernels import ParticleKernel
 
 
 class CollapseWarning(UserWarning):
@@ -19,7 +18,7 @@ class CollapseWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ParticleDiagnostics:
-    """What :func:`diagnose` found in M particles of N dimensions.
+    """Diagnostics of M particles of N dimensions, by :func:`diagnose`.
 
     Attributes:
         bandwidth: of the kernel, the median over dimensions where each has its own; None for a kernel without.
@@ -93,13 +92,15 @@ def diagnose(
         1.0
     """
     particles, grads = checked_pair("diagnose", particles, grads)
-    found = kernel.interact(particles, grads)
-    pull, push = (float(torch.linalg.vector_norm(part)) for part in (found.attraction, found.repulsion))
+    interaction = kernel.interact(particles, grads)
+    pull, push = (
+        float(torch.linalg.vector_norm(part)) for part in (interaction.attraction, interaction.repulsion)
+    )
     distance = _smallest_distance(particles)
     length = float(particles.square().sum(dim=-1).mean().sqrt())
     several = particles.shape[0] > 1
     return ParticleDiagnostics(
-        bandwidth=None if found.bandwidth is None else float(found.bandwidth.median()),
+        bandwidth=None if interaction.bandwidth is None else float(interaction.bandwidth.median()),
         repulsion_ratio=repulsion * push / pull if pull > 0 else None,
         smallest_distance=distance,
         relative_distance=None if distance is None or length == 0 else distance / length,

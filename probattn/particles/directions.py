@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_instance, check_number
-from probattn.particles.checks import checked_pair
-from probattn.particles.kernel import ParticleKernel
+from probattn.particles.distances import checked_pair
+from probattn.particles.kernels import ParticleKernel
 
 
 @torch.no_grad()
@@ -59,8 +59,12 @@ def svgd_direction(
         "a kernel of probattn.particles, such as MedianRBF()",
     )
     particles, grads = checked_pair("svgd_direction", particles, grads)
-    found = kernel.interact(particles, grads)
-    total = found.attraction if repulsion == 0 else found.attraction - repulsion * found.repulsion
+    interaction = kernel.interact(particles, grads)
+    total = (
+        interaction.attraction
+        if repulsion == 0
+        else interaction.attraction - repulsion * interaction.repulsion
+    )
     return -total / particles.shape[0]
 
 
@@ -82,7 +86,7 @@ def spos_direction(
         \qquad \xi_i \sim \mathcal N(0, I).
 
     It is SVGD's direction and w times SGLD's for a step of :math:`w \epsilon`. SGLD's part alone draws from exp(-b U)
-    for every w: w says how much of the particles' movement is Langevin's, which has that variance in any dimension,
+    for every w: w is the Langevin share of the particles' movement, which has that variance in any dimension,
     and as w tends to 0 the direction tends to SVGD's. Eq. 5 has b = 1, and writes 1 / b for w.
 
     Args:

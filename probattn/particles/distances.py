@@ -1,4 +1,4 @@
-"""Distances between particles, by matrix products."""
+"""Particles, checked, and the distances between them, by matrix products."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ import math
 
 import torch
 from torch import Tensor
+
+
+def checked_particles(owner: str, particles: Tensor) -> Tensor:
+    """The particles [M, N], checked, without gradient history, at least in float32."""
+    if particles.dim() != 2 or not particles.shape[0]:
+        raise ValueError(
+            f"{owner}: expected particles [M, N], one row each and M >= 1, got shape {list(particles.shape)}"
+        )
+    if not particles.is_floating_point():
+        raise TypeError(f"{owner}: expected floating-point particles, got {particles.dtype}")
+    particles = particles.detach()
+    return particles.float() if particles.dtype in (torch.float16, torch.bfloat16) else particles
+
+
+def checked_pair(owner: str, particles: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+    """Particles and gradients of one shape, type and device, as :func:`checked_particles` gives them."""
+    if grads.shape != particles.shape:
+        raise ValueError(
+            f"{owner}: expected one gradient per particle, {list(particles.shape)}, got {list(grads.shape)}"
+        )
+    if grads.dtype != particles.dtype or grads.device != particles.device:
+        raise ValueError(
+            f"{owner}: expected gradients like the particles ({particles.dtype} on {particles.device}), "
+            f"got {grads.dtype} on {grads.device}"
+        )
+    return checked_particles(owner, particles), checked_particles(owner, grads)
+
 
 ROUNDING = 8.0
 """A squared distance below so many units of rounding is one of coincident particles."""
@@ -17,10 +44,7 @@ def centre(particles: Tensor) -> Tensor:
 
 
 def squared_distances(particles: Tensor) -> Tensor:
-    """Squared distance of every pair ``[M, M]`` of particles ``[M, N]``, by one matrix product.
-
-    What rounding leaves between coincident particles is exactly 0.
-    """
+    """Squared distances [M, M] of particles [M, N] by one matrix product; exactly 0 for coincident ones."""
     eps = torch.finfo(particles.dtype).eps
     centred = centre(particles)
     norms = centred.square().sum(dim=-1)
@@ -37,25 +61,15 @@ def pairs(matrix: Tensor) -> Tensor:
 
 
 def median_bandwidth(squares: Tensor) -> Tensor:
-    r"""The paper's bandwidth (An et al. 2020, appendix B), :math:`h = \mathrm{med}^2 / \log M`.
-
-    The median is the lower one, over pairs of different particles. Where it is 0 it is taken over the pairs at a
-    distance; where there are none (one particle, or all in one place) h is 1: the kernel is 1 there and its gradient 0.
-
-    Args:
-        squares: squared distances ``[M, M]`` or, one kernel per dimension, ``[M, M, N]``.
-
-    Returns:
-        ``[]`` or ``[N]``, > 0.
-    """
+    """The bandwidth med^2 / log M (An et al. 2020, appendix B) of squared distances [M, M], or each of [M, M, N]."""
+    # The lower median over different particles; over those apart where it is 0; h = 1 where none are apart.
     count = squares.shape[0]
     if count == 1:
         return torch.ones_like(squares[0, 0])
     between = pairs(squares)
     median = between.median(dim=0).values
-    if squares.dim() == 2 or not bool(
-        (median > 0).all()
-    ):  # many medians are slow, and looking on a GPU is too
+    # Many medians are slow, and so is reading one from a GPU.
+    if squares.dim() == 2 or not bool((median > 0).all()):
         apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=0).values
         median = torch.where(median > 0, median, apart)
     # A squared distance that is subnormal would give an infinite inverse.

@@ -16,7 +16,7 @@ Order = Literal["blocks", "heads"]
 
 @dataclass(frozen=True)
 class FusedProjection:
-    """Which part of a weight that makes queries, keys and values at once.
+    """A part of a fused weight, which makes queries, keys and values at once.
 
     Attributes:
         part: "query", "key" or "value".
@@ -197,26 +197,26 @@ def head_slices(
 
 def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter, bool]:
     """The weight, and whether its output features are last."""
-    found: object = module
+    target: object = module
     for part in projection.split("."):
-        if not part or not isinstance(found, nn.Module) or not hasattr(found, part):
+        if not part or not isinstance(target, nn.Module) or not hasattr(target, part):
             raise ValueError(f"{name}: {type(module).__name__} has no such projection; {_choices(module)}")
-        found = getattr(found, part)
+        target = getattr(target, part)
     transposed = False
-    if isinstance(found, nn.Module):
-        transposed = not isinstance(found, nn.Linear) and _is_conv1d(found)
-        if not isinstance(found, nn.Linear) and not transposed:
+    if isinstance(target, nn.Module):
+        transposed = not isinstance(target, nn.Linear) and _is_conv1d(target)
+        if not isinstance(target, nn.Linear) and not transposed:
             raise TypeError(
-                f"{name}: expected a Linear, a Conv1D or a weight, got {type(found).__name__}; {_choices(module)}"
+                f"{name}: expected a Linear, a Conv1D or a weight, got {type(target).__name__}; {_choices(module)}"
             )
-        found = found.weight
-    if not isinstance(found, nn.Parameter):
-        raise TypeError(f"{name}: expected its weight to be a parameter, got {type(found).__name__}")
-    if found.dim() != 2 or not found.is_floating_point():
+        target = target.weight
+    if not isinstance(target, nn.Parameter):
+        raise TypeError(f"{name}: expected its weight to be a parameter, got {type(target).__name__}")
+    if target.dim() != 2 or not target.is_floating_point():
         raise TypeError(
-            f"{name}: expected a floating-point weight [out, in], got {found.dtype} {list(found.shape)}"
+            f"{name}: expected a floating-point weight [out, in], got {target.dtype} {list(target.shape)}"
         )
-    return found, transposed
+    return target, transposed
 
 
 def _is_conv1d(module: nn.Module) -> bool:
@@ -226,12 +226,12 @@ def _is_conv1d(module: nn.Module) -> bool:
 
 
 def _choices(module: nn.Module) -> str:
-    """What the module has, for a message."""
+    """The projections of a module, for a message."""
     layers = {name for name, child in module.named_modules() if isinstance(child, nn.Linear)}
     weights = {
         name
         for name, parameter in module.named_parameters()
         if parameter.dim() == 2 and name.removesuffix(".weight") not in layers
     }
-    found = sorted(layers - {""} | {name.removesuffix(".weight") for name in weights})
-    return f"it has {', '.join(found)}" if found else "it has none"
+    names = sorted(layers - {""} | {name.removesuffix(".weight") for name in weights})
+    return f"it has {', '.join(names)}" if names else "it has none"

@@ -1,17 +1,134 @@
-"""Gaussian kernels along random directions."""
+"""Gaussian kernels along single directions: the axes, or random directions after whitening."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
+from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
 from probattn.checks import check_number
-from probattn.particles.checks import checked_pair
-from probattn.particles.kernel import Interaction, ParticleKernel
-from probattn.particles.marginal import MarginalRBF
-from probattn.particles.whitening import whiten
+from probattn.particles.distances import centre, checked_pair, checked_particles, median_bandwidth
+from probattn.particles.kernels import Interaction, ParticleKernel
+
+BLOCK = 2**20
+"""Largest number of pairwise differences that stand in memory at once."""
+
+
+class MarginalRBF(ParticleKernel, SteinKernel):
+    r"""One Gaussian kernel per dimension, each with its own median bandwidth (Singhal et al. 2019).
+
+    .. math::
+        \kappa_d(x, y) = \exp\left(-\frac{(x_d - y_d)^2}{h_d}\right), \qquad h_d = \frac{\mathrm{med}_d^2}{\log M}.
+
+    It keeps the variance of independent dimensions whatever their number, and loses correlations: few particles of a
+    correlated posterior end up as under a mean-field approximation. Time O(M^2 N); dimensions are taken in blocks, so
+    that memory is O(M N). In Pyro's engine it serves ``mode="univariate"``.
+
+    Args:
+        bandwidth: a fixed h > 0 for every dimension, in place of the medians'.
+        scale: a factor > 0 by which to widen every bandwidth.
+
+    Raises:
+        ValueError: a bandwidth or a scale that is not positive.
+
+    Example:
+        >>> particles = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+        >>> MarginalRBF().interact(particles, torch.eye(2)).bandwidth.round(decimals=3)  # 9 / log 2, 16 / log 2
+        tensor([12.9840, 23.0830])
+    """
+
+    def __init__(self, bandwidth: float | None = None, scale: float = 1.0) -> None:
+        check_number(type(self).__name__, "scale", scale, positive=True)
+        if bandwidth is not None:
+            check_number(type(self).__name__, "bandwidth", bandwidth, positive=True)
+        self.bandwidth = bandwidth
+        self.scale = scale
+
+    @torch.no_grad()
+    def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
+        """Attraction and repulsion, dimension by dimension; see :meth:`ParticleKernel.interact`."""
+        particles, grads = checked_pair(type(self).__name__, particles, grads)
+        count, size = particles.shape
+        attraction, repulsion = torch.empty_like(grads), torch.empty_like(particles)
+        bandwidth = particles.new_empty(size)
+        step = max(1, BLOCK // count**2)
+        for start in range(0, size, step):
+            part = slice(start, start + step)
+            difference, width = self._differences(particles[:, part])
+            kernel = torch.exp(-difference.square() / width)  # [M, M, n]
+            attraction[:, part] = torch.einsum("ijn,jn->in", kernel, grads[:, part])
+            repulsion[:, part] = 2 / width * (kernel * difference).sum(dim=1)
+            bandwidth[part] = width
+        return Interaction(attraction, repulsion, bandwidth)
+
+    @torch.no_grad()
+    def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Pyro's form, for ``mode="univariate"``.
+
+        Args:
+            particles: ``[M, N]``.
+
+        Returns:
+            Two arrays ``[M, M, N]``: :math:`\log \kappa_d(\theta_n, \theta_m)`, and
+            :math:`-\partial_{\theta_{md}} \log \kappa_d(\theta_n, \theta_m)`, whose sign is that of Pyro's own kernels.
+        """
+        particles = checked_particles(type(self).__name__, particles)
+        difference, width = self._differences(particles)
+        return -difference.square() / width, -2 * difference / width
+
+    def _differences(self, particles: Tensor) -> tuple[Tensor, Tensor]:
+        """Row i minus row j ``[M, M, n]`` and the bandwidths ``[n]``."""
+        difference = particles.unsqueeze(1) - particles.unsqueeze(0)
+        if self.bandwidth is not None:
+            return difference, particles.new_full((particles.shape[1],), self.scale * self.bandwidth)
+        return difference, self.scale * median_bandwidth(difference.square())
+
+
+LEAST = 1e-3
+"""Least share of the mean variance that a direction is given."""
+
+
+class Whitening(NamedTuple):
+    r"""The root of a covariance, :math:`A = \sqrt{w} I + \sum_k (\sqrt{w_k} - \sqrt w)\, v_k v_k^\top`."""
+
+    axes: Tensor  # [K, N], orthonormal rows v, K <= M
+    roots: Tensor  # [K], of w_k
+    rest: Tensor  # [], the root of w, for what is orthogonal to the axes
+
+    def apply(self, rows: Tensor) -> Tensor:
+        """Rows ``[M, N]`` times A."""
+        return self._scaled(rows, self.roots, self.rest)
+
+    def invert(self, rows: Tensor) -> Tensor:
+        """Rows ``[M, N]`` times the inverse of A."""
+        return self._scaled(rows, 1 / self.roots, 1 / self.rest)
+
+    def _scaled(self, rows: Tensor, roots: Tensor, rest: Tensor) -> Tensor:
+        return rest * rows + ((rows @ self.axes.T) * (roots - rest)) @ self.axes
+
+
+def whiten(particles: Tensor) -> Whitening:
+    """The root of the particles' covariance, shrunk to the identity (Chen et al. 2010), over its mean variance."""
+    count, size = particles.shape
+    centred = centre(particles)
+    values, vectors = torch.linalg.eigh(centred @ centred.T / count)
+    eps = torch.finfo(particles.dtype).eps
+    floor = (8 * eps) ** 2 * particles.square().sum(dim=-1).max() + torch.finfo(particles.dtype).tiny
+    kept = values > torch.maximum(values.max() * size * eps, floor)
+    values, vectors = values[kept], vectors[:, kept]
+    if not values.numel():
+        one = particles.new_ones(())
+        return Whitening(particles.new_empty(0, size), particles.new_empty(0), one)
+    axes = (vectors / (count * values).sqrt()).T @ centred
+    trace, squares = values.sum(), values.square().sum()
+    mean = trace / size
+    apart = (squares - trace**2 / size).clamp_min(eps * squares)
+    share = (squares + trace**2) / ((count + 1) * apart)
+    share = share.clamp(LEAST, 1.0)
+    return Whitening(axes, ((1 - share) * values / mean + share).sqrt(), share.sqrt())
+
 
 DENSE = 128
 """Most dimensions for a rotation by a matrix; more of them are rotated by a fast transform."""
@@ -39,11 +156,7 @@ class Rotation(NamedTuple):
 
 
 def draw_rotation(size: int, like: Tensor, generator: torch.Generator | None) -> Rotation:
-    """A random rotation.
-
-    For few dimensions it has Haar's distribution, up to the signs of axes. For more it is random signs and Hartley's
-    transform, whose axes have parts of like size in every dimension, in time N log N.
-    """
+    """A random rotation: of Haar's distribution up to signs, or for many dimensions signs and Hartley's transform."""
     if size <= DENSE:
         normal = torch.randn(size, size, dtype=like.dtype, device=like.device, generator=generator)
         return Rotation(torch.linalg.qr(normal)[0], None)
@@ -101,13 +214,13 @@ class SlicedRBF(ParticleKernel):
         with torch.autocast(particles.device.type, enabled=False):
             root = whiten(particles)
             rotation = draw_rotation(particles.shape[1], particles, self.generator)
-            found = self.marginal.interact(
+            sliced = self.marginal.interact(
                 rotation.forward(root.invert(particles)), rotation.forward(root.apply(grads))
             )
             attraction, repulsion = (
-                root.apply(rotation.backward(part)) for part in (found.attraction, found.repulsion)
+                root.apply(rotation.backward(part)) for part in (sliced.attraction, sliced.repulsion)
             )
-            return Interaction(attraction, repulsion, found.bandwidth)
+            return Interaction(attraction, repulsion, sliced.bandwidth)
 
 
 def _hartley(rows: Tensor) -> Tensor:

@@ -1,18 +1,23 @@
-"""How attention came out as it did: what a model knew about single words, and whether its attention follows it.
+"""How attention is learned: what a model knows about single words, and whether its attention follows it.
 
 Snell et al. 2021, "Approximating How Single Head Attention Learns". Ratings of input positions are ``[..., T, L]``: a
 row for each output word, an entry for each input position. A mask is True for what counts.
 """
 
-from probattn.probes.agreement import agreement, mean_agreement, random_agreement
-from probattn.probes.contextualized import ContextualizedAgreement, EvaluatedStep, contextualized_agreement
-from probattn.probes.corpus import ParallelCorpus
+from probattn.probes.agreement import (
+    ContextualizedAgreement,
+    EvaluatedStep,
+    agreement,
+    contextualized_agreement,
+    kendall_tau,
+    mean_agreement,
+    random_agreement,
+)
+from probattn.probes.corpus import UNKNOWN, ParallelCorpus, Vocabulary, read_parallel, split_words
 from probattn.probes.ibm_model1 import NULL, IBMModel1
 from probattn.probes.interior_point import NotOptimalError
-from probattn.probes.kendall import kendall_tau
 from probattn.probes.lexical import classifier_probe, lexical_probe
 from probattn.probes.optimal_attention import OptimalAttention, optimal_attention
-from probattn.probes.parallel import read_parallel, split_words
 from probattn.probes.proxy import BagOfWordsProxy, GradientFlow, gradient_flow, gradient_flow_limit
 from probattn.probes.saliency import SaliencyKind, gradient_saliency
 from probattn.probes.training_modes import (
@@ -22,7 +27,6 @@ from probattn.probes.training_modes import (
     frozen_probe,
     luong_scores,
 )
-from probattn.probes.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = [
     "lexical_probe",

@@ -1,8 +1,13 @@
-"""Whether two ways of rating the positions of an input rate them alike (Snell et al. 2021, section 3.1)."""
+"""Agreement of two ratings of the positions of an input (Snell et al. 2021, section 3.1): in the maximum, in rank."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,3 +132,138 @@ def _allowed(lengths: Tensor, share: Fraction) -> Tensor:
     most = int(lengths.max()) if lengths.numel() else 0
     table = [-(-length * share.numerator // share.denominator) for length in range(most + 1)]
     return torch.tensor(table, device=lengths.device)[lengths.long()]
+
+
+_PAIRS = 2**24
+"""Pairs of positions that are compared at once: 64 MiB in float32."""
+
+
+def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    r"""Kendall's rank correlation of two ratings, row by row, corrected for ties.
+
+    .. math::
+        \tau_b = \frac{\sum_{i<j} \mathrm{sign}(u_i - u_j)\,\mathrm{sign}(v_i - v_j)}
+            {\sqrt{|\{i<j : u_i \ne u_j\}| \cdot |\{i<j : v_i \ne v_j\}|}}
+
+    (Kendall 1945; Snell et al. 2021, section A.4: its mean over output words takes the place of the agreement there).
+    A random order has expectation 0. Costs L^2 per row.
+
+    Args:
+        u: ``[..., L]``.
+        v: ``[..., L]``, broadcast against ``u``.
+        mask: bool ``[..., L]``, True for a position that counts.
+
+    Returns:
+        ``[...]`` float64 in [-1, 1]; NaN for a row in which ``u`` or ``v`` is constant or fewer than two positions
+        count.
+
+    Raises:
+        TypeError: a rating is not floating-point, or ``mask`` is not bool.
+        ValueError: shapes do not fit, or a position that counts holds NaN.
+
+    Example:
+        >>> kendall_tau(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0]))
+        tensor(0.3333, dtype=torch.float64)
+    """
+    u, v, mask = rated("kendall_tau", u, v, mask)
+    length = u.shape[-1]
+    if length < 2:
+        return torch.full(u.shape[:-1], torch.nan, dtype=torch.float64, device=u.device)
+    rows = max(1, _PAIRS // length**2)
+    parts = zip(*(each.reshape(-1, length).split(rows) for each in (u, v, mask)), strict=True)
+    return torch.cat([_tau(*part) for part in parts]).view(u.shape[:-1])
+
+
+def _tau(u: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    pairs = (mask.unsqueeze(-1) & mask.unsqueeze(-2)).float()  # [N, L, L], each pair twice
+    orders = [_order(each) * pairs for each in (u, v)]
+    both = (orders[0] * orders[1]).sum(dim=(-1, -2), dtype=torch.float64)
+    untied = [order.abs().sum(dim=(-1, -2), dtype=torch.float64) for order in orders]
+    return both / (untied[0] * untied[1]).sqrt()
+
+
+def _order(rating: Tensor) -> Tensor:
+    """Signs of all differences, by comparison: differences of infinities have none."""
+    later, earlier = rating.unsqueeze(-1), rating.unsqueeze(-2)
+    return (later > earlier).float() - (later < earlier).float()
+
+
+class EvaluatedStep(NamedTuple):
+    """One evaluation of the second run, which differs from the first only by its seed."""
+
+    step: int
+    """Training steps done, >= 0."""
+    performance: float
+    """Accuracy, BLEU: whatever the model is judged by."""
+    agreement: float
+    """Mean agreement of this step's attention with the attention of the first run when it had finished."""
+
+
+@dataclass(frozen=True)
+class ContextualizedAgreement:
+    """The result of :func:`contextualized_agreement`; printed as in the paper's tables, ``83.53*`` if starred.
+
+    Attributes:
+        performance: xi: of the first step whose agreement is larger; of the last step where none is.
+        step: that step.
+        reached: whether some step's agreement is larger. Where none is, the value is starred in a table.
+    """
+
+    performance: float
+    step: int
+    reached: bool
+
+    def __str__(self) -> str:
+        return f"{self.performance:.2f}{'' if self.reached else '*'}"
+
+
+def contextualized_agreement(
+    agreement: float, second_run: Iterable[EvaluatedStep | tuple[int, float, float]]
+) -> ContextualizedAgreement:
+    r"""Performance of a second run when its attention first agrees with the first run's by more than ``agreement``.
+
+    .. math:: \xi(u, v) = \hat p\bigl(\inf\{\tau : A(\alpha, \hat\alpha(\tau)) > A(u, v)\}\bigr)
+
+    (Snell et al. 2021, Eq. 11). Two attentions that differ by the seed alone do not agree perfectly either; xi tells
+    how far a model must have been trained until its attention agrees with another's as ``v`` agrees with ``u``.
+    Only evaluated steps are known, so xi is as coarse as the evaluations.
+
+    Args:
+        agreement: A(u, v), the mean over output words.
+        second_run: (step, performance, agreement) of every evaluation of the second run, in order of steps.
+
+    Returns:
+        The performance, its step, and whether the agreement was exceeded at all. Where it never was, the performance
+        is that of the last step (xi*), as the paper reports it with a star.
+
+    Raises:
+        ValueError: there is no evaluated step, a step is negative, the steps do not rise, or an agreement or
+            performance is NaN.
+
+    Example:
+        >>> run = [(0, 0.10, 0.07), (50, 0.31, 0.22), (100, 0.43, 0.40), (500, 0.66, 0.71)]
+        >>> print(contextualized_agreement(0.31, run), contextualized_agreement(0.80, run))
+        0.43 0.66*
+    """
+    run = [EvaluatedStep(*each) for each in second_run]
+    if not run:
+        raise ValueError("contextualized_agreement: expected evaluated steps of a second run, got none")
+    for what, values in (
+        ("an agreement", [agreement, *(each.agreement for each in run)]),
+        ("a performance", [each.performance for each in run]),
+    ):
+        if any(map(math.isnan, values)):
+            raise ValueError(
+                f"contextualized_agreement: expected numbers, got {what} of NaN (no output word counted?)"
+            )
+    if run[0].step < 0:
+        raise ValueError(f"contextualized_agreement: expected steps >= 0, got {run[0].step}")
+    for before, after in pairwise(run):
+        if after.step <= before.step:
+            raise ValueError(
+                f"contextualized_agreement: expected rising steps, got {after.step} after {before.step}; sort them"
+            )
+    for each in run:
+        if each.agreement > agreement:
+            return ContextualizedAgreement(each.performance, each.step, reached=True)
+    return ContextualizedAgreement(run[-1].performance, run[-1].step, reached=False)

@@ -1,18 +1,166 @@
-"""Parallel texts as counts of words: what IBM Model 1 and the bag-of-words proxy see of a corpus."""
+"""Parallel texts: their words, vocabularies and counts, for IBM Model 1 and the bag-of-words proxy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from probattn.data import DataError
-from probattn.probes.vocabulary import Vocabulary
+from probattn.checks import check_integer
+from probattn.data import DataError, read_pairs
+
+UNKNOWN = -1
+"""The number of a word that is not in a vocabulary."""
+
+
+@dataclass(frozen=True, repr=False)
+class Vocabulary:
+    """Words and their numbers, 0 to len - 1.
+
+    Attributes:
+        words: distinct words, each at the place of its number.
+
+    Example:
+        >>> Vocabulary(("the", "house")).encode(["house", "unheard"])
+        tensor([ 1, -1])
+    """
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        repeated = len(self.words) - len(self.numbers)
+        if repeated:
+            raise ValueError(f"Vocabulary: expected distinct words, got {repeated} repeated ones")
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        shown = [*map(repr, self.words[:3]), *(["..."] if len(self) > 3 else [])]
+        return f"Vocabulary({len(self):,} words: {', '.join(shown)})"
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:
+        """The vocabulary of some sentences, in the order of first appearance.
+
+        Raises:
+            TypeError: a sentence is a text and not its words.
+        """
+        return cls(tuple(dict.fromkeys(chain.from_iterable(map(_words, sentences)))))
+
+    def encode(self, words: Iterable[str]) -> Tensor:
+        """Numbers int64 ``[L]`` of the words, :data:`UNKNOWN` for one that is not there.
+
+        Raises:
+            TypeError: a text in place of its words.
+        """
+        return torch.tensor([self.numbers.get(word, UNKNOWN) for word in _words(words)], dtype=torch.long)
+
+
+def _words(sentence: Iterable[str]) -> Iterable[str]:
+    if isinstance(sentence, str):
+        raise TypeError(
+            f"Vocabulary: expected a sentence as its words, got the text {sentence!r}; split it first"
+        )
+    return sentence
+
+
+JOINERS = "\u200c\u200d"
+"""Characters without width that stand inside words of some scripts."""
+
+
+def split_words(text: str) -> list[str]:
+    """Lower-cased words and punctuation marks of a text, each a word of its own.
+
+    A combining mark (an accent, a vowel sign) belongs to the letter before it, and letters are composed with theirs
+    where Unicode has them so (NFC): the same word has one form.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The words in order.
+
+    Example:
+        >>> split_words("Ein Haus, zwei Häuser.")
+        ['ein', 'haus', ',', 'zwei', 'häuser', '.']
+    """
+    return _word().findall(unicodedata.normalize("NFC", text.lower()))
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """Of words with the marks in them, which to ``re`` are no letters, and of single signs."""
+    marks = (
+        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M")
+    )
+    inside = "".join(marks) + JOINERS
+    return re.compile(rf"\w[\w{inside}]*|[^\w\s]")
+
+
+def read_parallel(
+    source: str | Path,
+    target: str | Path,
+    *,
+    split: Callable[[str], list[str]] = split_words,
+    max_length: int | None = None,
+) -> tuple[list[list[str]], list[list[str]]]:
+    r"""Reads two files with one sentence a line, of which the same lines translate each other.
+
+    Args:
+        source: UTF-8 text, or the same compressed as ``*.gz``.
+        target: likewise.
+        split: the tokenizer of a line, into words.
+        max_length: words a sentence may have at most; None for any number.
+
+    Returns:
+        Sentences of the source and of the target, as words.
+
+    Raises:
+        DataError: a file is missing, empty or unreadable, the numbers of lines differ, a line holds no word, or a
+            sentence is longer than the limit. The message is one line and names the file and the line.
+        ValueError: ``max_length`` is no integer >= 1.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name, text in (("en", "the house\na man\n"), ("de", "das Haus\nein Mann\n")):
+        ...     _ = (folder / name).write_text(text)
+        >>> read_parallel(folder / "en", folder / "de")
+        ([['the', 'house'], ['a', 'man']], [['das', 'haus'], ['ein', 'mann']])
+    """
+    if max_length is not None:
+        check_integer("read_parallel", "max_length", max_length, least=1)
+    pairs = read_pairs(source, target, (str(source), str(target)))
+    sentences = []
+    for path, lines in ((source, pairs.sources), (target, pairs.targets)):
+        sentences.append([split(line) for line in lines])
+        for number, words in enumerate(sentences[-1], start=1):
+            if not words:
+                raise DataError(
+                    f"{path} line {number}: expected a sentence, got none; remove the line from both files"
+                )
+            if max_length is not None and len(words) > max_length:
+                raise DataError(
+                    f"{path} line {number}: expected at most {max_length} words, got {len(words)}; "
+                    "shorten the sentence, remove the line from both files, or raise max_length"
+                )
+    return sentences[0], sentences[1]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

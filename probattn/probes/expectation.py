@@ -14,16 +14,8 @@ def expected_counts(source: csr_matrix, share: csr_matrix, table: csr_matrix | N
 
     .. math:: C_{i,o} = \mathrm{Trans}(o \mid i) \sum_m X_{m,i} Y_{m,o} / Z_{m,o}
 
-    for counts X and Y of words in sentences and the normalisers Z of :func:`normalisers`: what the sum over positions
-    comes to, since equal words of a sentence have equal alignments.
-
-    Args:
-        source: X, counts ``[M, I]``.
-        share: Y / Z, ``[M, O]``.
-        table: ``[I, O]`` with an entry for each pair of words that meet, and no other; None for 1 everywhere.
-
-    Returns:
-        ``[I, O]`` float64 in compressed rows, indices sorted.
+    for counts X and Y of words in sentences and the normalisers Z of :func:`normalisers`: the sum over positions,
+    since equal words of a sentence have equal alignments.
 
     Example:
         >>> source, share = csr_matrix([[1, 1], [0, 2]]), csr_matrix([[0.5], [1.0]])
@@ -46,14 +38,6 @@ def normalisers(source: csr_matrix, target: csr_matrix, table: csr_matrix) -> np
 
     .. math:: Z_{m,o} = \sum_i X_{m,i}\, \mathrm{Trans}(o \mid i)
 
-    Args:
-        source: X, counts ``[M, I]``, a word at least in every row.
-        target: counts ``[M, O]``; only their places matter.
-        table: Trans, ``[I, O]``, indices sorted.
-
-    Returns:
-        float64 ``[nnz]``, in the order of the entries of ``target``.
-
     Example:
         >>> table = csr_matrix([[0.25, 0.75], [1.0, 0.0]])
         >>> normalisers(csr_matrix([[2, 1]]), csr_matrix([[1, 3]]), table)
@@ -62,7 +46,7 @@ def normalisers(source: csr_matrix, target: csr_matrix, table: csr_matrix) -> np
     rows = np.repeat(np.arange(target.shape[0]), np.diff(target.indptr))
     per_cell = np.diff(source.indptr)[rows].astype(np.int64)
     ends = np.cumsum(per_cell)
-    found = np.empty(target.nnz)
+    totals = np.empty(target.nnz)
     start = 0
     while start < target.nnz:
         done = ends[start - 1] if start else 0
@@ -73,21 +57,13 @@ def normalisers(source: csr_matrix, target: csr_matrix, table: csr_matrix) -> np
         places = np.arange(len(shift)) + shift
         columns = np.repeat(target.indices[cells], per_cell[cells])
         each = table_entries(table, source.indices[places], columns) * source.data[places]
-        found[cells] = np.add.reduceat(each, first)
+        totals[cells] = np.add.reduceat(each, first)
         start = stop
-    return found
+    return totals
 
 
 def table_entries(table: csr_matrix, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Entries of a sparse table, 0 where it has none.
-
-    Args:
-        table: ``[I, O]``, indices sorted.
-        rows: integers ``[N]``.
-        columns: integers ``[N]``.
-
-    Returns:
-        ``[N]``.
 
     Example:
         >>> table_entries(csr_matrix([[0.0, 0.5]]), np.array([0, 0]), np.array([1, 0]))

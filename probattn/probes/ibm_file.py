@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +12,13 @@ from safetensors.numpy import save
 from scipy.sparse import csr_matrix
 
 from probattn.data import DataError
+from probattn.files.durable import write_atomically
 
 _FORMAT = "probattn.IBMModel1/1"
 
 
 class Content(NamedTuple):
-    """What the file holds."""
+    """Contents of the file."""
 
     counts: csr_matrix
     """``[I, O]``, or ``[I + 1, O]`` with NULL."""
@@ -29,15 +29,7 @@ class Content(NamedTuple):
 
 
 def write(path: Path, content: Content) -> None:
-    """Writes a file beside ``path`` and puts it in its place.
-
-    Args:
-        path: of the file.
-        content: of the file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes a file, whole or not at all."""
     counts = content.counts
     arrays = {"data": counts.data, "indices": counts.indices, "indptr": counts.indptr.astype(np.int64)}
     header = {
@@ -47,26 +39,11 @@ def write(path: Path, content: Content) -> None:
         "steps": str(content.steps),
         "null": json.dumps(content.null),
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(save(arrays, metadata=header))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, save(arrays, metadata=header))
 
 
 def read(path: Path) -> Content:
-    """Reads a file and checks that its parts fit each other.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        DataError: there is no such file, or it is damaged or something else.
-    """
+    """Reads a file and checks that its parts fit; ``DataError`` where it is missing, damaged or something else."""
     if not path.is_file():
         raise DataError(
             f"{path}: expected the file of an IBM Model 1, got {'a folder' if path.is_dir() else 'no file'}"

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from probattn.checks import check_instance, check_integer
 from probattn.probes import ibm_file
-from probattn.probes.corpus import ParallelCorpus
+from probattn.probes.corpus import ParallelCorpus, Vocabulary
 from probattn.probes.expectation import expected_counts, normalisers, table_entries
 from probattn.probes.rows import valid_positions
-from probattn.probes.vocabulary import Vocabulary
 
 NULL = "<null>"
 """The word that stands in every source sentence where NULL is an option taken; the last row of the table then."""
@@ -186,12 +185,12 @@ class IBMModel1:
         heard = (target >= 0) & (target < len(self.target_vocabulary))
         rows, columns = torch.broadcast_tensors(source.unsqueeze(-2), target.unsqueeze(-1))  # [..., T, L]
         valid = (known.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
-        found = torch.zeros(rows.shape, dtype=torch.float64)
+        probabilities = torch.zeros(rows.shape, dtype=torch.float64)
         # Copies, because scipy asks for arrays that it may mark as writable.
         places = [np.array(each[valid].numpy(force=True)) for each in (rows, columns)]
         entries = table_entries(self.table, *places)
-        found[valid.cpu()] = torch.from_numpy(entries)
-        return found.to(source.device)
+        probabilities[valid.cpu()] = torch.from_numpy(entries)
+        return probabilities.to(source.device)
 
     def attention(self, source: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Probability that each source word, and no other of the sentence, is responsible for each target word.
@@ -220,7 +219,7 @@ class IBMModel1:
         return torch.where(total > 0, beta / total, 0)
 
     def translations(self, word: str, most: int = 5) -> list[tuple[str, float]]:
-        """What a source word most probably translates to.
+        """The most probable translations of a source word.
 
         Args:
             word: a source word, or :data:`NULL` where that is an option taken.

@@ -84,23 +84,6 @@ def solve(problem: Problem, tolerance: float, max_steps: int) -> Tensor:
     The softmax's probabilities p are variables of their own, with :math:`\log p = \gamma^T w + s - \log Z` among the
     conditions, so that Newton's method linearises a logarithm instead of a softmax and large logits cost few steps
     more. Each iteration predicts and corrects (Mehrotra 1992) with one factorisation.
-
-    Args:
-        problem: N problems.
-        tolerance: largest gap, > 0.
-        max_steps: Newton steps at most.
-
-    Returns:
-        ``[N, L]``; 0 where not valid.
-
-    Raises:
-        NotOptimalError: a gap is above the tolerance after all steps.
-
-    Example:
-        >>> logits = torch.tensor([[[0.0, 0.0], [0.0, -3.0]]], dtype=torch.float64)
-        >>> problem = Problem(logits, torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool))
-        >>> solve(problem, 1e-8, 50).round(decimals=6)
-        tensor([[0., 1.]], dtype=torch.float64)
     """
     best = problem.valid / problem.valid.sum(dim=-1, keepdim=True).clamp(min=1).double()
     gap = problem.gap(best)
@@ -198,7 +181,7 @@ def _direction(system: _System, aim: Tensor, product: Tensor) -> _Point:
 
 
 def _room(value: Tensor, direction: Tensor) -> Tensor:
-    """How far a value can go before one of its entries is 0, ``[N, 1]``."""
+    """Largest step before an entry of a value is 0, ``[N, 1]``."""
     return torch.where(direction < 0, -value / direction, torch.inf).amin(dim=-1, keepdim=True)
 
 

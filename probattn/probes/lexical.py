@@ -1,4 +1,4 @@
-"""What a model knows about single words: the output it would give if it attended to one position alone."""
+"""Knowledge of single words: the output of a model that attends to one position alone."""
 
 from __future__ import annotations
 
@@ -133,11 +133,7 @@ def classifier_probe(
 
 
 def _chosen(logits: Tensor, target: Tensor) -> Tensor:
-    """Log-probabilities of the targets, ``[..., S]`` from ``[..., S, O]`` and ``[..., 1]``, float32 or more precise.
-
-    With m the logarithm of the sum of the other exponentials, log p = log sigmoid(own - m), which is exact where p
-    rounds to 1.
-    """
+    """Log-probabilities [..., S] of targets [..., 1] under logits [..., S, O], in float32 at least."""
     outputs = logits.shape[-1]
     if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < outputs:
         raise ValueError(
@@ -149,6 +145,7 @@ def _chosen(logits: Tensor, target: Tensor) -> Tensor:
     precise = precise - precise.detach().amax(dim=-1, keepdim=True)
     own = precise.gather(-1, index)
     others = precise.scatter(-1, index, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    # log p = log sigmoid(own - m), with m the log-sum-exp of the others, is exact where p rounds to 1.
     return F.logsigmoid(own - others).squeeze(-1)
 
 

@@ -74,8 +74,8 @@ def optimal_attention(
 
     Example:
         >>> gamma = torch.tensor([[0.0, 0.0, 0.0], [0.0, -10.0, 5.0], [0.0, 5.0, -10.0]])
-        >>> found = optimal_attention(gamma, torch.tensor(0))
-        >>> found.weights.round(decimals=4).abs(), bool(found.gap < 1e-8)
+        >>> optimum = optimal_attention(gamma, torch.tensor(0))
+        >>> optimum.weights.round(decimals=4).abs(), bool(optimum.gap < 1e-8)
         (tensor([0.0000, 0.5000, 0.5000], dtype=torch.float64), True)
     """
     if not tolerance > 0 or max_steps < 1:

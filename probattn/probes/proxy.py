@@ -100,13 +100,13 @@ class BagOfWordsProxy(nn.Module):
         """
         logs = F.linear(F.embedding(source, self.embedding), self.output).log_softmax(dim=-1)  # [B, S, O]
         index = target.unsqueeze(-1).expand(*target.shape, source.shape[-1])
-        found = logs.mT.gather(1, index)  # [B, T, S]
-        valid = valid_positions("BagOfWordsProxy", None if mask is None else mask.unsqueeze(1), found)
-        return found.masked_fill(~valid, -torch.inf) if log else found.exp().masked_fill(~valid, 0)
+        rows = logs.mT.gather(1, index)  # [B, T, S]
+        valid = valid_positions("BagOfWordsProxy", None if mask is None else mask.unsqueeze(1), rows)
+        return rows.masked_fill(~valid, -torch.inf) if log else rows.exp().masked_fill(~valid, 0)
 
 
 class GradientFlow(NamedTuple):
-    """How fast gradient flow changes what each input word says, ``[I, O]``."""
+    """Speed at which gradient flow changes the output of each input word, ``[I, O]``."""
 
     logits: Tensor
     """Of W e_i."""
@@ -143,10 +143,10 @@ def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlo
         True
     """
     expected = len(proxy.embedding), len(proxy.output)
-    found = len(corpus.source_vocabulary), len(corpus.target_vocabulary)
-    if found != expected:
+    sizes = len(corpus.source_vocabulary), len(corpus.target_vocabulary)
+    if sizes != expected:
         raise ValueError(
-            f"gradient_flow: expected a corpus of {expected} source and target words, got {found}"
+            f"gradient_flow: expected a corpus of {expected} source and target words, got {sizes}"
         )
     embedding, output = proxy.embedding.detach(), proxy.output.detach()
     to_embedding, to_output = _gradients(embedding, output, corpus)
@@ -162,7 +162,7 @@ def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlo
 
 
 def gradient_flow_limit(counts: Tensor) -> GradientFlow:
-    r"""What :func:`gradient_flow` tends to at initial values N(0, 1 / d) as the width d grows.
+    r"""Limit of :func:`gradient_flow` at initial values N(0, 1 / d) as the width d grows.
 
     .. math::
         \frac{\partial \hat\theta_{i,o}}{\partial \tau} \to 2 \Bigl(C_{i,o} - \frac1{|O|} \sum_{o'} C_{i,o'}\Bigr),

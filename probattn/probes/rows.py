@@ -1,4 +1,4 @@
-"""What the measures of this package ask of their inputs: ratings of positions, row by row, and masks."""
+"""Checks of the inputs: ratings of positions, row by row, and masks."""
 
 from __future__ import annotations
 
@@ -7,21 +7,7 @@ from torch import Tensor
 
 
 def rated(name: str, u: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Two ratings and the mask of positions that count, broadcast to one shape and checked.
-
-    Args:
-        name: of the measure, for messages.
-        u: ``[..., L]``.
-        v: ``[..., L]``.
-        mask: bool ``[..., L]``, or None where every position counts.
-
-    Returns:
-        All three, ``[..., L]``.
-
-    Raises:
-        TypeError: a rating is not floating-point, or ``mask`` is not bool.
-        ValueError: shapes do not fit, or a position that counts holds NaN.
-    """
+    """Checks two ratings [..., L] and their mask, broadcast to one shape; ``name`` is the measure's, for messages."""
     if u.ndim == 0 or v.ndim == 0 or u.shape[-1] != v.shape[-1]:
         raise ValueError(
             f"{name}: expected two ratings [..., L] of the same L positions, got {list(u.shape)} and {list(v.shape)}"
@@ -44,20 +30,7 @@ def rated(name: str, u: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor,
 
 
 def valid_positions(name: str, mask: Tensor | None, like: Tensor) -> Tensor:
-    """A mask in the shape of ``like``; None means that everything counts.
-
-    Args:
-        name: of the measure, for messages.
-        mask: bool, broadcastable to ``like``.
-        like: the tensor whose positions are masked.
-
-    Returns:
-        Bool, of the shape of ``like``.
-
-    Raises:
-        TypeError: ``mask`` is not bool.
-        ValueError: ``mask`` does not fit.
-    """
+    """A bool mask, expanded to the shape of ``like``; all True for None."""
     if mask is None:
         return torch.ones(like.shape, dtype=torch.bool, device=like.device)
     if mask.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""How much each input word matters to the prediction, by gradients (Snell et al. 2021, section 5.1)."""
+"""Saliency of each input word for the prediction, by gradients (Snell et al. 2021, section 5.1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gradient_saliency(
     kind: SaliencyKind = "norm",
     table: Tensor | None = None,
 ) -> Tensor:
-    r"""First-order influence of each input word on what the model says.
+    r"""First-order influence of each input word on the model's output.
 
     .. math::
         \Delta_l = \|\nabla_{e_l} g\|_2 \;\text{(norm)}, \qquad
@@ -68,16 +68,16 @@ def gradient_saliency(
         _check_scores(scores, len(embeddings))
         columns = scores.unsqueeze(-1) if scores.ndim == 1 else scores  # [B, T]
         sums = columns.sum(dim=0).unbind()
-    found = embeddings.new_zeros(len(embeddings), len(sums), embeddings.shape[1])  # [B, T, S]
+    saliency = embeddings.new_zeros(len(embeddings), len(sums), embeddings.shape[1])  # [B, T, S]
     for t, total in enumerate(sums):
         (gradient,) = torch.autograd.grad(total, leaves, retain_graph=t + 1 < len(sums), allow_unused=True)
         if gradient is None:
             raise ValueError(INDEPENDENT + "one of the model's parameters alone")
-        found[:, t] = _influence(gradient, embeddings.detach(), kind, table)
+        saliency[:, t] = _influence(gradient, embeddings.detach(), kind, table)
     if mask is not None:
         valid = valid_positions("gradient_saliency", mask, embeddings[..., 0])
-        found = found.masked_fill(~valid.unsqueeze(1), 0)
-    return found.squeeze(1) if scores.ndim == 1 else found
+        saliency = saliency.masked_fill(~valid.unsqueeze(1), 0)
+    return saliency.squeeze(1) if scores.ndim == 1 else saliency
 
 
 def _check_scores(scores: Tensor, examples: int) -> None:

@@ -127,10 +127,10 @@ def frozen_probe(
     before = {id(each): (each, each.requires_grad) for each in model.parameters()}
     if not chosen:
         raise ValueError("frozen_probe: expected attention with parameters, got none: nothing would learn")
-    if foreign := [each for number, each in chosen.items() if number not in before]:
+    if unknown := [each for number, each in chosen.items() if number not in before]:
         raise ValueError(
-            f"frozen_probe: expected parameters of the model, got {len(foreign)} that are not, "
-            f"the first of shape {list(foreign[0].shape)}"
+            f"frozen_probe: expected parameters of the model, got {len(unknown)} that are not, "
+            f"the first of shape {list(unknown[0].shape)}"
         )
     try:
         for number, (parameter, _) in before.items():

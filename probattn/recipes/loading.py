@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.errors import suggestion
-from probattn.data.text_files import read_text
+from probattn.data.files import read_text
 from probattn.recipes.describe import section
 from probattn.recipes.errors import RecipeError
 from probattn.recipes.experiment import ExperimentRecipe

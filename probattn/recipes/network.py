@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from probattn.data import package_file
-from probattn.data.word_vectors import GLOVE
+from probattn.data.words import GLOVE
 from probattn.recipes.errors import RecipeError
 from probattn.recipes.section import Section
 

@@ -6,56 +6,62 @@ set of examples has (a calibration error, an area) is returned for the set. Pred
 """
 
 from probattn.metrics.functional.bleu import BleuScore, bleu, bleu_counts, bleu_from_counts
-from probattn.metrics.functional.brier_score import brier_score
-from probattn.metrics.functional.calibration_error import (
+from probattn.metrics.functional.calibration import (
+    BinSums,
     CalibrationNorm,
+    ReliabilityBins,
+    bin_sums,
     calibration_error,
     calibration_error_from_sums,
+    overconfidence_error,
+    overconfidence_error_from_sums,
+    reliability_diagram,
+    reliability_from_sums,
 )
-from probattn.metrics.functional.entropy_cdf import (
+from probattn.metrics.functional.domain import (
     EntropyCDFCurves,
+    PositiveDomain,
     entropy_cdf,
     entropy_counts,
     entropy_grid,
+    ood_auroc,
+    ood_fpr,
 )
-from probattn.metrics.functional.expected_entropy import expected_entropy
+from probattn.metrics.functional.entropies import (
+    UncertaintyKind,
+    entropy,
+    expected_entropy,
+    least_confidence,
+    mutual_information,
+    predictive_entropy,
+    uncertainty,
+)
 from probattn.metrics.functional.heads import (
     HeadDistance,
     attention_overlap,
     head_distance,
     head_similarity,
 )
-from probattn.metrics.functional.holm import holm
-from probattn.metrics.functional.incomplete_beta import regularized_incomplete_beta
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
-from probattn.metrics.functional.least_confidence import least_confidence
-from probattn.metrics.functional.matthews_correlation import matthews_correlation
-from probattn.metrics.functional.mean_interval import MeanInterval, mean_interval
-from probattn.metrics.functional.mutual_information import mutual_information
-from probattn.metrics.functional.negative_log_likelihood import negative_log_likelihood
-from probattn.metrics.functional.ood_auroc import ood_auroc
-from probattn.metrics.functional.ood_fpr import PositiveDomain, ood_fpr
-from probattn.metrics.functional.overconfidence_error import (
-    overconfidence_error,
-    overconfidence_error_from_sums,
-)
-from probattn.metrics.functional.pavpu import CertaintyCriterion, certainty_counts, pavpu, pavpu_from_counts
-from probattn.metrics.functional.predictive_entropy import entropy, predictive_entropy
-from probattn.metrics.functional.reliability_diagram import (
-    BinSums,
-    ReliabilityBins,
-    bin_sums,
-    reliability_diagram,
-    reliability_from_sums,
-)
-from probattn.metrics.functional.risk_coverage import (
+from probattn.metrics.functional.scores import brier_score, matthews_correlation, negative_log_likelihood
+from probattn.metrics.functional.selective import (
+    CertaintyCriterion,
     RiskCoverage,
     area_under_risk_coverage,
+    certainty_counts,
     excess_area_under_risk_coverage,
+    pavpu,
+    pavpu_from_counts,
     risk_coverage_curve,
 )
-from probattn.metrics.functional.uncertainty import UncertaintyKind, uncertainty
-from probattn.metrics.functional.welch import top_two_p_value, welch_p_value
+from probattn.metrics.functional.significance import (
+    MeanInterval,
+    holm,
+    mean_interval,
+    regularized_incomplete_beta,
+    top_two_p_value,
+    welch_p_value,
+)
 
 __all__ = [
     "BinSums",

@@ -55,15 +55,15 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BleuScore:
         ValueError: no translation, or unequal numbers.
 
     Example:
-        >>> found = bleu(["A black dog runs on the beach."], ["A black dog runs along the beach."])
-        >>> round(found.score, 2), found.signature.split("|version")[0]
+        >>> score = bleu(["A black dog runs on the beach."], ["A black dog runs along the beach."])
+        >>> round(score.score, 2), score.signature.split("|version")[0]
         (50.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
     """
     return bleu_from_counts(bleu_counts(hypotheses, references))
 
 
 def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
-    """What each translation adds to BLEU; resampled rows give bootstrap intervals.
+    """Counts of each translation for BLEU; resampled rows give bootstrap intervals.
 
     Args:
         hypotheses: the translations.
@@ -82,13 +82,11 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
             f"bleu: expected as many translations as references, at least one, got {len(hypotheses)} and "
             f"{len(references)}"
         )
-    metric = _sacrebleu().BLEU(
-        effective_order=True
-    )  # it is asked for counts only, which this does not change
+    metric = _sacrebleu().BLEU(effective_order=True)  # of no effect on the counts
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        found = metric.sentence_score(hypothesis, [reference])
-        rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
+        sentence = metric.sentence_score(hypothesis, [reference])
+        rows.append([*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len])
     return torch.tensor(rows)
 
 
@@ -109,7 +107,7 @@ def bleu_from_counts(counts: Tensor) -> BleuScore:
         raise ValueError("bleu_from_counts: expected at least one translation, got none")
     metrics = _sacrebleu()
     sums = counts.sum(dim=0).tolist()
-    found = metrics.BLEU.compute_bleu(
+    corpus = metrics.BLEU.compute_bleu(
         correct=sums[:ORDER],
         total=sums[ORDER : 2 * ORDER],
         sys_len=sums[-2],
@@ -119,9 +117,9 @@ def bleu_from_counts(counts: Tensor) -> BleuScore:
     plain = metrics.BLEU()
     plain.num_refs = 1
     return BleuScore(
-        score=float(found.score),
-        precisions=tuple(map(float, found.precisions)),
-        brevity_penalty=float(found.bp),
+        score=float(corpus.score),
+        precisions=tuple(map(float, corpus.precisions)),
+        brevity_penalty=float(corpus.bp),
         hypothesis_length=sums[-2],
         reference_length=sums[-1],
         signature=str(plain.get_signature()),

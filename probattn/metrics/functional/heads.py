@@ -1,4 +1,4 @@
-"""How different the heads of an attention call are: distances of outputs, overlap of weights, similarity."""
+"""Diversity of attention heads: distances of outputs, overlap of weights, similarity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class HeadDistance(NamedTuple):
-    """What :func:`head_distance` gives.
+    """The result of :func:`head_distance`.
 
     Attributes:
         distance: mean 2-norm between the outputs of two heads, ``[]``.
@@ -55,7 +55,7 @@ def head_distance(output: Tensor, mask: Tensor | None = None) -> HeadDistance:
 
 
 def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""How much of their attention two heads spend on the same keys.
+    r"""Overlap of the attention of two heads: the share that they spend on the same keys.
 
     .. math:: \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \sum_s \min(w_{b,i,t,s}, w_{b,j,t,s})
 

@@ -1,15 +1,13 @@
-"""What measures accept: probabilities or logits, with or without draws, and labels."""
+"""Inputs of the measures: predictions, labels, masks, scores and their precision."""
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.precision import at_least_float32
-
 InputKind = Literal["probabilities", "logits"]
-"""What a prediction is. It is declared, never guessed from the values."""
+"""Kind of a prediction, declared and never guessed from the values."""
 
 
 def draw_probabilities(
@@ -28,7 +26,7 @@ def draw_probabilities(
 
     Raises:
         TypeError: ``preds`` is not floating-point.
-        ValueError: the shape is wrong, ``inputs`` is unknown, or the values are not what ``inputs`` says.
+        ValueError: the shape is wrong, ``inputs`` is unknown, or the values do not fit ``inputs``.
 
     Example:
         >>> draw_probabilities(torch.zeros(3, 2), inputs="logits")
@@ -37,7 +35,7 @@ def draw_probabilities(
                  [0.5000, 0.5000]]])
     """
     draws = _as_draws(preds)
-    check_inputs(inputs)
+    check_known("inputs", inputs, InputKind)
     if inputs == "logits":
         probabilities = draws.softmax(dim=-1)
         if validate_args and bool(probabilities.isnan().any()):
@@ -73,22 +71,9 @@ def mean_probabilities(
 
 
 def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind) -> Tensor:
-    """Log of the posterior predictive probability of the target class.
+    """Log [N] of the posterior predictive probability of labels [N], from checked arguments.
 
     Logits stay in log space: log mean_p softmax(z_p)_y = logsumexp_p log_softmax(z_p)_y - log P.
-
-    Args:
-        preds: ``[P, N, C]`` or ``[N, C]``, already checked.
-        target: ``[N]``, values in 0 .. C-1, already checked.
-        inputs: ``"probabilities"`` or ``"logits"``.
-
-    Returns:
-        ``[N]``, at most 0 (up to rounding); ``-inf`` where the probability is 0.
-
-    Example:
-        >>> preds = torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]]])
-        >>> log_mean_probability_of(preds, torch.tensor([1]), inputs="probabilities").exp()
-        tensor([0.7000])
     """
     draws = _as_draws(preds)
     index = target.expand(draws.shape[0], -1).unsqueeze(-1)  # [P, N, 1]
@@ -106,26 +91,7 @@ def kept_examples(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    """Checks labels and says which of them count.
-
-    Args:
-        target: integer labels ``[N]``.
-        num_examples: N of the predictions.
-        num_classes: C of the predictions.
-        ignore_index: label of examples that do not count; ``None``: all count.
-        validate_args: whether to check the values.
-
-    Returns:
-        bool ``[N]``, True where the example counts.
-
-    Raises:
-        TypeError: ``target`` is not of an integer type.
-        ValueError: its shape is not ``[N]``, or a label that counts is outside 0 .. C-1.
-
-    Example:
-        >>> kept_examples(torch.tensor([0, -100, 1]), 3, 2, ignore_index=-100)
-        tensor([ True, False,  True])
-    """
+    """Checks labels [N]; bool [N], False where the label is ``ignore_index``."""
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise TypeError(f"target: expected integer class labels, got {target.dtype}: convert with .long()")
     if target.shape != (num_examples,):
@@ -146,25 +112,7 @@ def kept_examples(
 def kept_by_mask(
     mask: Tensor | None, num_examples: int, device: torch.device, *, name: str = "mask"
 ) -> Tensor:
-    """Checks a mask over examples; ``None`` keeps all.
-
-    Args:
-        mask: bool ``[N]``, True where the example counts, or ``None``.
-        num_examples: N of the predictions.
-        device: where the predictions live.
-        name: name of the argument, for messages.
-
-    Returns:
-        bool ``[N]``.
-
-    Raises:
-        TypeError: ``mask`` is not bool.
-        ValueError: its shape is not ``[N]``.
-
-    Example:
-        >>> kept_by_mask(None, 2, torch.device("cpu"))
-        tensor([True, True])
-    """
+    """Checks a bool mask [N], named ``name`` in messages; ``None`` keeps all."""
     if mask is None:
         return torch.ones(num_examples, dtype=torch.bool, device=device)
     if mask.dtype != torch.bool:
@@ -177,18 +125,7 @@ def kept_by_mask(
 
 
 def require_draws(preds: Tensor, what: str) -> None:
-    """Raises unless ``preds`` has a dimension of draws.
-
-    Args:
-        preds: predictions.
-        what: name of the measure, for the message.
-
-    Raises:
-        ValueError: ``preds`` is not ``[P, N, C]``.
-
-    Example:
-        >>> require_draws(torch.ones(20, 4, 2), "mutual_information")
-    """
+    """Raises unless ``preds`` is [P, N, C]; ``what`` names the measure in the message."""
     if preds.dim() != 3:
         raise ValueError(
             f"{what}: expected draws [P, N, C], got shape {list(preds.shape)}: it measures the spread between "
@@ -197,40 +134,26 @@ def require_draws(preds: Tensor, what: str) -> None:
 
 
 def prediction_shape(preds: Tensor) -> tuple[int, int]:
-    """Number of examples and of classes.
-
-    Args:
-        preds: ``[P, N, C]`` or ``[N, C]``.
-
-    Returns:
-        N and C.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: its shape is neither.
-
-    Example:
-        >>> prediction_shape(torch.ones(20, 4, 2))
-        (4, 2)
-    """
+    """Numbers of examples and of classes, N and C, of [P, N, C] or [N, C]."""
     _, num_examples, num_classes = _as_draws(preds).shape
     return num_examples, num_classes
 
 
-def check_inputs(inputs: str) -> None:
-    """Raises unless ``inputs`` is a known kind of prediction.
+def check_scores(scores: Tensor, name: str) -> Tensor:
+    """Checks scores [N], named ``name`` in messages; at least float32, without NaN, infinities allowed."""
+    if scores.dim() != 1:
+        raise ValueError(f"{name}: expected scores [N], got shape {list(scores.shape)}")
+    if not scores.is_floating_point():
+        raise TypeError(f"{name}: expected floating-point scores, got {scores.dtype}: convert with .float()")
+    if bool(scores.isnan().any()):
+        raise ValueError(f"{name}: expected numbers, got NaN: it has no rank among the others")
+    return at_least_float32(scores).contiguous()  # searchsorted warns otherwise
 
-    Args:
-        inputs: ``"probabilities"`` or ``"logits"``.
 
-    Raises:
-        ValueError: it is something else.
-
-    Example:
-        >>> check_inputs("logits")
-    """
-    if inputs not in get_args(InputKind):
-        raise ValueError(f"inputs: expected one of {get_args(InputKind)}, got {inputs!r}")
+def check_known(name: str, value: object, choices: Any) -> None:
+    """Raises unless ``value`` is one of the ``Literal`` ``choices``."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name}: expected one of {get_args(choices)}, got {value!r}")
 
 
 def _as_draws(preds: Tensor) -> Tensor:
@@ -267,3 +190,13 @@ def _check_probabilities(draws: Tensor, given: torch.dtype) -> None:
             f"preds: expected probabilities that sum to 1 over the last dimension, got a sum off by "
             f'{off.max().item():g}: if these are logits, say inputs="logits"'
         )
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """The type of sums over many examples: float64, or float32 on devices without it (Apple's MPS)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """The values in float32 if they are of lower precision, else unchanged."""
+    return values if values.dtype == torch.float64 else values.float()

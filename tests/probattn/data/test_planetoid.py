@@ -12,8 +12,7 @@ import torch
 from scipy import sparse
 
 from probattn.data import DataError, NodeGraph, load_planetoid
-from probattn.data.planetoid import PLANETOID
-from probattn.data.safe_pickle import read_pickle
+from probattn.data.planetoid import PLANETOID, read_pickle
 
 CLASSES = len(PLANETOID["citeseer"])
 KNOWN, TRAIN, WIDTH = 9, 4, 5

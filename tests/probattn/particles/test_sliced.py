@@ -10,8 +10,7 @@ from scipy.linalg import sqrtm
 from sklearn.covariance import oas
 
 from probattn.particles import MarginalRBF, MedianRBF, SlicedRBF, svgd_direction
-from probattn.particles.sliced import DENSE, draw_rotation
-from probattn.particles.whitening import whiten
+from probattn.particles.sliced import DENSE, draw_rotation, whiten
 
 
 def seeded(number):

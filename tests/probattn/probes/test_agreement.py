@@ -1,8 +1,9 @@
-"""Agreement against its definition by brute force, the random baseline against its expectation."""
+"""Agreement of ratings: its definition in plain Python, SciPy's rank correlation, and values of the paper."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from importlib import import_module
 from itertools import permutations
 
 import numpy as np
@@ -10,8 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
-from probattn.probes import agreement, mean_agreement, random_agreement
+from probattn.probes import (
+    EvaluatedStep,
+    agreement,
+    contextualized_agreement,
+    kendall_tau,
+    mean_agreement,
+    random_agreement,
+)
 
 
 def seeded(number):
@@ -159,3 +168,82 @@ def test_wrong_inputs_are_named(call, error, words):
 def test_nan_may_stand_where_nothing_counts():
     v = torch.tensor([torch.nan, 1.0, 2.0])
     assert agreement(torch.tensor([9.0, 1.0, 2.0]), v, mask=torch.tensor([False, True, True])) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(length=st.integers(2, 60), levels=st.integers(2, 100), seed=st.integers(0, 10_000))
+def test_it_is_that_of_scipy(length, levels, seed):
+    generator = torch.Generator().manual_seed(seed)
+    u, v = torch.randint(levels, (2, 5, length), generator=generator).float()
+    mask = torch.rand(5, length, generator=generator) < 0.8
+    found = kendall_tau(u, v, mask)
+    for row in range(5):
+        kept = [each[row][mask[row]].numpy() for each in (u, v)]
+        if len(kept[0]) < 2 or any(len(np.unique(each)) < 2 for each in kept):
+            assert found[row].isnan()
+        else:
+            assert found[row].item() == pytest.approx(kendalltau(*kept).statistic, abs=1e-12)
+
+
+def test_rows_are_taken_a_few_at_a_time(monkeypatch):
+    u, v = torch.randn(2, 3, 7, 9, generator=torch.Generator().manual_seed(0))
+    whole = kendall_tau(u, v)
+    monkeypatch.setattr(import_module("probattn.probes.agreement"), "_PAIRS", 9 * 9 * 2)
+    torch.testing.assert_close(kendall_tau(u, v), whole)
+    assert whole.shape == (3, 7)
+
+
+def test_infinite_ratings_are_ranked():
+    u = torch.tensor([-torch.inf, -torch.inf, 0.0, torch.inf])
+    assert kendall_tau(u, torch.tensor([1.0, 1.0, 2.0, 3.0])) == 1
+
+
+def test_rows_that_have_no_order():
+    assert kendall_tau(torch.ones(4), torch.rand(4)).isnan()
+    assert kendall_tau(torch.rand(1), torch.rand(1)).isnan()
+    assert kendall_tau(torch.rand(2, 0), torch.rand(2, 0)).isnan().all()
+    assert kendall_tau(torch.rand(0, 4), torch.rand(0, 4)).shape == (0,)
+
+
+RUN = [(0, 0.10, 0.07), (50, 0.31, 0.22), (100, 0.43, 0.40), (500, 0.50, 0.38), (1000, 0.66, 0.71)]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "performance", "step"),
+    [
+        (0.0, 0.10, 0),
+        (0.07, 0.31, 50),
+        (0.31, 0.43, 100),
+        (0.39, 0.43, 100),
+        (0.40, 0.66, 1000),
+        (0.709, 0.66, 1000),
+    ],
+)
+def test_it_is_the_first_step_that_agrees_more(agreement, performance, step):
+    found = contextualized_agreement(agreement, RUN)
+    assert (found.performance, found.step, found.reached) == (performance, step, True)
+    assert str(found) == f"{performance:.2f}"
+
+
+@pytest.mark.parametrize("agreement", [0.71, 0.9, 1.0])
+def test_it_is_starred_when_never_exceeded(agreement):
+    found = contextualized_agreement(agreement, (EvaluatedStep(*each) for each in RUN))
+    assert (found.performance, found.step, found.reached) == (0.66, 1000, False)
+    assert str(found) == "0.66*"
+
+
+@pytest.mark.parametrize(
+    ("agreement", "run", "words"),
+    [
+        (0.5, [], "steps of a second run, got none"),
+        (0.5, [RUN[1], RUN[0]], "rising steps, got 0 after 50; sort them"),
+        (0.5, [RUN[0], RUN[0]], "rising steps, got 0 after 0"),
+        (float("nan"), RUN, "an agreement of NaN"),
+        (0.5, [(0, 0.1, float("nan"))], "an agreement of NaN"),
+        (0.5, [(0, float("nan"), 0.1)], "a performance of NaN"),
+        (0.5, [(-1, 0.1, 0.1)], "steps >= 0, got -1"),
+    ],
+)
+def test_what_is_no_run_is_refused(agreement, run, words):
+    with pytest.raises(ValueError, match=words):
+        contextualized_agreement(agreement, run)

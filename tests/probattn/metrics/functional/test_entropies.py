@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from probattn.metrics.functional import (
+    entropy,
     expected_entropy,
     least_confidence,
     mutual_information,
     predictive_entropy,
     uncertainty,
 )
-from probattn.metrics.functional.predictive_entropy import entropy
 
 DRAWS = np.random.default_rng(0).dirichlet([0.5, 1.0, 2.0], size=(8, 50))
 

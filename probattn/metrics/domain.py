@@ -1,0 +1,223 @@
+"""Uncertainty in and out of domain, accumulated."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.metrics import functional
+from probattn.metrics.base import Diagram, ScoredExamples
+from probattn.metrics.functional import EntropyCDFCurves, InputKind, PositiveDomain, UncertaintyKind
+from probattn.metrics.functional.domain import check_fpr_options
+from probattn.metrics.functional.inputs import kept_by_mask, prediction_shape
+
+
+class OutOfDomainMetric(ScoredExamples):
+    """Keeps the uncertainty and the domain of every input, which all such metrics of a collection share."""
+
+    def __init__(
+        self,
+        *,
+        score: UncertaintyKind = "predictive_entropy",
+        inputs: InputKind = "probabilities",
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(score=score, inputs=inputs, validate_args=validate_args, **kwargs)
+
+    def update(self, preds: Tensor, out_of_domain: Tensor | bool) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
+            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.
+            ValueError: a shape or value is not as described.
+        """
+        values = functional.uncertainty(
+            preds, self.score_kind, inputs=self.inputs, validate_args=self.validate_args
+        )
+        self._keep(values, domain_of(out_of_domain, values))
+
+    @property
+    def domains(self) -> tuple[Tensor, Tensor]:
+        """Scores in domain [N] and out of domain [M]."""
+        scores, out = self._all()
+        return scores[out == 0], scores[out != 0]
+
+
+def domain_of(out_of_domain: Tensor | bool, like: Tensor) -> Tensor:
+    """bool [N], True out of domain; from a bool [N] or one bool for all, beside values [N]."""
+    if isinstance(out_of_domain, bool):
+        return torch.full_like(like, out_of_domain, dtype=torch.bool)
+    return kept_by_mask(out_of_domain, like.shape[0], like.device, name="out_of_domain")
+
+
+class OODAUROC(OutOfDomainMetric):
+    """Area under the ROC curve of detecting out-of-domain inputs by their uncertainty; higher is better.
+
+    See :func:`probattn.metrics.functional.ood_auroc`.
+
+    Args:
+        score: uncertainty that serves as the score: ``"predictive_entropy"``, ``"least_confidence"``,
+            ``"expected_entropy"`` or ``"mutual_information"``.
+        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+        validate_args: whether to check the values of every batch.
+        **kwargs: torchmetrics' own options.
+
+    Raises:
+        ValueError: ``score`` or ``inputs`` is unknown.
+
+    Example:
+        >>> import torch
+        >>> metric = OODAUROC()
+        >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), out_of_domain=False)
+        >>> metric.update(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), out_of_domain=True)
+        >>> metric.compute()
+        tensor(0.7500)
+    """
+
+    higher_is_better: bool = True
+    plot_upper_bound: float = 1.0
+
+    def compute(self) -> Tensor:
+        """AUROC of all batches and processes: 0-d float32 in [0, 1]; NaN while either domain is empty."""
+        return functional.ood_auroc(*self.domains)
+
+
+class OODFPR(OutOfDomainMetric):
+    """False positive rate where ``tpr`` of the positives are detected (FPR95); lower is better.
+
+    See :func:`probattn.metrics.functional.ood_fpr`.
+
+    Args:
+        tpr: rate of positives to be detected, in (0, 1].
+        positive: the domain that is the positive class, ``"out_of_domain"`` or ``"in_domain"``.
+        score: uncertainty that serves as the score: ``"predictive_entropy"``, ``"least_confidence"``,
+            ``"expected_entropy"`` or ``"mutual_information"``.
+        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+        validate_args: whether to check the values of every batch.
+        **kwargs: torchmetrics' own options.
+
+    Raises:
+        ValueError: an option is unknown or out of range.
+
+    Example:
+        >>> import torch
+        >>> metric = OODFPR()
+        >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), out_of_domain=False)
+        >>> metric.update(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), out_of_domain=True)
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    higher_is_better: bool = False
+    plot_upper_bound: float = 1.0
+
+    def __init__(
+        self,
+        *,
+        tpr: float = 0.95,
+        positive: PositiveDomain = "out_of_domain",
+        score: UncertaintyKind = "predictive_entropy",
+        inputs: InputKind = "probabilities",
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        check_fpr_options(tpr, positive)
+        super().__init__(score=score, inputs=inputs, validate_args=validate_args, **kwargs)
+        self.tpr = tpr
+        self.positive: PositiveDomain = positive
+
+    def compute(self) -> Tensor:
+        """False positive rate of all batches and processes: 0-d float32 in [0, 1]; NaN while either domain is empty."""
+        return functional.ood_fpr(*self.domains, tpr=self.tpr, positive=self.positive)
+
+
+class EntropyCDF(Diagram):
+    """Empirical distribution functions of the predictive entropy, in and out of domain, on a fixed grid.
+
+    See :func:`probattn.metrics.functional.entropy_cdf`. The state is two counts a grid point, whatever the data.
+
+    Args:
+        num_classes: C; the grid runs from 0 to log C.
+        n_points: number of grid points.
+        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+        validate_args: whether to check the values of every batch.
+        **kwargs: torchmetrics' own options.
+
+    Raises:
+        ValueError: ``inputs`` is unknown, or a number is below 2.
+
+    Example:
+        >>> metric = EntropyCDF(num_classes=2, n_points=3)
+        >>> metric.update(torch.tensor([[0.99, 0.01], [0.6, 0.4]]), out_of_domain=False)
+        >>> metric.update(torch.tensor([[0.5, 0.5]]), out_of_domain=True)
+        >>> metric.compute().in_domain, metric.compute().out_of_domain
+        (tensor([0.0000, 0.5000, 1.0000]), tensor([0., 0., 1.]))
+    """
+
+    below: Tensor
+    size: Tensor
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        n_points: int = 101,
+        inputs: InputKind = "probabilities",
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        functional.entropy_grid(num_classes, n_points)
+        super().__init__(
+            inputs=inputs,
+            validate_args=validate_args,
+            update_options={"num_classes": num_classes, "n_points": n_points},
+            **kwargs,
+        )
+        self.num_classes = num_classes
+        self.n_points = n_points
+        self._add_sum_state("below", 2, n_points, dtype=torch.int64)
+        self._add_sum_state("size", 2, dtype=torch.int64)
+
+    def update(self, preds: Tensor, out_of_domain: Tensor | bool) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
+            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.
+            ValueError: a shape, the number of classes or a value is not as described.
+        """
+        _, num_classes = prediction_shape(preds)
+        if num_classes != self.num_classes:
+            raise ValueError(
+                f"preds: expected {self.num_classes} classes, got {num_classes}: "
+                f"write EntropyCDF(num_classes={num_classes})"
+            )
+        values = functional.predictive_entropy(preds, inputs=self.inputs, validate_args=self.validate_args)
+        out = domain_of(out_of_domain, values)
+        grid = self._grid(values.device)
+        below = [functional.entropy_counts(values[chosen], grid) for chosen in (~out, out)]
+        self.below = self.below + torch.stack(below)
+        self.size = self.size + torch.stack([(~out).sum(), out.sum()])
+
+    def compute(self) -> EntropyCDFCurves:
+        """The curves of all batches and processes: grid and shares in float32; NaN for a domain without any input."""
+        inside, outside = (self.below / self.size.unsqueeze(-1)).float().unbind(0)
+        return EntropyCDFCurves(self._grid(self.below.device), inside, outside)
+
+    def _draw(self, axes: Any, value: EntropyCDFCurves) -> None:
+        grid = value.entropy.cpu().numpy()
+        axes.plot(grid, value.in_domain.cpu().numpy(), label="in domain")
+        axes.plot(grid, value.out_of_domain.cpu().numpy(), label="out of domain", linestyle="--")
+        axes.set(xlabel="predictive entropy [nats]", ylabel="share of inputs", ylim=(0, 1))
+        axes.legend()
+
+    def _grid(self, device: torch.device) -> Tensor:
+        return functional.entropy_grid(self.num_classes, self.n_points).to(device)

@@ -1,0 +1,287 @@
+"""Selective prediction: risk against coverage, and PAvPU, accuracy against certainty."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probattn.metrics.functional.entropies import mutual_information, predictive_entropy
+from probattn.metrics.functional.inputs import (
+    InputKind,
+    accumulation_dtype,
+    check_known,
+    check_scores,
+    kept_examples,
+    mean_probabilities,
+    require_draws,
+)
+from probattn.metrics.functional.significance import top_two_p_value
+
+
+class RiskCoverage(NamedTuple):
+    """A risk-coverage curve.
+
+    Attributes:
+        coverage: share of inputs answered, ``[N]``: 1/N, 2/N, ..., 1.
+        risk: mean loss of the inputs answered, ``[N]``; the last is the risk without selection.
+    """
+
+    coverage: Tensor
+    risk: Tensor
+
+
+def risk_coverage_curve(uncertainty: Tensor, loss: Tensor) -> RiskCoverage:
+    r"""Risk of the i most certain predictions, for every i (El-Yaniv & Wiener 2010; Geifman & El-Yaniv 2017).
+
+    .. math:: \mathrm{risk}(i/N) = \frac{1}{i} \sum_{j \le i} \mathrm{loss}_{(j)}
+
+    where :math:`(1), (2), \dots` order the inputs by rising uncertainty. Within a tie the curve is the
+    expectation over random order, so it depends neither on the order of the data nor on the sort.
+
+    Args:
+        uncertainty: ``[N]``, higher meaning less certain, such as
+            :func:`~probattn.metrics.functional.least_confidence`.
+        loss: ``[N]``; 0 or 1 for errors, or any non-negative loss; bool is read as 0 and 1.
+
+    Returns:
+        Coverage and risk, float32 ``[N]``; empty for N = 0.
+
+    Raises:
+        TypeError: ``uncertainty`` is not floating-point.
+        ValueError: the shapes differ or a value is NaN.
+
+    Example:
+        >>> risk_coverage_curve(torch.tensor([0.1, 0.4, 0.2, 0.3]), torch.tensor([0.0, 1.0, 0.0, 1.0])).risk
+        tensor([0.0000, 0.0000, 0.3333, 0.5000])
+    """
+    risk = _selective_risk(*_checked(uncertainty, loss))
+    size = risk.numel()
+    coverage = torch.arange(1, size + 1, device=risk.device, dtype=risk.dtype) / max(size, 1)
+    return RiskCoverage(coverage.float(), risk.float())
+
+
+def area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
+    r"""Area under the risk-coverage curve (AURC): the mean risk over coverages 1/N, ..., 1; lower is better.
+
+    .. math:: \mathrm{AURC} = \frac{1}{N} \sum_i \mathrm{risk}(i/N)
+
+    (Geifman et al. 2019), ties as in :func:`risk_coverage_curve`.
+
+    Args:
+        uncertainty: ``[N]``, higher meaning less certain.
+        loss: ``[N]``, see :func:`risk_coverage_curve`.
+
+    Returns:
+        0-d float32; NaN for N = 0.
+
+    Raises:
+        TypeError: ``uncertainty`` is not floating-point.
+        ValueError: the shapes differ or a value is NaN.
+
+    Example:
+        >>> area_under_risk_coverage(torch.tensor([0.1, 0.4, 0.2, 0.3]), torch.tensor([0.0, 1.0, 0.0, 1.0]))
+        tensor(0.2083)
+    """
+    return _selective_risk(*_checked(uncertainty, loss)).mean().float()
+
+
+def excess_area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
+    r"""Excess AURC: how much worse the ranking is than the best one for the same losses; 0 is best.
+
+    .. math:: \mathrm{EAURC} = \mathrm{AURC}(\mathrm{uncertainty}) - \mathrm{AURC}(\mathrm{loss})
+
+    (Geifman et al. 2019), the best area exact for the N at hand instead of its limit
+    :math:`r + (1 - r) \log(1 - r)` for an error rate r. Not influenced by accuracy alone, as AURC is.
+
+    Args:
+        uncertainty: ``[N]``, higher meaning less certain.
+        loss: ``[N]``, see :func:`risk_coverage_curve`.
+
+    Returns:
+        0-d float32, non-negative; NaN for N = 0.
+
+    Raises:
+        TypeError: ``uncertainty`` is not floating-point.
+        ValueError: the shapes differ or a value is NaN.
+
+    Example:
+        >>> loss = torch.tensor([0.0, 1.0, 0.0, 1.0])
+        >>> excess_area_under_risk_coverage(torch.tensor([0.1, 0.4, 0.2, 0.3]), loss)
+        tensor(0.)
+        >>> excess_area_under_risk_coverage(torch.zeros(4), loss)
+        tensor(0.2917)
+    """
+    uncertainty, loss = _checked(uncertainty, loss)
+    excess = _selective_risk(uncertainty, loss).mean() - _selective_risk(loss, loss).mean()
+    return excess.clamp(min=0).float()
+
+
+def _checked(uncertainty: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+    uncertainty = check_scores(uncertainty, "uncertainty")
+    if loss.shape != uncertainty.shape:
+        raise ValueError(
+            f"loss: expected the shape of uncertainty, {list(uncertainty.shape)}, got {list(loss.shape)}"
+        )
+    loss = loss.to(accumulation_dtype(loss.device))
+    return uncertainty, check_scores(loss, "loss")
+
+
+def _selective_risk(uncertainty: Tensor, loss: Tensor) -> Tensor:
+    """Expected mean loss [N] of the i lowest uncertainties under random order within ties."""
+    size = uncertainty.numel()
+    ranked, order = uncertainty.sort()
+    _, block, sizes = torch.unique_consecutive(ranked, return_inverse=True, return_counts=True)
+    totals = torch.zeros(sizes.numel(), dtype=loss.dtype, device=loss.device)
+    totals = totals.scatter_add(0, block, loss[order])  # [blocks]
+    smoothed = (totals / sizes)[block]  # [N], each loss replaced by the mean of its tie
+    number = torch.arange(1, size + 1, device=loss.device, dtype=loss.dtype)
+    return smoothed.cumsum(dim=0) / number
+
+
+CertaintyCriterion = Literal["p_value", "predictive_entropy", "mutual_information"]
+"""Measure that is compared with the threshold; below it a prediction counts as certain."""
+
+
+def pavpu(
+    preds: Tensor,
+    target: Tensor,
+    *,
+    threshold: float | Sequence[float] | None = None,
+    criterion: CertaintyCriterion = "p_value",
+    inputs: InputKind = "probabilities",
+    ignore_index: int | None = None,
+    validate_args: bool = True,
+) -> Tensor:
+    r"""Share of predictions that are accurate and certain, or inaccurate and uncertain.
+
+    .. math:: \mathrm{PAvPU} = \frac{n_\mathrm{ac} + n_\mathrm{iu}}{n}
+
+    (Mukhoti & Gal 2018). A prediction, the predicted class of the mean over draws, is certain if the criterion lies
+    below the threshold:
+
+    - ``"p_value"`` (default, threshold 0.05): Welch's t-test between the draws of the two classes with the highest
+      mean (Fan et al. 2020). Draws that do not vary are certain, with p = 0; so with a single draw every prediction
+      is certain and PAvPU is the accuracy. Give a deterministic network draws from its dropout.
+    - ``"predictive_entropy"``, ``"mutual_information"``: in nats (Mukhoti & Gal 2018); the threshold must be given.
+
+    Args:
+        preds: draws ``[P, N, C]``.
+        target: integer labels ``[N]``.
+        threshold: a number, or K numbers to be evaluated at once.
+        criterion: what is compared with the threshold.
+        inputs: ``"probabilities"`` or ``"logits"``.
+        ignore_index: label of examples that do not count.
+        validate_args: whether to check the values, which waits for the device.
+
+    Returns:
+        float32 in [0, 1]: 0-d for one threshold, ``[K]`` for a sequence; NaN without any example.
+
+    Raises:
+        TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
+        ValueError: there is no dimension of draws, a value is not as described, or a threshold is missing.
+
+    Example:
+        >>> draws = torch.tensor([[[0.9, 0.1], [0.7, 0.3]], [[0.8, 0.2], [0.4, 0.6]]])
+        >>> pavpu(draws, torch.tensor([0, 1]))  # right and certain; wrong and uncertain
+        tensor(1.)
+        >>> pavpu(draws, torch.tensor([0, 1]), threshold=[0.001, 0.05, 0.9])
+        tensor([0.5000, 1.0000, 0.5000])
+    """
+    thresholds = check_thresholds(threshold, criterion)
+    counts = certainty_counts(
+        preds,
+        target,
+        thresholds=thresholds,
+        criterion=criterion,
+        inputs=inputs,
+        ignore_index=ignore_index,
+        validate_args=validate_args,
+    )
+    value = pavpu_from_counts(counts)
+    return value if isinstance(threshold, Sequence) else value.squeeze(0)
+
+
+def certainty_counts(
+    preds: Tensor,
+    target: Tensor,
+    *,
+    thresholds: Sequence[float],
+    criterion: CertaintyCriterion = "p_value",
+    inputs: InputKind = "probabilities",
+    ignore_index: int | None = None,
+    validate_args: bool = True,
+) -> Tensor:
+    """Numbers of predictions that are accurate or not, and certain or not, at each threshold.
+
+    Args:
+        preds: draws ``[P, N, C]``.
+        target: integer labels ``[N]``.
+        thresholds: K numbers.
+        criterion: what is compared with them, see :func:`pavpu`.
+        inputs: ``"probabilities"`` or ``"logits"``.
+        ignore_index: label of examples that do not count.
+        validate_args: whether to check the values.
+
+    Returns:
+        int64 ``[K, 2, 2]``: ``counts[k, accurate, certain]``; they add up over batches and processes.
+
+    Raises:
+        TypeError: as for :func:`pavpu`.
+        ValueError: as for :func:`pavpu`.
+
+    Example:
+        >>> draws = torch.tensor([[[0.9, 0.1], [0.7, 0.3]], [[0.8, 0.2], [0.4, 0.6]]])
+        >>> certainty_counts(draws, torch.tensor([0, 1]), thresholds=[0.05])
+        tensor([[[1, 0],
+                 [0, 1]]])
+    """
+    require_draws(preds, "pavpu")
+    mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
+    kept = kept_examples(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
+    measures = {
+        "p_value": top_two_p_value,
+        "predictive_entropy": predictive_entropy,
+        "mutual_information": mutual_information,
+    }
+    measure = measures[criterion](preds, inputs=inputs, validate_args=False)  # [N]
+    limits = torch.tensor(thresholds, dtype=accumulation_dtype(mean.device), device=mean.device)
+    certain = measure < limits.unsqueeze(-1)  # [K, N]
+    accurate = (mean.argmax(dim=-1) == target).expand_as(certain)
+    by_certainty = torch.stack([~certain, certain], dim=-1)  # [K, N, 2]
+    rows = [(by_certainty & (chosen & kept).unsqueeze(-1)).sum(dim=1) for chosen in (~accurate, accurate)]
+    return torch.stack(rows, dim=1)
+
+
+def pavpu_from_counts(counts: Tensor) -> Tensor:
+    """PAvPU from the counts of :func:`certainty_counts`.
+
+    Args:
+        counts: int64 ``[K, 2, 2]``, of one or more batches, added.
+
+    Returns:
+        float32 ``[K]``; NaN without any example.
+
+    Example:
+        >>> pavpu_from_counts(torch.tensor([[[2, 1], [1, 4]]]))
+        tensor([0.7500])
+    """
+    agree = (counts[:, 0, 0] + counts[:, 1, 1]).to(accumulation_dtype(counts.device))
+    return (agree / counts.sum(dim=(1, 2))).float()
+
+
+def check_thresholds(
+    threshold: float | Sequence[float] | None, criterion: CertaintyCriterion
+) -> tuple[float, ...]:
+    """The thresholds as a tuple of at least one; 0.05 for p-values where none is given."""
+    check_known("criterion", criterion, CertaintyCriterion)
+    if threshold is None:
+        if criterion != "p_value":
+            raise ValueError(
+                f"threshold: expected a number of nats for criterion={criterion!r}, got None: there is no customary one"
+            )
+        return (0.05,)
+    thresholds = tuple(threshold) if isinstance(threshold, Sequence) else (float(threshold),)
+    if not thresholds or not all(float("-inf") < value < float("inf") for value in thresholds):
+        raise ValueError(f"threshold: expected one or more finite numbers, got {threshold!r}")
+    return thresholds

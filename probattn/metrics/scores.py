@@ -1,0 +1,102 @@
+"""Scores of the posterior predictive against labels, averaged over examples."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.metrics import functional
+from probattn.metrics.base import ExampleMean
+from probattn.metrics.functional import InputKind
+from probattn.metrics.functional.inputs import kept_examples, prediction_shape
+
+
+class MeanScore(ExampleMean):
+    """Mean of a score of predictions against labels."""
+
+    higher_is_better: bool = False
+
+    def __init__(
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            inputs=inputs,
+            validate_args=validate_args,
+            update_options={"ignore_index": ignore_index},
+            **kwargs,
+        )
+        self.ignore_index = ignore_index
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.
+            target: integer labels ``[N]``.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
+            ValueError: a shape, label or value is not as described.
+        """
+        kept = kept_examples(
+            target,
+            *prediction_shape(preds),
+            ignore_index=self.ignore_index,
+            validate_args=self.validate_args,
+        )
+        label = torch.where(kept, target, 0)
+        values = self.quantity(preds, label, inputs=self.inputs, validate_args=self.validate_args)
+        self._accumulate(values, kept)
+
+
+class NegativeLogLikelihood(MeanScore):
+    """Mean negative log-likelihood of the labels under the mean over draws, in nats.
+
+    See :func:`probattn.metrics.functional.negative_log_likelihood` for the value of each example.
+
+    Args:
+        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+        ignore_index: label of examples that do not count.
+        validate_args: whether to check the values of every batch.
+        **kwargs: torchmetrics' own options.
+
+    Raises:
+        ValueError: ``inputs`` is unknown.
+
+    Example:
+        >>> metric = NegativeLogLikelihood()
+        >>> metric.update(torch.tensor([[0.25, 0.75], [0.25, 0.75]]), torch.tensor([1, 0]))
+        >>> metric.compute()
+        tensor(0.8370)
+    """
+
+    quantity = staticmethod(functional.negative_log_likelihood)
+
+
+class BrierScore(MeanScore):
+    """Mean Brier score of the mean over draws, in [0, 2].
+
+    See :func:`probattn.metrics.functional.brier_score` for the value of each example.
+
+    Args:
+        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+        ignore_index: label of examples that do not count.
+        validate_args: whether to check the values of every batch.
+        **kwargs: torchmetrics' own options.
+
+    Raises:
+        ValueError: ``inputs`` is unknown.
+
+    Example:
+        >>> metric = BrierScore()
+        >>> metric.update(torch.tensor([[0.25, 0.75], [0.25, 0.75]]), torch.tensor([1, 0]))
+        >>> metric.compute()
+        tensor(0.6250)
+    """
+
+    quantity = staticmethod(functional.brier_score)
