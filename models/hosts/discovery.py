@@ -19,7 +19,8 @@ from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, read_mask
 from probattn.sites import AttentionMask, attention_scores
-from probattn.sites.scores import normalise, repeat_heads
+from probattn.sites.layout import PAIRS
+from probattn.sites.scores import repeat_heads
 
 FIRST_RELEASES = {"modeling_modernbert": "5.7", "modeling_swin": "5.9", "modeling_t5": "5.15"}
 """The first release of transformers in which a family's file goes through the attention interface, unless it is 5.0."""
@@ -141,7 +142,8 @@ def _check_reading(
         bias=sum(biases[1:], biases[0]) if biases else None,
         softcap=options.get("softcap"),
     )
-    output = normalise(scores, validity) @ repeat_heads(value, query.shape[1]).to(scores.dtype)
+    weights = (PAIRS if validity is None else validity).weights(scores)
+    output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
     if validity is not None:
         error = error * validity.row_weight  # what stands in a row without any key is not compared

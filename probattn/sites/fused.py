@@ -1,15 +1,21 @@
-r"""Draw and KL of a learned Weibull posterior in one sweep over the attention map.
+r"""Draws of a learned Weibull posterior in one sweep over the attention map: with the KL, or with the weights.
 
 :class:`probattn.sites.SitePosterior` computes the same from distributions, one autograd node an operation. A map
 ``[B, H, T, S]`` has millions of entries and each node is a pass over memory; here the map is cut along the batch into
 pieces that stay in a core's cache, and one analytic backward sweep follows one forward sweep. Exponentials of forbidden
 pairs saturate above zero: far below its range ``torch.exp`` takes five times as long on a CPU.
+
+:func:`draw_weibull`, for training, works with log S, which is safe for every concentration. :func:`draw_weights`, for
+prediction, works with S where k >= 1/2: there nothing leaves float32's range, since the noise to the power of 1/k stays
+between 1e-14 and 256 and the rest are probabilities. S takes half the passes over memory, and W is S over its sum
+instead of a softmax of log S.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +24,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from probattn.distributions.log_space import finite_exp
-from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p
+from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p, reciprocal_gamma_1p
 
 CPU_PIECE = 2**18
 """Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
+
+LARGEST_INVERSE = 2.0
+"""The largest 1 / k that :func:`draw_weights` computes without logarithms."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,19 @@ class WeibullOptions:
     rho: float
     floor: float
     rate: float
+
+
+@dataclass(frozen=True)
+class Positive:
+    """Positive numbers ``[B, H, T, S]`` and the smallest of each row of the batch."""
+
+    values: Tensor
+
+    @cached_property
+    def smallest(self) -> list[float]:
+        """The smallest number of each row."""
+        least: list[float] = self.values.flatten(1).amin(dim=1).tolist() if self.values.numel() else []
+        return least
 
 
 class WeibullDraw(NamedTuple):
@@ -169,6 +191,58 @@ class _WeibullDraw(torch.autograd.Function):
                 to_k.add_(share, alpha=options.rate)
             torch.addcmul(to_scale, to_k, mean, out=grad_mean[piece])
         return grad_mean, grad_mixed, None, grad_alpha, None, None
+
+
+def draw_weights(
+    scores: Tensor, positive: Positive, uniform: Tensor, options: WeibullOptions
+) -> tuple[Tensor, Tensor]:
+    r"""Draws S and normalises it over keys.
+
+    .. math::
+        p = \mathrm{softmax}(\Phi), \quad k = \rho\,\mathrm{softplus}(z) + p + \mathrm{floor}, \quad
+        S = p\,\frac{(-\log u)^{1/k}}{\Gamma(1 + 1/k)}, \quad W = S / \textstyle\sum_{keys} S
+
+    (Zhang et al. 2021, section 3.2, with normalised scores). Not differentiable.
+
+    Args:
+        scores: Phi, masked, ``[P * B, H, T, S]``, float32; W takes its place.
+        positive: softplus(z), ``[B, H, T, S]``, the same for all P draws.
+        uniform: u in [0, 1), of the shape of ``scores``; S takes its place.
+        options: rho and floor.
+
+    Returns:
+        S >= 0, finite, and W, in the tensors given: a map more would be taken from the system and given back at every
+        call, which costs as much as the softmax.
+
+    Example:
+        >>> scores, half = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
+        >>> value, weights = draw_weights(scores, Positive(half), half.clone(), WeibullOptions(1.0, 0.0, 1.0))
+        >>> value.log()  # k = 1: half of an exponential variable at its median
+        tensor([[[[-1.0597, -1.0597]]]])
+        >>> weights
+        tensor([[[[0.5000, 0.5000]]]])
+    """
+    batch, size = len(positive.values), max(1, positive.values[:1].numel())
+    step = max(1, CPU_PIECE // size) if scores.device.type == "cpu" else max(1, batch)
+    for start in range(0, batch, step):
+        rows = slice(start, min(start + step, batch))
+        base = positive.values[rows]
+        least = options.rho * min(positive.smallest[rows]) + options.floor
+        for first in range(0, len(scores), batch):
+            piece = slice(first + rows.start, first + rows.stop)
+            mean = torch.softmax(scores[piece], dim=-1)
+            inverse = torch.add(mean, base, alpha=options.rho)
+            inverse = (inverse.add_(options.floor) if options.floor else inverse).reciprocal_()
+            noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_()
+            if least * LARGEST_INVERSE >= 1:
+                noise.log2_().mul_(inverse).exp2_().mul_(mean).mul_(reciprocal_gamma_1p(inverse, 1 / least))
+                torch.mul(noise, noise.sum(dim=-1, keepdim=True).reciprocal_(), out=scores[piece])
+            else:
+                phi = torch.log_softmax(scores[piece], dim=-1)
+                logs = noise.log_().mul_(inverse).add_(phi.sub_(log_gamma_1p(inverse)))
+                torch.softmax(logs, dim=-1, out=scores[piece])
+                noise.copy_(finite_exp(logs))
+    return uniform, scores
 
 
 def _pieces(values: Tensor) -> Iterator[slice]:
