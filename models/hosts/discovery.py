@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import transformers
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import dry_inputs, untouched
-from probattn.models.hosts.eager import eager_attention
+from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, read_mask
 from probattn.sites import AttentionMask, attention_scores
@@ -38,24 +38,16 @@ class _Recorded:
 
 
 class _Recorder:
-    """Stands where a converted module has its site, and writes down what comes by."""
+    """Stands where a converted module has its site, and records every call."""
 
     def __init__(self) -> None:
         self.records: list[_Recorded] = []
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        options: dict[str, Any],
-    ) -> Attended:
+    def attend(self, host: HostCall) -> Attended:
         """Attends as the family's eager function does, and checks that a site would do the same."""
-        attended = eager_attention(module)(module, query, key, value, mask, **options)
-        valid = _check_reading(module, (query, key, value), mask, options, attended[0])
-        self.records.append(_Recorded(module, query.shape, key.shape, valid, options.get("sliding_window")))
+        attended = host.eager()
+        valid, window = _check_reading(host, attended[0]), host.options.get("sliding_window")
+        self.records.append(_Recorded(host.module, host.query.shape, host.key.shape, valid, window))
         return attended
 
 
@@ -122,16 +114,10 @@ def refuse_unsupported(net: object) -> None:
             )
 
 
-def _check_reading(
-    module: nn.Module,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    options: dict[str, Any],
-    expected: Tensor,
-) -> Tensor | None:
+def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
     """Validity of the pairs, after making sure that scores, mask and biases as read give the family's own output."""
-    query, key, value = inputs
-    read = read_mask(module, mask)
+    query, key, value, options = host.query, host.key, host.value, host.options
+    read = read_mask(host.module, host.mask)
     validity = None if read.valid is None else AttentionMask(read.valid.expand(len(query), -1, -1, -1))
     biases = [bias for bias in (read.bias, options.get("position_bias")) if bias is not None]
     scores = attention_scores(
@@ -146,12 +132,12 @@ def _check_reading(
     output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
     if validity is not None:
-        error = error * validity.row_weight  # what stands in a row without any key is not compared
+        error = error * validity.row_weight  # rows without any key are not compared
     tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 5e-2
     if not bool(error.max() <= tolerance * (1 + value.abs().max())):
         raise TypeError(
-            f"{type(module).__name__}: this family's attention is more than a softmax of scores, mask and position "
-            f"biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
+            f"{type(host.module).__name__}: this family's attention is more than a softmax of scores, mask and "
+            f"position biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
         )
     return read.valid
 
@@ -164,6 +150,7 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
     seen: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
+    latest: dict[str, tuple[str, int]] = {}
     calls: list[AttentionCall] = []
     for record, stack, kind in zip(records, stacks, kinds, strict=True):
         index, name = seen[id(record.module)], names[id(record.module)]
@@ -186,7 +173,10 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
             windowed=_is_windowed(record),
             shape=(record.query[0] // 2, record.query[2], record.key[2]),
             max_positions=_max_positions(net, record),
+            query_source=latest.get(stack) if kind == "cross" else None,
         )
+        if kind == "self":
+            latest[stack] = name, index
         layers[stack, kind] += 1
         calls.append(call)
     return AttentionCalls(calls)

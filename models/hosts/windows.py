@@ -7,7 +7,11 @@ same memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
+
+from probattn.models.hosts.eager import HostCall
 
 
 def beside_heads(tensor: Tensor, windows: int) -> Tensor:
@@ -29,14 +33,17 @@ def beside_heads(tensor: Tensor, windows: int) -> Tensor:
     return tensor.reshape(len(tensor) // windows, windows * tensor.shape[1], *tensor.shape[2:])
 
 
-def in_batch(tensor: Tensor, rows: int) -> Tensor:
-    """``[B, W * H, ...]`` as ``[B * W, H, ...]``, undoing :func:`beside_heads`.
+def windows_beside_heads(host: HostCall, windows: int) -> HostCall:
+    """The call with :func:`beside_heads` of its queries, keys and values; itself where there is one window."""
+    if windows == 1:
+        return host
+    query, key, value = (beside_heads(tensor, windows) for tensor in (host.query, host.key, host.value))
+    return replace(host, query=query, key=key, value=value)
 
-    Args:
-        tensor: outputs or weights of a site.
-        rows: B * W.
-    """
-    return tensor if len(tensor) == rows else tensor.reshape(rows, -1, *tensor.shape[2:])
+
+def in_batch(tensor: Tensor, windows: int) -> Tensor:
+    """``[B, W * H, ...]`` as ``[B * W, H, ...]``, undoing :func:`beside_heads`."""
+    return tensor if windows == 1 else tensor.reshape(len(tensor) * windows, -1, *tensor.shape[2:])
 
 
 def as_tokens(tensor: Tensor, windows: int) -> Tensor:
