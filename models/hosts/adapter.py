@@ -29,16 +29,10 @@ ATTRIBUTE = "probattn"
 
 
 class HostedSite(nn.Module):
-    """A site with its place in the host; the submodule that conversion adds to an attention module.
+    """The submodule that conversion adds to an attention module: its site, factor and penalty, each or None.
 
-    Args:
-        site: the latent attention; None where the whole module stays deterministic.
-        calls: all calls of the module in a forward pass, in order.
-        selected: those of them that are latent, by index; the site's own numbering follows this order.
-        state: what the module's stack shares in a forward pass.
-        factor: the alignment of queries with keys; None without it.
-        aligned: the calls that it concerns, by index.
-        penalty: the penalty on heads that are alike; None without it.
+    ``calls`` are the module's calls in a forward pass, in order; ``selected`` and ``aligned`` the indices of the latent
+    and the aligned ones (the site's own numbering follows ``selected``); ``state`` is shared by the module's stack.
     """
 
     def __init__(
@@ -67,11 +61,7 @@ class HostedSite(nn.Module):
         return ", ".join(self.calls[index].name for index in touched) or "deterministic"
 
     def attend(self, host: HostCall) -> Attended:
-        """Attends with the methods of the call at hand.
-
-        Raises:
-            RuntimeError: the module is called more often in a forward pass than when the network was converted.
-        """
+        """Attends with the methods of this call; an error if the module is called more often than at conversion."""
         call = self._call()
         windows = count_windows(len(host.query), self.state.rows, call.name) if call.windowed else 1
         folded = windows_beside_heads(host, windows)
@@ -156,20 +146,9 @@ def host_attention(
 ) -> Attended:
     """Attention of a converted network, with the signature of transformers' attention functions.
 
-    Modules without a site attend as their family's eager function does. The host's attention dropout is not applied
-    to stochastic weights.
-
-    Args:
-        module: the host's attention module.
-        query: ``[B, H, T, D]``.
-        key: ``[B, G, S, D]``, G dividing H.
-        value: ``[B, G, S, E]``.
-        attention_mask: additive, ``[B | 1, 1 | H, T, S]``, or None.
-        **options: ``scaling``, ``dropout`` and what families add: ``position_bias``, ``softcap``, ``query_mask``
-            (bool ``[B, T]``, the real queries, from a network without self attention that would tell them).
-
-    Returns:
-        Output ``[B, T, H, E]``, contiguous, and weights ``[B, H, T, S]``.
+    Modules without a site attend as their family's eager function does. The host's attention dropout is not applied to
+    stochastic weights. Families add ``position_bias``, ``softcap`` and ``query_mask`` to the options (bool ``[B, T]``,
+    the real queries of a network without self attention).
     """
     host = HostCall(module, query, key, value, attention_mask, options)
     hosted = getattr(module, ATTRIBUTE, None)

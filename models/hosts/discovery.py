@@ -52,13 +52,7 @@ class _Recorder:
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
-    """Runs the network once on a short input and lists its attention calls; leaves it as it was.
-
-    Args:
-        net: a Hugging Face network, not converted.
-
-    Returns:
-        Its calls in the order of a forward pass.
+    """Runs a network that is not converted once on a short input and lists its attention calls; leaves it as it was.
 
     Raises:
         TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message says why.
@@ -88,11 +82,7 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
 
 
 def refuse_unsupported(net: object) -> None:
-    """Refuses what cannot be converted, with the reason.
-
-    Raises:
-        TypeError: see above.
-    """
+    """Refuses what cannot be converted, with the reason (``TypeError``)."""
     if isinstance(net, nn.DataParallel):
         raise TypeError(
             "DataParallel: its threads would share Pyro's handler stack; convert the network itself and launch one "

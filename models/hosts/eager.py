@@ -17,16 +17,7 @@ EagerAttention = Callable[..., Attended]
 
 @dataclass(frozen=True, eq=False)
 class HostCall:
-    """What a host hands to its attention function.
-
-    Attributes:
-        module: the attention module.
-        query: ``[B, H, T, D]``.
-        key: ``[B, G, S, D]``, G dividing H.
-        value: ``[B, G, S, E]``.
-        mask: additive or bool, ``[B | 1, 1 | H, T, S]``, or None.
-        options: the other arguments: ``scaling``, ``dropout`` and those of single families.
-    """
+    """What a host hands to its attention function; ``mask`` is additive or bool, ``[B | 1, 1 | H, T, S]``."""
 
     module: nn.Module
     query: Tensor
@@ -42,11 +33,7 @@ class HostCall:
 
 
 def eager_attention(module: nn.Module) -> EagerAttention:
-    """The attention function of the module's family under ``attn_implementation="eager"``.
-
-    Raises:
-        RuntimeError: neither the module's file nor that of a class it derives from has one.
-    """
+    """The attention function of the module's family under ``attn_implementation="eager"``."""
     if getattr(module, "reorder_and_upcast_attn", False):
         return _reordered  # GPT-2's option, which it honours under the name "eager" alone
     for cls in type(module).__mro__:

@@ -15,9 +15,7 @@ Implementations = list[tuple[Any, str | None]]
 def register(name: str, function: Callable[..., Any]) -> None:
     """Registers an attention function together with the eager mask: without it padding would vanish silently.
 
-    Args:
-        name: it must not contain flash, sdpa or flex, which transformers treats specially.
-        function: called as transformers' attention functions are.
+    The name must not contain flash, sdpa or flex, which transformers treats specially.
     """
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
@@ -36,11 +34,7 @@ def restore(before: Implementations) -> None:
 
 
 def switch(net: PreTrainedModel, name: str) -> None:
-    """Sets the attention implementation of the network and all its parts, and confirms it.
-
-    Raises:
-        TypeError: a part of the network ignores it.
-    """
+    """Sets the attention implementation of the network and all its parts; a ``TypeError`` where a part ignores it."""
     for module in net.modules():
         if not isinstance(module, PreTrainedModel):
             continue

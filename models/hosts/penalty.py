@@ -16,15 +16,9 @@ from probattn.sites.repulsive import HeadProjection
 
 @dataclass(frozen=True, eq=False)
 class PenalisedCall:
-    """One attention call whose heads pay a penalty.
+    """One attention call whose heads pay: with W windows a datum in the batch, and beside the heads in ``valid``.
 
-    Attributes:
-        call: which one.
-        host: what the host handed to it, W windows a datum in the batch.
-        attended: output and weights.
-        valid: the mask as sites read it, windows beside heads.
-        windows: W.
-        latent: whether the weights were drawn, or stand for draws.
+    ``latent``: whether the weights were drawn, or stand for draws.
     """
 
     call: AttentionCall
@@ -46,13 +40,7 @@ class PenalisedCall:
 
 
 class HeadPenalty(nn.Module):
-    """What a converted attention module holds where its heads pay for being alike.
-
-    Args:
-        factor: the penalty.
-        calls: the module's calls that it concerns, by index.
-        projections: the weights whose heads pay, where parameters do.
-    """
+    """The penalty on a module's heads that are alike, for ``calls`` by index; on ``projections`` where weights pay."""
 
     def __init__(
         self, factor: DisagreementFactor, calls: tuple[int, ...], projections: tuple[HeadProjection, ...] = ()
@@ -63,11 +51,7 @@ class HeadPenalty(nn.Module):
         self.projections = projections
 
     def announce(self, penalised: PenalisedCall) -> None:
-        """Adds the factor of a call; weights of a module that is called twice pay once.
-
-        Raises:
-            RuntimeError: training without a driver.
-        """
+        """Adds the factor of a call; weights of a module that is called twice pay once."""
         looks_at = self.factor.method.looks_at
         if looks_at == "parameters" and penalised.call.index != self.calls[0]:
             return

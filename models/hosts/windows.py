@@ -15,17 +15,7 @@ from probattn.models.hosts.eager import HostCall
 
 
 def beside_heads(tensor: Tensor, windows: int) -> Tensor:
-    """``[B * W, H, ...]`` as ``[B, W * H, ...]``; one row for all stays one row.
-
-    Args:
-        tensor: queries, keys, values, a mask or a bias of windows.
-        windows: W.
-
-    Example:
-        >>> import torch
-        >>> beside_heads(torch.ones(6, 2, 4, 4), 3).shape
-        torch.Size([2, 6, 4, 4])
-    """
+    """``[B * W, H, ...]`` as ``[B, W * H, ...]``; one row for all stays one row."""
     if windows == 1:
         return tensor
     if len(tensor) == 1:
@@ -47,33 +37,14 @@ def in_batch(tensor: Tensor, windows: int) -> Tensor:
 
 
 def as_tokens(tensor: Tensor, windows: int) -> Tensor:
-    """``[B, W * H, T, ...]`` as ``[B, H, W * T, ...]``: the windows of :func:`beside_heads` one after the other.
-
-    Args:
-        tensor: queries, keys or a mask of them, windows beside heads.
-        windows: W.
-
-    Example:
-        >>> import torch
-        >>> as_tokens(torch.ones(2, 6, 4, 5), 3).shape
-        torch.Size([2, 2, 12, 5])
-    """
+    """``[B, W * H, T, ...]`` as ``[B, H, W * T, ...]``: the windows of :func:`beside_heads` one after the other."""
     if windows == 1:
         return tensor
     return tensor.unflatten(1, (windows, -1)).transpose(1, 2).flatten(2, 3)
 
 
 def count_windows(rows: int, data: int | None, site: str) -> int:
-    """W, from the rows ``B * W`` of a call.
-
-    Args:
-        rows: of the call.
-        data: B, known during a pass of the whole stack.
-        site: name of the call.
-
-    Raises:
-        RuntimeError: B is not known, or does not fit.
-    """
+    """W, from the rows ``B * W`` of a call; an error where B does not fit or, outside a pass, is not known."""
     if not data or rows % data:
         raise RuntimeError(
             f"site {site!r}: its host folds windows into the batch, whose size is not known in this pass; call the "

@@ -56,13 +56,7 @@ class Positive:
 
 
 class WeibullDraw(NamedTuple):
-    """What :func:`draw_weibull` returns.
-
-    Attributes:
-        log_value: log S, ``[B, H, T, S]``.
-        kl: the KL but for the terms of the prior's concentration alone, weighted and summed, ``[B]``.
-        concentration: k.
-    """
+    """log S ``[B, H, T, S]``; the KL but for the terms of the prior alone, weighted and summed, ``[B]``; and k."""
 
     log_value: Tensor
     kl: Tensor
@@ -77,15 +71,14 @@ def draw_weibull(
     weight: Tensor | None,
     options: WeibullOptions,
 ) -> WeibullDraw:
-    r"""Draws log S and sums its KL.
+    r"""Draws log S and sums its KL (Zhang et al. 2021, section 3.2), but for the terms of the prior alone.
 
     .. math::
         k &= \rho\,\mathrm{softplus}(z) + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\
         \log S &= \log\lambda + \log(-\log u) / k \\
         \mathrm{KL} &= \sum w\,[\alpha (g / k - \log\lambda) + \log k + \beta e^{\mu}]
 
-    (Zhang et al. 2021, section 3.2). What is missing of the KL depends on the prior alone. Gradients flow to
-    ``log_mean``, ``mixed`` and ``alpha``; they cannot be differentiated again.
+    Gradients flow to ``log_mean``, ``mixed`` and ``alpha``; they cannot be differentiated again.
 
     Args:
         log_mean: :math:`\mu = \log E[S]`, ``[B, H, T, S]``, float32 or float64.
@@ -94,9 +87,6 @@ def draw_weibull(
         alpha: the prior's concentration, broadcastable to the shape; None leaves the KL out (0).
         weight: 0/1 factors of the pairs, broadcastable; None for 1.
         options: rho, floor and rate.
-
-    Returns:
-        The draw.
 
     Example:
         >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
@@ -196,23 +186,15 @@ class _WeibullDraw(torch.autograd.Function):
 def draw_weights(
     scores: Tensor, positive: Positive, uniform: Tensor, options: WeibullOptions
 ) -> tuple[Tensor, Tensor]:
-    r"""Draws S and normalises it over keys.
+    r"""Draws S and normalises it over keys, with normalised scores; not differentiable.
 
     .. math::
         p = \mathrm{softmax}(\Phi), \quad k = \rho\,\mathrm{softplus}(z) + p + \mathrm{floor}, \quad
         S = p\,\frac{(-\log u)^{1/k}}{\Gamma(1 + 1/k)}, \quad W = S / \textstyle\sum_{keys} S
 
-    (Zhang et al. 2021, section 3.2, with normalised scores). Not differentiable.
-
-    Args:
-        scores: Phi, masked, ``[P * B, H, T, S]``, float32; W takes its place.
-        positive: softplus(z), ``[B, H, T, S]``, the same for all P draws.
-        uniform: u in [0, 1), of the shape of ``scores``; S takes its place.
-        options: rho and floor.
-
-    Returns:
-        S >= 0, finite, and W, in the tensors given: a map more would be taken from the system and given back at every
-        call, which costs as much as the softmax.
+    S >= 0 takes the place of u, and W that of the masked scores ``[P * B, H, T, S]``, float32: a map more would be
+    taken from the system and given back at every call, which costs as much as the softmax. ``positive`` is
+    softplus(z), ``[B, H, T, S]``, the same for all P draws.
 
     Example:
         >>> scores, half = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)

@@ -80,17 +80,9 @@ class Layout:
     def reduction_factor(
         self, reduction: KLReduction, shape: torch.Size, dtype: torch.dtype, observations: int = 1
     ) -> Tensor | float:
-        """Factor from the KL summed over a call to its reduced form.
+        """What the KL summed over a call is multiplied by, a number or ``[B]``; 1 for "sum".
 
-        Args:
-            reduction: "sum" gives 1; "mean" divides by the entries that take part in the KL, "keys" by their queries
-                times heads.
-            shape: ``[B, H, T, S]`` of the call.
-            dtype: of a tensor.
-            observations: number of data that a row of the batch explains: averages count once for each.
-
-        Returns:
-            A number, or ``[B]`` where data differ. A datum without any entry gets 1 (its KL is 0).
+        An average counts once for each of the ``observations`` that a row of the batch explains.
         """
         if reduction == "sum":
             return 1.0

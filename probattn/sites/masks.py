@@ -109,13 +109,9 @@ class AttentionMask(Layout):
         return self.pair_valid.any(dim=2)
 
     def weights(self, log_value: Tensor) -> Tensor:
-        r"""Attention weights :math:`W = S / \sum_{keys} S` from log S.
+        r"""Attention weights :math:`W = S / \sum_{keys} S` from log S, ``[B, H, T, S]``.
 
-        Args:
-            log_value: log S, ``[B, H, T, S]``; what stands at forbidden pairs is ignored.
-
-        Returns:
-            Weights of the same shape; zeros for a query that may attend to no key.
+        What stands at forbidden pairs is ignored; a query that may attend to no key gets zeros.
         """
         return self.zero_empty(torch.softmax(log_value + self.additive.to(log_value.dtype), dim=-1))
 

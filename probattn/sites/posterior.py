@@ -33,14 +33,6 @@ class PosteriorInputs:
     """The attention scores and the upward path of one call, from which q(S) follows.
 
     Nothing is computed before it is asked for: a model traced without a guide never pays for its posterior.
-
-    Attributes:
-        method: the options.
-        raw: masked scores ``[B, H, T, S]``.
-        layout: which entries are valid, and which are normalised together.
-        call: the call's place in the upward path; None without one.
-        shared: the paths that the draws of a prediction share; None outside predictions.
-        draws: number of draws folded into the batch.
     """
 
     method: BayesianAttention
@@ -81,11 +73,9 @@ class PosteriorInputs:
         return with_rows(self.upward.scale, len(self.raw))
 
     def distribution(self) -> Weibull | LogNormal:
-        """q(S), batch shape that of the scores.
-
-        Forbidden pairs have a score of 0: what follows from a masked score overflows in the divergence or its gradient,
-        and no factor of 0 undoes that.
-        """
+        """q(S), batch shape that of the scores."""
+        # Forbidden pairs get a score of 0: a masked one overflows in the divergence or its gradient, and no factor of 0
+        # undoes that.
         method, phi = self.method, self.layout.zero_forbidden(self.scores)
         if method.posterior == "lognormal":
             spread = phi.new_full((), method.scale)
@@ -225,13 +215,9 @@ class SitePosterior:
 
 
 def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: torch.Size) -> Tensor:
-    r"""The KL's terms of the prior alone: sum of :math:`\log\Gamma(\alpha) - \alpha\log\beta - g - 1`, ``[B]``.
+    r"""The KL's terms of the prior alone, ``[B]``: sum of :math:`\log\Gamma(\alpha) - \alpha\log\beta - g - 1`.
 
-    Args:
-        log_alpha: log concentration, broadcastable to ``shape``, unexpanded.
-        rate: beta.
-        weight: 0/1 factors of the pairs, broadcastable; None for 1.
-        shape: ``[B, H, T, S]``.
+    ``weight`` holds 0/1 factors that broadcast to ``shape``; ``log_alpha`` stays unexpanded.
     """
     alpha = log_alpha.exp()
     terms = torch.lgamma(1 + alpha) - log_alpha - alpha * math.log(rate) - (EULER_MASCHERONI + 1)

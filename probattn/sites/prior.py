@@ -17,17 +17,8 @@ class ContextualPrior(nn.Module):
 
     .. math:: \alpha = \mathrm{softmax}_{keys}(f_2(\mathrm{ReLU}(f_1(K))))
 
-    The MLP is shared by the heads. The softmax runs over the keys that a query may attend to: once per key where all
-    queries see the same keys, per query under causal or windowed masks, so that the prior never sees the future.
-
-    Args:
-        head_dim: D.
-        hidden: width of the hidden layer.
-
-    Example:
-        >>> prior = ContextualPrior(8, 20)
-        >>> prior(torch.randn(2, 4, 5, 8), num_heads=4).exp().sum(-1).shape
-        torch.Size([2, 4, 1])
+    The heads share the MLP. The softmax runs over the keys that a query may attend to: once per key where all queries
+    see the same keys, per query under causal or windowed masks, so that the prior never sees the future.
     """
 
     def __init__(self, head_dim: int, hidden: int) -> None:
@@ -41,16 +32,9 @@ class ContextualPrior(nn.Module):
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def forward(self, key: Tensor, num_heads: int, layout: Layout = PAIRS) -> Tensor:
-        """Log concentration.
+        """Log concentration from keys ``[B, G, S, D]`` (of edges the nodes', ``[N, H, D]``); 0 at forbidden pairs.
 
-        Args:
-            key: ``[B, G, S, D]``, grouped heads unrepeated; of a graph's edges the nodes', ``[N, H, D]``.
-            num_heads: H.
-            layout: which pairs are valid; a mask, or edges.
-
-        Returns:
-            ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ, 0 at forbidden pairs;
-            ``[1, H, 1, E]`` of edges.
+        ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ; ``[1, H, 1, E]`` of edges.
         """
         return layout.over_keys(self.logits(key), num_heads)
 
@@ -63,18 +47,9 @@ def site_prior(
     dtype: torch.dtype,
     layout: Layout,
 ) -> Gamma | LogNormal:
-    """The prior of one call: Gamma(alpha, rate), or LogNormal(log alpha, prior_scale).
+    """The prior of one call, Gamma(alpha, rate) or LogNormal(log alpha, prior_scale), of batch shape ``shape``.
 
-    Args:
-        method: the options.
-        contextual: the prior's network; None for a constant prior.
-        key: as :class:`ContextualPrior` takes it.
-        shape: ``[B, H, T, S]``, the batch shape of the result.
-        dtype: floating type of the site.
-        layout: which pairs are valid; a mask, or edges.
-
-    Returns:
-        A distribution of batch shape ``shape``; its parameters stay unexpanded.
+    Its parameters stay unexpanded; without a network alpha is constant.
     """
     if contextual is None:
         log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)

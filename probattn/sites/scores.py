@@ -9,14 +9,7 @@ from probattn.sites.masks import AttentionMask
 
 
 def repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:
-    """Repeats grouped key/value heads so that there are ``num_heads`` of them.
-
-    Args:
-        tensor: ``[B, G, S, D]`` with G dividing ``num_heads``.
-        num_heads: number of query heads H.
-
-    Returns:
-        ``[B, H, S, D]``; the tensor itself when G = H.
+    """Repeats grouped heads ``[B, G, S, D]`` to ``[B, H, S, D]``; the tensor itself where G = H.
 
     Raises:
         ValueError: G does not divide H.

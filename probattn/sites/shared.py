@@ -24,24 +24,16 @@ class _SharedPath:
 class SharedUpward:
     """The upward path of a batch whose draws are predicted one after another, or folded into the batch.
 
-    The path is a function of the scores of a chain's first call. Nothing is drawn before that call, so in a network
-    without other randomness these scores, and with them all outputs of the path, are the same for every draw. That is
-    compared, not assumed: where they differ, as where another chain draws first (a decoder's under its encoder's),
-    every draw has a path of its own.
+    Nothing is drawn before a chain's first call, so in a network without other randomness its scores, and with them
+    all outputs of the path, are the same for every draw. That is compared, not assumed: where scores differ, as where
+    another chain draws first (a decoder's under its encoder's), every draw has a path of its own.
     """
 
     def __init__(self) -> None:
         self._paths: dict[UpwardChain, _SharedPath] = {}
 
     def outputs(self, call: UpwardCall, draws: int) -> UpwardOutputs:
-        """Output of the path at a call, for one draw where all are alike.
-
-        Args:
-            call: the call.
-            draws: P, the number of draws folded into the batch.
-
-        Returns:
-            Maps of B rows, or of P * B where the draws differ.
+        """Output of the path at a call: maps of B rows where all P draws are alike, else of P * B rows.
 
         Raises:
             ValueError: the batch does not hold so many draws.

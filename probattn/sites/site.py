@@ -54,16 +54,9 @@ class SiteSpec:
 
 
 class LatentSite(nn.Module):
-    """What latent attention over pairs and over edges have in common: options, prior network and upward maps.
+    """Latent attention over pairs or edges: options, prior network and upward maps.
 
-    Args:
-        method: the options.
-        spec: sizes of the attention module.
-        chain: upward chain shared with other calls; each call must then be added with :meth:`join`. Default: a chain
-            of this call alone.
-
-    Raises:
-        ValueError: ``upward="positions"`` in a causal network or without a maximum length.
+    A call's ``chain`` may be shared with other calls; a further one is then added with :meth:`join`.
     """
 
     def __init__(self, method: BayesianAttention, spec: SiteSpec, chain: UpwardChain | None = None) -> None:
@@ -96,12 +89,9 @@ class LatentSite(nn.Module):
         return f"{self.method}, {self.spec}"
 
     def posterior(self, scores: Tensor, layout: Layout | None = None, call: int = 0) -> Weibull | LogNormal:
-        """q(S) from masked scores ``[B, H, T, S]``; batch shape that of the scores.
+        """q(S) from masked scores ``[B, H, T, S]`` (``[1, H, 1, E]`` of edges), of their shape.
 
-        Args:
-            scores: masked scores; of edges ``[1, H, 1, E]``.
-            layout: the mask, or the edges; None where all pairs are valid.
-            call: which of this module's calls in a forward pass this is.
+        The layout is the mask, or the edges; None where all pairs are valid.
         """
         return self._inputs(scores, PAIRS if layout is None else layout, call).distribution()
 

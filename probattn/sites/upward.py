@@ -36,13 +36,6 @@ class HeadMix(_Mix):
     """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
 
     Windows of one datum that stand beside its heads, ``[B, W * H, T, S]``, are mixed one by one.
-
-    Args:
-        num_heads: H; the map has an ``[H, H]`` weight and an ``[H]`` bias.
-
-    Example:
-        >>> HeadMix(2)(torch.ones(1, 2, 3, 4)).shape
-        torch.Size([1, 2, 3, 4])
     """
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
@@ -55,25 +48,12 @@ class HeadMix(_Mix):
 
 
 class PositionMix(_Mix):
-    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the length at hand.
-
-    Args:
-        max_positions: longest T; the weight is ``[max_positions, max_positions]``.
-
-    Raises:
-        ValueError: a call has more queries than ``max_positions``.
-    """
+    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the length at hand."""
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """Mixes queries.
+        """Mixes real queries by their places among them; ``row_weight`` ``[B, 1, T, 1]`` is 0 for padded ones.
 
-        Args:
-            state: ``[B, H, T, S]``.
-            row_weight: ``[B, 1, T, 1]``, 0 for padded queries: they are zeroed first and do not count as positions, so
-                that padding on either side moves nothing.
-
-        Returns:
-            ``[B, H, T, S]``; values at padded queries mean nothing.
+        Padding on either side moves nothing; values at padded queries mean nothing.
         """
         length, longest = state.shape[2], self.weight.shape[0]
         if length > longest:
@@ -91,16 +71,7 @@ class PositionMix(_Mix):
 
 
 class UpwardMaps(nn.Module):
-    """One attention module's maps of the upward path: f_h and, where the options ask for them, f_k and f_lambda.
-
-    Args:
-        method: the options.
-        num_heads: H, for ``upward="heads"``.
-        max_positions: for ``upward="positions"``.
-
-    Raises:
-        ValueError: ``upward="positions"`` without a maximum length.
-    """
+    """One attention module's maps of the upward path: f_h and, where the options ask for them, f_k and f_lambda."""
 
     def __init__(self, method: BayesianAttention, num_heads: int, max_positions: int | None) -> None:
         super().__init__()
@@ -126,12 +97,7 @@ class UpwardMaps(nn.Module):
 
 @dataclass(frozen=True)
 class UpwardOutputs:
-    """Output of the upward path at one call.
-
-    Attributes:
-        concentration: f_k(h), ``[B, H, T, S]``; None where k does not depend on the path.
-        scale: f_lambda(h), same shape; None where lambda does not.
-    """
+    """Output of the upward path at one call: f_k(h) and f_lambda(h), ``[B, H, T, S]``; None where unused."""
 
     concentration: Tensor | None = None
     scale: Tensor | None = None
@@ -192,19 +158,7 @@ class UpwardChain:
         return UpwardCall(self, position, scores, layout, self.current)
 
     def state(self, position: int, started: UpwardPass, rows: int) -> Tensor:
-        """The state h of the call at ``position``, once in a pass.
-
-        Args:
-            position: place of the call in the chain.
-            started: the call's pass.
-            rows: how many rows of the batch to compute, if none have been in this pass.
-
-        Returns:
-            h, ``[rows, H, T, S]``.
-
-        Raises:
-            RuntimeError: it has been given in this pass already.
-        """
+        """The state h ``[rows, H, T, S]`` of a call, once in a pass; the first request computes all states."""
         if not started.states:
             started.states = self._states(started, rows)
         state = started.states[position]
@@ -241,11 +195,7 @@ class UpwardCall:
 
     @property
     def started(self) -> UpwardPass:
-        """The call's pass.
-
-        Raises:
-            RuntimeError: the chain's first call did not run in it, or had scores of another shape.
-        """
+        """The call's pass; an error if the chain's first call did not run in it, or had scores of another shape."""
         if self.current is None:
             raise RuntimeError(
                 "a call of an upward chain ran before call 0 of this forward pass; call the whole network, or convert "
@@ -260,12 +210,7 @@ class UpwardCall:
         return self.current
 
     def outputs(self, rows: int) -> UpwardOutputs:
-        """Output for the first ``rows`` rows of the batch; rows beyond those computed first repeat these.
-
-        Raises:
-            RuntimeError: as :attr:`started`, or the call ran twice.
-            ValueError: queries are mixed that see different keys.
-        """
+        """Output for the first ``rows`` rows of the batch; rows beyond those computed first repeat these."""
         if self.computed is None:
             maps, weight = self.chain.maps(self.position), self.layout.query_weight
             if maps.mixes_queries and not self.layout.rows_alike:
