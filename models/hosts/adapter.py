@@ -67,7 +67,7 @@ class HostedSite(nn.Module):
         folded = windows_beside_heads(host, windows)
         # A windowed family makes a mask for every layer: keeping them for the pass would only hold memory.
         read = read_mask(host.module, host.mask) if call.windowed else self.state.read(host.module, host.mask)
-        # Read also where attention stays deterministic: a cross attention learns from it which queries are real.
+        # Read also where attention stays deterministic: a cross attention takes its real queries from it.
         validity = self._validity(call, read, host, windows)
         if self.factor is not None and call.index in self.aligned:
             self._align(self.factor, call, folded, windows, validity)
@@ -157,7 +157,7 @@ def host_attention(
 
 
 def own_attention(host: HostCall) -> Attended:
-    """Output and weights of a module by itself, whatever stands before its site."""
+    """Output and weights of a module by itself, without the recorder in the place of its site."""
     hosted = host.module._modules.get(ATTRIBUTE)
     return hosted.attend(host) if isinstance(hosted, HostedSite) else host.eager()
 

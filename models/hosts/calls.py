@@ -1,4 +1,4 @@
-"""What is known of a network's attention calls."""
+"""Descriptions of a network's attention calls."""
 
 from __future__ import annotations
 

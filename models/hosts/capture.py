@@ -1,4 +1,4 @@
-"""What the attention calls of a network were handed on a batch, and what weights they gave."""
+"""Inputs, weights and outputs of a network's attention calls on a batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CapturedCall:
         weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network's own
             attention function gives none.
         value: ``[B, G, S, E]``, heads that share values once.
-        output: what the heads hand to the output projection, ``[B, H, T, E]``.
+        output: the heads' outputs before the output projection, ``[B, H, T, E]``.
     """
 
     query: Tensor
@@ -49,7 +49,7 @@ class CapturedCall:
 def capture(
     net: PreTrainedModel, batch: Mapping[str, Tensor], calls: AttentionCalls | None = None
 ) -> dict[str, CapturedCall]:
-    """Runs a network once in evaluation mode and keeps what its attention calls saw; the network stays as it was.
+    """Runs a network once in evaluation mode and keeps its attention calls; the network stays as it was.
 
     Args:
         net: a Hugging Face network, converted or not.
@@ -95,7 +95,7 @@ def network_calls(net: PreTrainedModel) -> AttentionCalls:
 
 
 class _Recorder:
-    """Stands where a converted module has its site, lets it attend, and keeps the calls that are wanted."""
+    """Takes the place of every module's site, lets the module attend, and keeps the wanted calls."""
 
     def __init__(self, net: PreTrainedModel, calls: AttentionCalls) -> None:
         self.captured: dict[str, CapturedCall] = {}

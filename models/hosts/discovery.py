@@ -38,7 +38,7 @@ class _Recorded:
 
 
 class _Recorder:
-    """Stands where a converted module has its site, and records every call."""
+    """Takes the place of every module's site and records every call."""
 
     def __init__(self) -> None:
         self.records: list[_Recorded] = []
@@ -185,7 +185,7 @@ def _is_causal(record: _Recorded) -> bool:
 
 
 def _decodes(record: _Recorded) -> bool:
-    """Whether a call's stack works from left to right; one without self attention can only say so itself."""
+    """Whether a call's stack is causal; one without self attention is known by its ``is_decoder``."""
     return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
 
 

@@ -1,4 +1,4 @@
-"""One call of a host's attention function, and what the host's family does with it."""
+"""One call of a host's attention function, and the eager attention of the host's family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EagerAttention = Callable[..., Attended]
 
 @dataclass(frozen=True, eq=False)
 class HostCall:
-    """What a host hands to its attention function; ``mask`` is additive or bool, ``[B | 1, 1 | H, T, S]``."""
+    """The arguments of a host's attention function; ``mask`` is additive or bool, ``[B | 1, 1 | H, T, S]``."""
 
     module: nn.Module
     query: Tensor

@@ -9,7 +9,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 Implementations = list[tuple[Any, str | None]]
-"""Configurations beside the name of their attention implementation."""
+"""Configurations with the names of their attention implementations."""
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
@@ -28,7 +28,7 @@ def implementations(net: PreTrainedModel) -> Implementations:
 
 
 def restore(before: Implementations) -> None:
-    """Gives configurations back what :func:`implementations` found."""
+    """Sets the attention implementations that :func:`implementations` listed."""
     for config, name in before:
         config._attn_implementation_internal = name
 
@@ -50,10 +50,10 @@ def switch(net: PreTrainedModel, name: str) -> None:
 
 
 def _configs(net: PreTrainedModel) -> Iterator[Any]:
-    found: Sequence[Any] = [
+    configs: Sequence[Any] = [
         config for module in net.modules() if (config := vars(module).get("config")) is not None
     ]
-    for config in found:
+    for config in configs:
         yield from _nested(config)
 
 

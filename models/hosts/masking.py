@@ -19,7 +19,7 @@ from probattn.models.hosts.interface import implementations, restore, switch
 
 @dataclass(frozen=True)
 class HeadRedundancy:
-    """What a metric is with all heads, and without each.
+    """A metric with all heads, and without each.
 
     Attributes:
         whole: with all heads.
@@ -112,7 +112,7 @@ def head_redundancy(
 
 @contextmanager
 def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
-    """Stands before every attention module of the network, letting all heads through at first."""
+    """Takes the place of every attention module's site, with no head masked at first."""
     masks = _Masks(net, network_calls(net))
     modules = [net.get_submodule(name) for name in masks.modules]
     if any(ATTRIBUTE in vars(module) for module in modules):

@@ -56,8 +56,8 @@ def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
 def own_keys(valid: Tensor, queries: int) -> Tensor:
     """Whether each query of a self attention is a real token, bool ``[B, T]``: whether it may attend to its own key.
 
-    The queries' own keys are the last T ones, whatever stands in a cache before them. A cache of fixed length also has
-    empty places after them: the last key that anyone may attend to is then the last query's.
+    The queries' own keys are the last T ones, after those of a cache. A cache of fixed length also has empty places
+    after them: the last key that any query may attend to is then the last query's.
     """
     rows = valid[:, 0].expand(-1, queries, -1)  # [B, T, S]
     keys = rows.shape[-1]

@@ -1,4 +1,4 @@
-"""What the attention calls of one stack share during a forward pass."""
+"""Masks, counts and upward chains that the attention calls of one stack share in a forward pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StackPass:
 
     @property
     def idle(self) -> bool:
-        """Whether this thread is in no pass and nothing is left of one."""
+        """Whether this thread has neither a pass of the stack nor states of a chain."""
         own = threading.get_ident() not in self._passes
         return own and all(chain.current is None for chain in self.chains.values())
 
@@ -73,7 +73,7 @@ class StackPass:
             chain.clear()
 
     def count(self, module: str) -> int:
-        """Which call of a module this is in the pass, from 0; always 0 outside a pass of the whole stack."""
+        """Number of this call of a module in the pass, from 0; always 0 outside a pass of the whole stack."""
         current = self._current
         index = current.calls[module]
         current.calls[module] += current.open

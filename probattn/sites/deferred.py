@@ -1,4 +1,4 @@
-"""A factor whose value is computed when somebody asks for it."""
+"""A factor that is computed when its density is asked for."""
 
 from __future__ import annotations
 

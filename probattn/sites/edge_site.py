@@ -26,7 +26,7 @@ class EdgeAttentionSite(LatentSite):
         W_{ij} &= S_{ij} / \textstyle\sum_{j' \to i} S_{ij'}
 
     and the Weibull posterior of Zhang et al. 2021, section 3.2, from the scores of the edges. Pyro sees S as one datum
-    ``[1, H, 1, E]``, outside all plates. Who watches decides what a call does, as for every site.
+    ``[1, H, 1, E]``, outside all plates. The handlers around a call decide what it does, as for every site.
 
     Args:
         method: the options; the upward path mixes heads.

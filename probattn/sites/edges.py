@@ -61,12 +61,12 @@ class Edges(Layout):
 
     @property
     def source(self) -> Tensor:
-        """Where each edge begins, ``[E]``: the keys' side."""
+        """Node from which each edge leads, ``[E]``: the keys' side."""
         return self.index[0]
 
     @property
     def target(self) -> Tensor:
-        """Where each edge ends, ``[E]``: the queries' side."""
+        """Node to which each edge leads, ``[E]``: the queries' side."""
         return self.index[1]
 
     @cached_property

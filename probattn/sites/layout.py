@@ -1,4 +1,4 @@
-"""How the entries of an attention map belong together: which are normalised together, and which are valid."""
+"""The layout of an attention map: which entries are valid, and which are normalised together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Layout:
         return torch.log_softmax(scores, dim=-1)
 
     def weights(self, log_value: Tensor) -> Tensor:
-        """Weights W from log S, whatever stands at forbidden entries; zeros for a query without any key."""
+        """Weights W from log S; values at forbidden entries are ignored, a query without any key gets zeros."""
         return self.softmax(log_value)
 
     def zero_empty(self, weights: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class Layout:
     def reduction_factor(
         self, reduction: KLReduction, shape: torch.Size, dtype: torch.dtype, observations: int = 1
     ) -> Tensor | float:
-        """What the KL summed over a call is multiplied by, a number or ``[B]``; 1 for "sum".
+        """Factor from the KL summed over a call to its reduced form, a number or ``[B]``; 1 for "sum".
 
         An average counts once for each of the ``observations`` that a row of the batch explains.
         """
@@ -90,7 +90,7 @@ class Layout:
         return observations / (count.to(dtype) if isinstance(count, Tensor) else count)
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor | int:
-        """What the KL is divided by, at least 1: entries ("mean"), or queries times heads ("keys")."""
+        """Divisor of the KL, at least 1: entries ("mean"), or queries times heads ("keys")."""
         return shape[1:].numel() if reduction == "mean" else shape[1:3].numel()
 
 

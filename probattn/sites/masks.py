@@ -1,4 +1,4 @@
-"""Which keys a query may attend to, and which queries are real tokens."""
+"""The validity of query-key pairs: keys that a query may attend to, queries that are real tokens."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class AttentionMask(Layout):
     def weights(self, log_value: Tensor) -> Tensor:
         r"""Attention weights :math:`W = S / \sum_{keys} S` from log S, ``[B, H, T, S]``.
 
-        What stands at forbidden pairs is ignored; a query that may attend to no key gets zeros.
+        Values at forbidden pairs are ignored; a query that may attend to no key gets zeros.
         """
         return self.zero_empty(torch.softmax(log_value + self.additive.to(log_value.dtype), dim=-1))
 

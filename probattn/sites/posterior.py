@@ -204,7 +204,7 @@ class SitePosterior:
         return self.layout.weights(log_value)
 
     def reduction_factor(self) -> Tensor | float:
-        """What the summed KL is multiplied by: a number, or ``[B]``; see :class:`~probattn.sites.BayesianAttention`."""
+        """Factor from the summed KL to its reduced form, a number or ``[B]``."""
         shape = self.prior.batch_shape
         return self.layout.reduction_factor(self.method.kl_reduction, shape, self.dtype, self.observations)
 

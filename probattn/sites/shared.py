@@ -1,4 +1,4 @@
-"""What the draws of one batch have in common, computed once for all of them."""
+"""The upward paths that the draws of one batch share."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ INFER_KEY = "attention"
 
 @dataclass(frozen=True)
 class SiteSpec:
-    """What a site must know of the attention module it serves.
+    """Sizes and kind of the attention module that a site serves.
 
     Args:
         num_heads: H, query heads.
@@ -96,7 +96,7 @@ class LatentSite(nn.Module):
         return self._inputs(scores, PAIRS if layout is None else layout, call).distribution()
 
     def _inputs(self, scores: Tensor, layout: Layout, call: int) -> PosteriorInputs:
-        """What q(S) follows from; the first call of a chain begins a pass through it."""
+        """Scores and upward path of q(S); the first call of a chain begins a pass through it."""
         path = None if self.upward is None else self.chain.call(self.positions[call], scores, layout)
         return PosteriorInputs(self.method, scores, layout, path)
 
@@ -136,7 +136,7 @@ class LatentSite(nn.Module):
 class AttentionSite(LatentSite):
     r"""Attention whose unnormalised weights S are latent.
 
-    What a call does depends on who watches it:
+    The handlers around a call decide what it does:
 
     - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
     - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;

@@ -110,7 +110,7 @@ class UpwardOutputs:
 
 @dataclass(eq=False)
 class UpwardPass:
-    """One forward pass through a chain: what its first call was given, and the states that wait for their calls."""
+    """One forward pass through a chain: scores and layout of its first call, and the states not yet used."""
 
     scores: Tensor
     layout: Layout
