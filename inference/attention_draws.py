@@ -33,7 +33,7 @@ class AttentionDraws:
         self.seen.add(name)
         if self.wanted is None or (self.wanted != "all" and name not in self.wanted):
             return
-        weights = carried_weights(value, posterior.layout)
+        weights = carried_weights(value, posterior.mask)
         weights = posterior.weights(carried_log(value)) if weights is None else weights
         weights = weights.unflatten(0, (draws, -1))
         if self.streaming:

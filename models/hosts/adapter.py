@@ -11,7 +11,7 @@ from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import HeadPenalty, PenalisedCall
+from probattn.models.hosts.penalty import AttendedCall, HeadPenalty
 from probattn.models.hosts.windows import (
     as_tokens,
     beside_heads,
@@ -74,7 +74,7 @@ class HostedSite(nn.Module):
         latent = self.site is not None and call.index in self.selected
         attended = self._latent(call, folded, windows, validity, read.bias) if latent else host.eager()
         if self.penalty is not None and call.index in self.penalty.calls:
-            self.penalty.announce(PenalisedCall(call, host, attended, validity, windows, latent))
+            self.penalty.announce(AttendedCall(call, host, attended, validity, windows, latent))
         return attended
 
     def _call(self) -> AttentionCall:

@@ -15,8 +15,8 @@ from probattn.sites.repulsive import HeadProjection
 
 
 @dataclass(frozen=True, eq=False)
-class PenalisedCall:
-    """One attention call whose heads pay: with W windows a datum in the batch, and beside the heads in ``valid``.
+class AttendedCall:
+    """One attention call with its output: W windows a datum in the batch, beside the heads in ``valid``.
 
     ``latent``: whether the weights were drawn, or stand for draws.
     """
@@ -40,7 +40,13 @@ class PenalisedCall:
 
 
 class HeadPenalty(nn.Module):
-    """The penalty on a module's heads that are alike, for ``calls`` by index; on ``projections`` where weights pay."""
+    """What a converted attention module holds where its heads pay for being alike.
+
+    Args:
+        factor: the penalty.
+        calls: the module's calls that it concerns, by index.
+        projections: the weights whose heads pay, where parameters do.
+    """
 
     def __init__(
         self, factor: DisagreementFactor, calls: tuple[int, ...], projections: tuple[HeadProjection, ...] = ()
@@ -50,44 +56,48 @@ class HeadPenalty(nn.Module):
         self.calls = calls
         self.projections = projections
 
-    def announce(self, penalised: PenalisedCall) -> None:
-        """Adds the factor of a call; weights of a module that is called twice pay once."""
-        looks_at = self.factor.method.looks_at
-        if looks_at == "parameters" and penalised.call.index != self.calls[0]:
-            return
-        rows = len(penalised.host.query) // penalised.windows
-        self.factor.announce(penalised.call.name, rows, self._measure(penalised))
+    def announce(self, found: AttendedCall) -> None:
+        """Announces the factor of a call; weights of a module that is called twice pay once.
 
-    def _measure(self, penalised: PenalisedCall) -> Callable[[], Tensor]:
+        Raises:
+            RuntimeError: training without a driver.
+        """
+        looks_at = self.factor.method.looks_at
+        if looks_at == "parameters" and found.call.index != self.calls[0]:
+            return
+        rows = len(found.host.query) // found.windows
+        self.factor.announce(found.call.name, rows, self._measure(found))
+
+    def _measure(self, found: AttendedCall) -> Callable[[], Tensor]:
         return {
-            "parameters": lambda: self._of_parameters(penalised.host.module),
-            "value": lambda: self._of_values(penalised),
-            "output": lambda: self._of_outputs(penalised),
-            "weights": lambda: self._of_weights(penalised),
+            "parameters": lambda: self._of_parameters(found.host.module),
+            "value": lambda: self._of_values(found),
+            "output": lambda: self._of_outputs(found),
+            "weights": lambda: self._of_weights(found),
         }[self.factor.method.looks_at]
 
     def _of_parameters(self, module: nn.Module) -> Tensor:
         weights = [projection.within(module).weights() for projection in self.projections]
         return self.factor.parameter_penalty(weights)
 
-    def _of_values(self, penalised: PenalisedCall) -> Tensor:
+    def _of_values(self, found: AttendedCall) -> Tensor:
         keys = None
-        if penalised.valid is not None:
-            keys = as_tokens(penalised.valid.key_valid, penalised.windows).any(dim=1)
-        return self.factor.penalty(penalised.tokens(penalised.host.value), keys)
+        if found.valid is not None:
+            keys = as_tokens(found.valid.key_valid, found.windows).any(dim=1)
+        return self.factor.penalty(found.tokens(found.host.value), keys)
 
-    def _of_outputs(self, penalised: PenalisedCall) -> Tensor:
-        output, _ = penalised.undisturbed()
-        return self.factor.penalty(penalised.tokens(output.transpose(1, 2)), self._queries(penalised))
+    def _of_outputs(self, found: AttendedCall) -> Tensor:
+        output, _ = found.undisturbed()
+        return self.factor.penalty(found.tokens(output.transpose(1, 2)), self._queries(found))
 
-    def _of_weights(self, penalised: PenalisedCall) -> Tensor:
-        _, weights = penalised.undisturbed()
+    def _of_weights(self, found: AttendedCall) -> Tensor:
+        _, weights = found.undisturbed()
         if weights is None:
             raise ValueError(
-                f"{penalised.call.name}: its attention function gives no weights to tell heads apart by; use the "
-                "method 'outputs', 'subspaces' or 'parameters'"
+                f"{found.call.name}: its attention function gives no weights to tell heads apart by; use the method "
+                "'outputs', 'subspaces' or 'parameters'"
             )
-        return self.factor.penalty(penalised.tokens(weights), self._queries(penalised))
+        return self.factor.penalty(found.tokens(weights), self._queries(found))
 
-    def _queries(self, penalised: PenalisedCall) -> Tensor | None:
-        return None if penalised.valid is None else penalised.valid.query_valid
+    def _queries(self, found: AttendedCall) -> Tensor | None:
+        return None if found.valid is None else found.valid.query_valid

@@ -165,7 +165,7 @@ class SitePosterior:
             S, ``[P * B, H, T, S]``, which carries its logarithm or its weights along.
         """
         inputs = self.inputs.for_draws(shared, noise.draws)
-        drawn = _draw_weights(inputs, noise)
+        drawn = _draw_weights(inputs, noise, self.mask)
         return SitePosterior(inputs, self.prior).draw(noise, with_kl=False) if drawn is None else drawn
 
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
@@ -234,7 +234,7 @@ def _uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
     return uniform
 
 
-def _draw_weights(inputs: PosteriorInputs, noise: Noise) -> Tensor | None:
+def _draw_weights(inputs: PosteriorInputs, noise: Noise, mask: AttentionMask | None) -> Tensor | None:
     """S with its weights, for the options of the default and others close to it; None for the rest."""
     method, raw = inputs.method, inputs.raw
     if (
@@ -249,4 +249,4 @@ def _draw_weights(inputs: PosteriorInputs, noise: Noise) -> Tensor | None:
         return None
     uniform = _uniform(method, noise, raw)
     value, weights = draw_weights(raw, positive, uniform, weibull_options(method, uniform.dtype))
-    return carry_weights(value, inputs.layout.zero_empty(weights), inputs.layout)
+    return carry_weights(value, inputs.layout.zero_empty(weights), mask)

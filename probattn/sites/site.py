@@ -116,7 +116,7 @@ class LatentSite(nn.Module):
             raise ValueError(
                 f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
             )
-        weights = carried_weights(value, layout)
+        weights = carried_weights(value, posterior.mask)
         return layout.weights(log_weights(name, value).to(scores.dtype)) if weights is None else weights
 
     def _refuse_unsupported(self, name: str) -> None:
