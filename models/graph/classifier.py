@@ -23,7 +23,7 @@ class NodeClassifier(Program):
 
     .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(X, G, S)_i)), \quad i \in \text{labelled nodes}
 
-    The graph belongs to the program; a batch names nodes. One call runs the whole graph once, announces its attention
+    The graph belongs to the program; a batch names nodes. One call runs the whole graph once, samples its attention
     sites, which are one latent variable each for the whole graph and stand outside the plate ``"data"``, and the site
     ``"label"`` of the nodes in the batch. Without labels in the batch they are values to predict. The objective is a
     mean over labelled nodes.

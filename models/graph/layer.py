@@ -126,7 +126,7 @@ class GraphAttention(MessagePassing):
             nodes: features of the nodes, ``[N, F]``, dense or sparse (COO).
             edges: E edges between the N nodes.
             observations: number of labels that the graph explains: the factor counts once for each, so that it keeps
-                its weight beside their mean; see also :class:`probattn.sites.EdgePosterior`.
+                its weight beside their mean; see also :class:`probattn.sites.EdgeAttentionSite`.
 
         Returns:
             Output ``[N, H * D]`` or ``[N, D]``, and weights ``[E, H]`` before dropout.

@@ -115,7 +115,7 @@ class GraphAttentionNetwork(nn.Module):
             )
             made.append(layer)
         self.hidden, self.output = made
-        # One chain rises through calls of one shape; heads that differ in number cannot share it.
+        # A chain's calls have maps of one shape: layers with different numbers of heads cannot share one.
         self.chain = UpwardChain()
         shared = self.chain if options.heads == options.output_heads else None
         if attention is not None:

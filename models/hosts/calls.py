@@ -1,4 +1,4 @@
-"""What is known of a network's attention calls."""
+"""Descriptions of a network's attention calls."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class AttentionCall:
             beside the heads.
         shape: windows per datum, queries and keys of the dry run.
         max_positions: longest query length of the network, or None where there is no limit.
+        query_source: module and index of the self attention before a cross attention in its stack, whose mask tells
+            which queries are real; None where there is none.
     """
 
     name: str
@@ -50,6 +52,7 @@ class AttentionCall:
     windowed: bool
     shape: tuple[int, int, int]
     max_positions: int | None
+    query_source: tuple[str, int] | None = None
 
     @property
     def pools(self) -> bool:

@@ -1,20 +1,21 @@
-"""What the attention calls of a network were handed on a batch, and what weights they gave."""
+"""Inputs, weights and outputs of a network's attention calls on a batch."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended, own_attention
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, own_attention
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.discovery import find_calls
+from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.dry_run import untouched
+from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import own_keys, read_mask
 from probattn.sites import AttentionMask
@@ -33,7 +34,7 @@ class CapturedCall:
         weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network's own
             attention function gives none.
         value: ``[B, G, S, E]``, heads that share values once.
-        output: what the heads hand to the output projection, ``[B, H, T, E]``.
+        output: the heads' outputs before the output projection, ``[B, H, T, E]``.
     """
 
     query: Tensor
@@ -48,12 +49,13 @@ class CapturedCall:
 def capture(
     net: PreTrainedModel, batch: Mapping[str, Tensor], calls: AttentionCalls | None = None
 ) -> dict[str, CapturedCall]:
-    """Runs a network once in evaluation mode and keeps what its attention calls saw; the network stays as it was.
+    """Runs a network once in evaluation mode and keeps its attention calls; the network stays as it was.
 
     Args:
         net: a Hugging Face network, converted or not.
         batch: keyword arguments of its forward pass.
-        calls: which calls to keep, as :func:`~probattn.models.inspect` lists them; all by default.
+        calls: which calls to keep, as :func:`~probattn.models.inspect` lists them; all by default, which an extra pass
+            over a short input finds unless the network is converted.
 
     Returns:
         The calls by name, in the order of the pass. A host that folds windows into its batch has B times as many rows.
@@ -69,73 +71,76 @@ def capture(
         >>> [(name, list(call.query.shape)) for name, call in found.items()]
         [('encoder.layer.0.attention.self', [3, 2, 5, 4])]
     """
-    known = find_calls(net)
-    wanted = known if calls is None else calls
-    recorder = _Recorder(net, known)
+    refuse_unsupported(net)
+    wanted = network_calls(net) if calls is None else calls
+    recorder = _Recorder(net, wanted)
     with untouched(net):
         switch(net, IMPLEMENTATION)
         for module in net.modules():
             # Beside a converted module's own submodule of that name, which it hides until the pass is over.
             vars(module)[ATTRIBUTE] = recorder
         net(**batch)
-    missing = [call.name for call in wanted if call.name not in recorder.found]
+    missing = [call.name for call in wanted if call.name not in recorder.captured]
     if missing:
         raise ValueError(
-            f"{missing[0]}: expected this attention call in the forward pass, got {', '.join(recorder.found) or 'none'}"
+            f"{missing[0]}: expected this attention call in the forward pass, got {', '.join(recorder.seen) or 'none'}"
         )
-    return {call.name: recorder.found[call.name] for call in wanted}
+    return {call.name: recorder.captured[call.name] for call in wanted}
+
+
+def network_calls(net: PreTrainedModel) -> AttentionCalls:
+    """All attention calls of a network: a converted one's are on record, another's need a dry run."""
+    record = conversion(net)
+    return find_calls(net) if record is None else record.plan.calls
 
 
 class _Recorder:
-    """Stands where a converted module has its site, lets it do its work, and keeps what came by."""
+    """Takes the place of every module's site, lets the module attend, and keeps the wanted calls."""
 
     def __init__(self, net: PreTrainedModel, calls: AttentionCalls) -> None:
-        self.found: dict[str, CapturedCall] = {}
+        self.captured: dict[str, CapturedCall] = {}
+        self.seen: Counter[str] = Counter()
         self._names = {id(module): name for name, module in net.named_modules()}
-        self._calls: dict[tuple[str, int], AttentionCall] = {
-            (call.module, call.index): call for call in calls
+        self._calls = {(call.module, call.index): call for call in calls}
+        self._queries: dict[tuple[str, int], Tensor | None] = {
+            call.query_source: None for call in calls if call.query_source is not None
         }
-        self._seen: Counter[str] = Counter()
-        self._queries: dict[str, Tensor] = {}
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        options: Mapping[str, Any],
-    ) -> Attended:
+    def attend(self, host: HostCall) -> Attended:
         """Attends as the module would without a recorder."""
-        attended = own_attention(module, query, key, value, mask, options)
-        name = self._names[id(module)]
-        call = self._calls[name, self._seen[name]]
-        self._seen[name] += 1
-        valid = read_mask(module, mask).valid
-        named: Tensor | None = options.get("query_mask")
-        real = self._real_queries(call, query, valid) if named is None else named
-        self.found[call.name] = CapturedCall(
-            query=query,
-            key=repeat_heads(key, query.shape[1]),
-            query_valid=real,
-            key_valid=_valid_keys(valid, real, key),
-            weights=attended[1],
-            value=value,
-            output=attended[0].transpose(1, 2),
-        )
+        attended = own_attention(host)
+        name = self._names[id(host.module)]
+        place = name, self.seen[name]
+        self.seen[name] += 1
+        call = self._calls.get(place)
+        if call is None and place not in self._queries:
+            return attended
+        valid = read_mask(host.module, host.mask).valid
+        real = self._real_queries(call, host, valid)
+        self._queries[place] = real
+        if call is not None:
+            self.captured[call.name] = CapturedCall(
+                query=host.query,
+                key=repeat_heads(host.key, host.query.shape[1]),
+                query_valid=real,
+                key_valid=_valid_keys(valid, real, host.key),
+                weights=attended[1],
+                value=host.value,
+                output=attended[0].transpose(1, 2),
+            )
         return attended
 
-    def _real_queries(self, call: AttentionCall, query: Tensor, valid: Tensor | None) -> Tensor:
-        """A self attention's mask says which queries are real; a cross attention's are those of the one before it."""
-        rows, _, length, _ = query.shape
-        everything = query.new_ones(rows, length, dtype=torch.bool)
-        if call.kind == "cross":
-            known = self._queries.get(call.stack)
-            return everything if known is None or known.shape != everything.shape else known
-        real = everything if valid is None else own_keys(valid.expand(rows, -1, -1, -1), length)
-        self._queries[call.stack] = real
-        return real
+    def _real_queries(self, call: AttentionCall | None, host: HostCall, valid: Tensor | None) -> Tensor:
+        """Those the network names, those of a self attention's mask, or those of the self attention before."""
+        named: Tensor | None = host.options.get("query_mask")
+        if named is not None:
+            return named
+        rows, _, length, _ = host.query.shape
+        everything = host.query.new_ones(rows, length, dtype=torch.bool)
+        if call is None or call.kind == "self":
+            return everything if valid is None else own_keys(valid.expand(rows, -1, -1, -1), length)
+        known = None if call.query_source is None else self._queries.get(call.query_source)
+        return everything if known is None or known.shape != everything.shape else known
 
 
 def _valid_keys(valid: Tensor | None, real: Tensor, key: Tensor) -> Tensor:

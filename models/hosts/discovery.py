@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import transformers
@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import dry_inputs, untouched
-from probattn.models.hosts.eager import eager_attention
+from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, read_mask
 from probattn.sites import AttentionMask, attention_scores
-from probattn.sites.scores import normalise, repeat_heads
+from probattn.sites.layout import PAIRS
+from probattn.sites.scores import repeat_heads
 
 FIRST_RELEASES = {"modeling_modernbert": "5.7", "modeling_swin": "5.9", "modeling_t5": "5.15"}
 """The first release of transformers in which a family's file goes through the attention interface, unless it is 5.0."""
@@ -37,35 +38,21 @@ class _Recorded:
 
 
 class _Recorder:
-    """Stands where a converted module has its site, and writes down what comes by."""
+    """Takes the place of every module's site and records every call."""
 
     def __init__(self) -> None:
         self.records: list[_Recorded] = []
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        options: dict[str, Any],
-    ) -> Attended:
+    def attend(self, host: HostCall) -> Attended:
         """Attends as the family's eager function does, and checks that a site would do the same."""
-        attended = eager_attention(module)(module, query, key, value, mask, **options)
-        valid = _check_reading(module, (query, key, value), mask, options, attended[0])
-        self.records.append(_Recorded(module, query.shape, key.shape, valid, options.get("sliding_window")))
+        attended = host.eager()
+        valid, window = _check_reading(host, attended[0]), host.options.get("sliding_window")
+        self.records.append(_Recorded(host.module, host.query.shape, host.key.shape, valid, window))
         return attended
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
-    """Runs the network once on a short input and lists its attention calls; leaves it as it was.
-
-    Args:
-        net: a Hugging Face network, not converted.
-
-    Returns:
-        Its calls in the order of a forward pass.
+    """Runs a network that is not converted once on a short input and lists its attention calls; leaves it as it was.
 
     Raises:
         TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message says why.
@@ -95,11 +82,7 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
 
 
 def refuse_unsupported(net: object) -> None:
-    """Refuses what cannot be converted, with the reason.
-
-    Raises:
-        TypeError: see above.
-    """
+    """Refuses what cannot be converted, with the reason (``TypeError``)."""
     if isinstance(net, nn.DataParallel):
         raise TypeError(
             "DataParallel: its threads would share Pyro's handler stack; convert the network itself and launch one "
@@ -121,16 +104,10 @@ def refuse_unsupported(net: object) -> None:
             )
 
 
-def _check_reading(
-    module: nn.Module,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    options: dict[str, Any],
-    expected: Tensor,
-) -> Tensor | None:
+def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
     """Validity of the pairs, after making sure that scores, mask and biases as read give the family's own output."""
-    query, key, value = inputs
-    read = read_mask(module, mask)
+    query, key, value, options = host.query, host.key, host.value, host.options
+    read = read_mask(host.module, host.mask)
     validity = None if read.valid is None else AttentionMask(read.valid.expand(len(query), -1, -1, -1))
     biases = [bias for bias in (read.bias, options.get("position_bias")) if bias is not None]
     scores = attention_scores(
@@ -141,15 +118,16 @@ def _check_reading(
         bias=sum(biases[1:], biases[0]) if biases else None,
         softcap=options.get("softcap"),
     )
-    output = normalise(scores, validity) @ repeat_heads(value, query.shape[1]).to(scores.dtype)
+    weights = (PAIRS if validity is None else validity).weights(scores)
+    output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
     if validity is not None:
-        error = error * validity.row_weight  # what stands in a row without any key is not compared
+        error = error * validity.row_weight  # rows without any key are not compared
     tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 5e-2
     if not bool(error.max() <= tolerance * (1 + value.abs().max())):
         raise TypeError(
-            f"{type(module).__name__}: this family's attention is more than a softmax of scores, mask and position "
-            f"biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
+            f"{type(host.module).__name__}: this family's attention is more than a softmax of scores, mask and "
+            f"position biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
         )
     return read.valid
 
@@ -162,6 +140,7 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
     seen: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
+    latest: dict[str, tuple[str, int]] = {}
     calls: list[AttentionCall] = []
     for record, stack, kind in zip(records, stacks, kinds, strict=True):
         index, name = seen[id(record.module)], names[id(record.module)]
@@ -184,7 +163,10 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
             windowed=_is_windowed(record),
             shape=(record.query[0] // 2, record.query[2], record.key[2]),
             max_positions=_max_positions(net, record),
+            query_source=latest.get(stack) if kind == "cross" else None,
         )
+        if kind == "self":
+            latest[stack] = name, index
         layers[stack, kind] += 1
         calls.append(call)
     return AttentionCalls(calls)
@@ -203,7 +185,7 @@ def _is_causal(record: _Recorded) -> bool:
 
 
 def _decodes(record: _Recorded) -> bool:
-    """Whether a call's stack works from left to right; one without self attention can only say so itself."""
+    """Whether a call's stack is causal; one without self attention is known by its ``is_decoder``."""
     return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
 
 

@@ -20,16 +20,10 @@ DECODER_LENGTH = 5
 
 
 def dry_inputs(net: PreTrainedModel) -> dict[str, Tensor]:
-    """Two short rows, the second padded, for the forward pass of a network of token ids, pixels or both.
-
-    Args:
-        net: a Hugging Face network, best its base model: heads may want special tokens or equal lengths.
-
-    Returns:
-        Keyword arguments of its forward pass.
+    """Two short rows, the second padded, as keyword arguments for a network of token ids, pixels or both.
 
     Raises:
-        ValueError: its inputs are neither token ids nor pixels, or its weights are not there.
+        ValueError: its inputs are neither, or its weights are not there.
     """
     if net.device.type == "meta":
         raise ValueError(f"{type(net).__name__}: expected a network with weights, got one on the meta device")
@@ -81,13 +75,10 @@ def _encoded(net: PreTrainedModel) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def untouched(net: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards, also after an error, everything is what it was.
+    """Evaluation mode without gradients; afterwards, also after an error, everything is as before.
 
     That is: every module's attributes (modes, hooks, buffers with their contents), the attention implementation in
     every configuration, and the random generators of Python, numpy and torch.
-
-    Args:
-        net: the network.
     """
     attributes = [(module, dict(vars(module)), _copied_dicts(module)) for module in net.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]

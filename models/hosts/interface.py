@@ -9,15 +9,13 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 Implementations = list[tuple[Any, str | None]]
-"""Configurations beside the name of their attention implementation."""
+"""Configurations with the names of their attention implementations."""
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
     """Registers an attention function together with the eager mask: without it padding would vanish silently.
 
-    Args:
-        name: it must not contain flash, sdpa or flex, which transformers treats specially.
-        function: called as transformers' attention functions are.
+    The name must not contain flash, sdpa or flex, which transformers treats specially.
     """
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
@@ -30,17 +28,13 @@ def implementations(net: PreTrainedModel) -> Implementations:
 
 
 def restore(before: Implementations) -> None:
-    """Gives configurations back what :func:`implementations` found."""
+    """Sets the attention implementations that :func:`implementations` listed."""
     for config, name in before:
         config._attn_implementation_internal = name
 
 
 def switch(net: PreTrainedModel, name: str) -> None:
-    """Sets the attention implementation of the network and all its parts, and confirms it.
-
-    Raises:
-        TypeError: a part of the network ignores it.
-    """
+    """Sets the attention implementation of the network and all its parts; a ``TypeError`` where a part ignores it."""
     for module in net.modules():
         if not isinstance(module, PreTrainedModel):
             continue
@@ -56,10 +50,10 @@ def switch(net: PreTrainedModel, name: str) -> None:
 
 
 def _configs(net: PreTrainedModel) -> Iterator[Any]:
-    found: Sequence[Any] = [
+    configs: Sequence[Any] = [
         config for module in net.modules() if (config := vars(module).get("config")) is not None
     ]
-    for config in found:
+    for config in configs:
         yield from _nested(config)
 
 

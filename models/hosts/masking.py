@@ -6,21 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, Attended, own_attention
+from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, own_attention
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.discovery import find_calls
+from probattn.models.hosts.capture import network_calls
+from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import implementations, restore, switch
 
 
 @dataclass(frozen=True)
 class HeadRedundancy:
-    """What a metric is with all heads, and without each.
+    """A metric with all heads, and without each.
 
     Attributes:
         whole: with all heads.
@@ -113,8 +112,8 @@ def head_redundancy(
 
 @contextmanager
 def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
-    """Stands before every attention module of the network, letting all heads through at first."""
-    masks = _Masks(net, find_calls(net))
+    """Takes the place of every attention module's site, with no head masked at first."""
+    masks = _Masks(net, network_calls(net))
     modules = [net.get_submodule(name) for name in masks.modules]
     if any(ATTRIBUTE in vars(module) for module in modules):
         raise RuntimeError(
@@ -134,7 +133,7 @@ def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
 
 
 class _Masks:
-    """Lets a module attend as it does, and hands on what the heads that are kept have found."""
+    """Lets modules attend, and sets the outputs of masked heads to zero."""
 
     def __init__(self, net: PreTrainedModel, calls: AttentionCalls) -> None:
         self.calls = calls
@@ -158,18 +157,10 @@ class _Masks:
         self._dropped = {name: tuple(numbers) for name, numbers in heads.items() if len(numbers)}
         self._seen.clear()
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        options: Mapping[str, Any],
-    ) -> Attended:
+    def attend(self, host: HostCall) -> Attended:
         """Attends as the module would, without the heads that are masked."""
-        output, weights = own_attention(module, query, key, value, mask, options)
-        name = self._names[id(module)]
+        output, weights = own_attention(host)
+        name = self._names[id(host.module)]
         own = self.modules[name]
         call = own[self._seen[name] % len(own)]  # a pass calls a module as often as the dry run did
         self._seen[name] += 1

@@ -13,12 +13,7 @@ SHIFT_MASKS = {"modeling_swin": -50.0}
 
 @dataclass(frozen=True, eq=False)
 class HostMask:
-    """What a host's mask says.
-
-    Attributes:
-        valid: bool ``[B, 1 | H, T, S]``, True where the query may attend to the key; None allows all pairs.
-        bias: additive scores of the mask's shape; None where it has none.
-    """
+    """A host's mask as validity, None where all pairs are valid, and additive bias, None where it has none."""
 
     valid: Tensor | None = None
     bias: Tensor | None = None
@@ -30,22 +25,10 @@ def carries_bias(module: nn.Module) -> bool:
 
 
 def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
-    """Reads the mask that a host hands to its attention function.
-
-    Args:
-        module: the attention module.
-        mask: additive, ``[B | 1, 1 | H, T, S]``; or bool, True = attend.
-
-    Returns:
-        Validity and bias, unexpanded.
+    """Reads the mask that a host hands to its attention function: additive, ``[B | 1, 1 | H, T, S]``, or bool.
 
     Raises:
         TypeError: the mask is neither floating point nor bool.
-
-    Example:
-        >>> read = read_mask(nn.Identity(), torch.tensor([[[[0.0, torch.finfo(torch.float32).min]]]]))
-        >>> read.valid.tolist(), read.bias
-        ([[[[True, False]]]], None)
     """
     if mask is None:
         return HostMask()
@@ -59,15 +42,7 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
 
 
 def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
-    """Bool of the mask's shape, True where a query may attend to a key.
-
-    Args:
-        module: the attention module.
-        mask: as for :func:`read_mask`.
-
-    Raises:
-        TypeError: the mask is neither floating point nor bool.
-    """
+    """Bool of the mask's shape, True where a query may attend to a key; a ``TypeError`` as in :func:`read_mask`."""
     if mask.dtype == torch.bool:
         return mask
     if not mask.is_floating_point():
@@ -79,21 +54,10 @@ def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
 
 
 def own_keys(valid: Tensor, queries: int) -> Tensor:
-    """Whether each query of a self attention is a real token: whether it may attend to its own key.
+    """Whether each query of a self attention is a real token, bool ``[B, T]``: whether it may attend to its own key.
 
-    The queries' own keys are the last T ones, whatever stands in a cache before them. A cache of fixed length also has
-    empty places after them: the last key that anyone may attend to is then the last query's.
-
-    Args:
-        valid: bool ``[B, 1 | H, 1 | T, S]``.
-        queries: T.
-
-    Returns:
-        Bool ``[B, T]``.
-
-    Example:
-        >>> own_keys(torch.tensor([[[[False, True, True]]]]), 2).tolist()
-        [[True, True]]
+    The queries' own keys are the last T ones, after those of a cache. A cache of fixed length also has empty places
+    after them: the last key that any query may attend to is then the last query's.
     """
     rows = valid[:, 0].expand(-1, queries, -1)  # [B, T, S]
     keys = rows.shape[-1]

@@ -1,4 +1,4 @@
-"""What the attention calls of one stack share during a forward pass."""
+"""Masks, counts and upward chains that the attention calls of one stack share in a forward pass."""
 
 from __future__ import annotations
 
@@ -31,11 +31,8 @@ class StackPass:
     """State of one stack of layers: empty between forward passes, held by every attention module of the stack.
 
     The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
-    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too). Threads that run one network
-    have passes of their own.
-
-    Attributes:
-        chains: the upward chains of the stack, by :attr:`AttentionCall.chain`.
+    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too), in each thread its own.
+    ``chains`` are the upward chains of the stack, by :attr:`AttentionCall.chain`.
     """
 
     def __init__(self) -> None:
@@ -49,7 +46,7 @@ class StackPass:
 
     @property
     def idle(self) -> bool:
-        """Whether this thread is in no pass and nothing is left of one."""
+        """Whether this thread has neither a pass of the stack nor states of a chain."""
         own = threading.get_ident() not in self._passes
         return own and all(chain.current is None for chain in self.chains.values())
 
@@ -59,11 +56,7 @@ class StackPass:
         return self._current.rows
 
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Opens a pass; ``rows`` becomes the number of data.
-
-        Raises:
-            RuntimeError: under ``torch.nn.DataParallel``, or training with activation checkpointing.
-        """
+        """Opens a pass; refuses ``torch.nn.DataParallel`` and training with activation checkpointing."""
         _refuse_unsupported(owner)
         self.clear()
         rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
@@ -80,7 +73,7 @@ class StackPass:
             chain.clear()
 
     def count(self, module: str) -> int:
-        """Which call of a module this is in the pass, from 0; always 0 outside a pass of the whole stack."""
+        """Number of this call of a module in the pass, from 0; always 0 outside a pass of the whole stack."""
         current = self._current
         index = current.calls[module]
         current.calls[module] += current.open
@@ -102,20 +95,10 @@ class StackPass:
     def mask(
         self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool, real: Tensor | None = None
     ) -> AttentionMask | None:
-        """Validity and real queries of a call.
+        """Validity and real queries of a call; None where all pairs are valid and all queries real.
 
-        A self attention's own mask says which queries are real. A cross attention's does not: its queries are those of
-        the self attention before it, or the network names them.
-
-        Args:
-            valid: bool ``[B | 1, 1 | H, T, S]``, as :meth:`read` gave it.
-            query: ``[B, H, T, D]``.
-            keys: S.
-            cross: whether the keys are another sequence's.
-            real: bool ``[B, T]``, the real queries where the network names them.
-
-        Returns:
-            None where all pairs are valid and all queries real.
+        A self attention's own mask shows which queries are real. A cross attention's does not: its queries are those
+        of the self attention before it, or the network names them (``real``, bool ``[B, T]``).
         """
         rows, _, queries, _ = query.shape
         named = real is not None

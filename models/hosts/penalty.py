@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
 from probattn.models.hosts.calls import AttentionCall
-from probattn.models.hosts.eager import eager_attention
+from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.windows import as_tokens, beside_heads
 from probattn.sites import AttentionMask, DisagreementFactor
 from probattn.sites.repulsive import HeadProjection
 
 
 @dataclass(frozen=True, eq=False)
-class HostCall:
-    """What the host handed to one attention call, and what came out.
+class AttendedCall:
+    """One attention call with its output: W windows a datum in the batch, beside the heads in ``valid``.
 
-    Attributes:
-        call: which one.
-        module: the attention module.
-        query: ``[B * W, H, T, D]``, W windows a datum.
-        key: ``[B * W, G, S, D]``.
-        value: ``[B * W, G, S, E]``.
-        mask: as the host gave it.
-        options: of the host's attention function.
-        valid: the mask as sites read it, windows beside heads.
-        windows: W.
-        latent: whether the weights were drawn, or stand for draws.
-        output: ``[B * W, T, H, E]``.
-        weights: ``[B * W, H, T, S]``, or None.
+    ``latent``: whether the weights were drawn, or stand for draws.
     """
 
     call: AttentionCall
-    module: nn.Module
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-    options: Mapping[str, Any]
+    host: HostCall
+    attended: Attended
     valid: AttentionMask | None
     windows: int
     latent: bool
-    output: Tensor
-    weights: Tensor | None
 
-    def attended(self) -> tuple[Tensor, Tensor | None]:
+    def undisturbed(self) -> Attended:
         """Output and weights without the attention dropout of the host; latent weights as drawn."""
-        if self.latent or not self.module.training or not self.options.get("dropout"):
-            return self.output, self.weights
-        undisturbed = {**self.options, "dropout": 0.0}
-        attend = eager_attention(self.module)
-        return attend(self.module, self.query, self.key, self.value, self.mask, **undisturbed)
+        if self.latent or not self.host.module.training or not self.host.options.get("dropout"):
+            return self.attended
+        return self.host.eager(dropout=0.0)
 
     def tokens(self, tensor: Tensor) -> Tensor:
         """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``: a datum's windows one after the other."""
@@ -77,7 +56,7 @@ class HeadPenalty(nn.Module):
         self.calls = calls
         self.projections = projections
 
-    def announce(self, found: HostCall) -> None:
+    def announce(self, found: AttendedCall) -> None:
         """Announces the factor of a call; weights of a module that is called twice pay once.
 
         Raises:
@@ -86,12 +65,12 @@ class HeadPenalty(nn.Module):
         looks_at = self.factor.method.looks_at
         if looks_at == "parameters" and found.call.index != self.calls[0]:
             return
-        rows = len(found.output) // found.windows
+        rows = len(found.host.query) // found.windows
         self.factor.announce(found.call.name, rows, self._measure(found))
 
-    def _measure(self, found: HostCall) -> Callable[[], Tensor]:
+    def _measure(self, found: AttendedCall) -> Callable[[], Tensor]:
         return {
-            "parameters": lambda: self._of_parameters(found.module),
+            "parameters": lambda: self._of_parameters(found.host.module),
             "value": lambda: self._of_values(found),
             "output": lambda: self._of_outputs(found),
             "weights": lambda: self._of_weights(found),
@@ -101,18 +80,18 @@ class HeadPenalty(nn.Module):
         weights = [projection.within(module).weights() for projection in self.projections]
         return self.factor.parameter_penalty(weights)
 
-    def _of_values(self, found: HostCall) -> Tensor:
+    def _of_values(self, found: AttendedCall) -> Tensor:
         keys = None
         if found.valid is not None:
             keys = as_tokens(found.valid.key_valid, found.windows).any(dim=1)
-        return self.factor.penalty(found.tokens(found.value), keys)
+        return self.factor.penalty(found.tokens(found.host.value), keys)
 
-    def _of_outputs(self, found: HostCall) -> Tensor:
-        output, _ = found.attended()
+    def _of_outputs(self, found: AttendedCall) -> Tensor:
+        output, _ = found.undisturbed()
         return self.factor.penalty(found.tokens(output.transpose(1, 2)), self._queries(found))
 
-    def _of_weights(self, found: HostCall) -> Tensor:
-        _, weights = found.attended()
+    def _of_weights(self, found: AttendedCall) -> Tensor:
+        _, weights = found.undisturbed()
         if weights is None:
             raise ValueError(
                 f"{found.call.name}: its attention function gives no weights to tell heads apart by; use the method "
@@ -120,5 +99,5 @@ class HeadPenalty(nn.Module):
             )
         return self.factor.penalty(found.tokens(weights), self._queries(found))
 
-    def _queries(self, found: HostCall) -> Tensor | None:
+    def _queries(self, found: AttendedCall) -> Tensor | None:
         return None if found.valid is None else found.valid.query_valid

@@ -1,4 +1,4 @@
-"""A factor whose value is computed when somebody asks for it."""
+"""A factor that is computed when its density is asked for."""
 
 from __future__ import annotations
 
@@ -16,15 +16,6 @@ class DeferredFactor(Unit):
     """``pyro.distributions.Unit`` with a log factor that its first density computes.
 
     Handlers that never ask for a density, those of prediction, never pay for the factor.
-
-    Args:
-        compute: gives the log factor, of shape ``batch_shape``.
-        batch_shape: its shape.
-
-    Example:
-        >>> factor = DeferredFactor(lambda: torch.ones(2), torch.Size([2]))
-        >>> factor.log_prob(torch.empty(2, 0))
-        tensor([1., 1.])
     """
 
     arg_constraints: ClassVar[dict[str, object]] = {}  # validating the log factor would compute it
@@ -54,13 +45,7 @@ class DeferredFactor(Unit):
 
 
 def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
-    """``pyro.factor(name, compute())``, computed when its density is asked for.
-
-    Args:
-        name: of the site.
-        compute: gives the log factor.
-        batch_shape: its shape.
-    """
+    """``pyro.factor(name, compute())``, computed when its density is asked for."""
     factor = DeferredFactor(compute, batch_shape)
     pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
 
@@ -68,17 +53,10 @@ def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch
 def announce(
     name: str, compute: Callable[[], Tensor], batch_shape: torch.Size, *, training: bool, what: str
 ) -> None:
-    """A deferred factor under a Pyro handler; nothing in prediction; an error where training would leave it out.
-
-    Args:
-        name: of the site.
-        compute: gives the log factor.
-        batch_shape: its shape.
-        training: whether the module that announces it is in training mode.
-        what: would be left out, for the message.
+    """A deferred factor under a Pyro handler; nothing in prediction.
 
     Raises:
-        RuntimeError: in training mode with gradients, outside all handlers.
+        RuntimeError: in training mode with gradients, outside all handlers: training would leave ``what`` out.
     """
     if am_i_wrapped():
         deferred_factor(name, compute, batch_shape)

@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
-from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.edges import Edges
-from probattn.sites.noise import Noise
-from probattn.sites.posterior import PosteriorInputs, SitePosterior
-from probattn.sites.prior import prior_distribution
-from probattn.sites.shared import SharedUpward
-from probattn.sites.site import LatentSite, SiteSpec, log_weights
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.site import LatentSite, SiteSpec
 from probattn.sites.upward import UpwardChain
 
-
-class EdgePosterior(SitePosterior):
-    """q(S) over the edges of one graph, batch shape ``[1, H, 1, E]``: one datum whose one row holds all edges.
-
-    Args:
-        method: the options.
-        make: computes what the posterior is made of.
-        prior: the prior, same batch shape.
-        edges: the edges, whose targets weights are normalised over.
-        observations: number of data that the graph explains.
-    """
-
-    def __init__(
-        self,
-        method: BayesianAttention,
-        make: Callable[[SharedUpward | None, int], PosteriorInputs],
-        prior: Gamma | LogNormal,
-        edges: Edges,
-        observations: int = 1,
-    ) -> None:
-        super().__init__(method, make, prior, None)
-        self.edges = edges
-        self.observations = observations
-
-    def weights(self, log_value: Tensor) -> Tensor:
-        """Attention weights from log S ``[..., E]``, normalised over the incoming edges of each node."""
-        return self.edges.softmax(log_value)
-
-    def _draw_weights(self, noise: Noise) -> Tensor | None:
-        return None  # the rows of a graph are not the last dimension
-
-    def reduction_factor(self) -> float:
-        """What the KL summed over the graph is multiplied by.
-
-        "sum" gives 1, the exact ELBO. "mean" (over edges and heads) and "keys" (sum over a node's incoming edges, mean
-        over nodes and heads) are averages; they count once for each observation, as in a batch of that many data.
-        """
-        heads = self.prior.batch_shape[1]
-        if self.method.kl_reduction == "sum":
-            return 1.0
-        counted = len(self.edges) if self.method.kl_reduction == "mean" else self.edges.num_targets
-        return self.observations / max(1, heads * counted)
+EdgePosterior = SitePosterior
+"""The posterior over edges is that over pairs, with :class:`Edges` for its layout."""
 
 
 class EdgeAttentionSite(LatentSite):
@@ -74,7 +26,7 @@ class EdgeAttentionSite(LatentSite):
         W_{ij} &= S_{ij} / \textstyle\sum_{j' \to i} S_{ij'}
 
     and the Weibull posterior of Zhang et al. 2021, section 3.2, from the scores of the edges. Pyro sees S as one datum
-    ``[1, H, 1, E]``, outside all plates. Who watches decides what a call does, as for every site.
+    ``[1, H, 1, E]``, outside all plates. The handlers around a call decide what it does, as for every site.
 
     Args:
         method: the options; the upward path mixes heads.
@@ -128,44 +80,8 @@ class EdgeAttentionSite(LatentSite):
         with torch.autocast(scores.device.type, enabled=False):
             maps = scores if scores.dtype == torch.float64 else scores.float()
             maps = maps.t().contiguous()[None, :, None]  # [1, H, 1, E]
-            if am_i_wrapped():
-                logits = self._announce(name, maps, key, edges, call, observations)
-            else:
-                logits = self._expectation(maps, edges, call)
-            return edges.softmax(logits)[0, :, 0].t().to(scores.dtype)
-
-    def posterior(self, scores: Tensor, edges: Edges, call: int = 0) -> Weibull | LogNormal:
-        """q(S) from scores ``[1, H, 1, E]``; batch shape that of the scores."""
-        self._begin(call, scores, None, edges.softmax)
-        return self._posterior_inputs(scores, edges, call).distribution(self.method)
-
-    def _posterior_inputs(
-        self, scores: Tensor, edges: Edges, call: int, shared: SharedUpward | None = None, draws: int = 1
-    ) -> PosteriorInputs:
-        upward = self._rise(call, scores, None, edges.softmax, shared, draws)
-        return PosteriorInputs(
-            scores, upward, edges.log_softmax if self.method.scores == "normalised" else None
-        )
-
-    def _expectation(self, scores: Tensor, edges: Edges, call: int) -> Tensor:
-        if not self.method.learns_scale:
-            return scores  # E[S] is exp(scores) up to a factor per node
-        return self.posterior(scores, edges, call).log_mean
-
-    def _announce(
-        self, name: str, scores: Tensor, key: Tensor, edges: Edges, call: int, observations: int
-    ) -> Tensor:
-        self._begin(call, scores, None, edges.softmax)
-        prior = prior_distribution(self.method, self._log_alpha(scores, key, edges), scores.shape)
-        make = partial(self._posterior_inputs, scores, edges, call)
-        posterior = EdgePosterior(self.method, make, prior, edges, observations)
-        return log_weights(name, self._sample(name, prior, posterior)).to(scores.dtype)
-
-    def _log_alpha(self, scores: Tensor, key: Tensor, edges: Edges) -> Tensor:
-        if self.prior is None:
-            return scores.new_tensor(self.method.prior_concentration).log().view(1, 1, 1, 1)
-        logits = self.prior.logits(key).to(scores.dtype).t()  # [H, N]
-        return edges.log_softmax(logits.index_select(1, edges.source))[None, :, None]
+            weights: Tensor = self._weights(name, maps, key, edges, call, observations)
+            return weights[0, :, 0].t().to(scores.dtype)
 
     def _check(self, name: str, scores: Tensor, key: Tensor, edges: Edges) -> None:
         heads, size = self.spec.num_heads, self.spec.head_dim

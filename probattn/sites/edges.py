@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from probattn.sites.bayesian import KLReduction
+from probattn.sites.layout import Layout
+
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class Edges(Layout):
     """Directed edges and what is summed over the incoming edges of each node.
 
     Where attention over pairs is normalised over the keys of a query, attention over edges is normalised over the
-    incoming edges of a target. The last dimension of every map is the edges'.
+    incoming edges of a target. The last dimension of every map is the edges'; a site's is one datum of one row,
+    ``[1, H, 1, E]``.
 
     Args:
         index: int64 ``[2, E]``, sources above targets; the same edge may stand several times.
@@ -34,6 +39,7 @@ class Edges:
 
     index: Tensor
     num_nodes: int
+    keys_last: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.index.dtype != torch.int64:
@@ -55,12 +61,12 @@ class Edges:
 
     @property
     def source(self) -> Tensor:
-        """Where each edge begins, ``[E]``: the keys' side."""
+        """Node from which each edge leads, ``[E]``: the keys' side."""
         return self.index[0]
 
     @property
     def target(self) -> Tensor:
-        """Where each edge ends, ``[E]``: the queries' side."""
+        """Node to which each edge leads, ``[E]``: the queries' side."""
         return self.index[1]
 
     @cached_property
@@ -87,6 +93,14 @@ class Edges:
         """Weights ``[..., E]`` that sum to 1 over the incoming edges of each node that has any."""
         powers = (scores - self._largest(scores)).exp()
         return powers / self.sum(powers).index_select(-1, self.target)
+
+    def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
+        """Log-softmax over incoming edges of the values ``[N, H]`` of their sources, ``[1, H, 1, E]``."""
+        return self.log_softmax(values.t().index_select(1, self.source))[None, :, None]
+
+    def count(self, reduction: KLReduction, shape: torch.Size) -> int:
+        """Edges ("mean"), or nodes with an incoming edge ("keys"), times heads."""
+        return max(1, shape[1] * (len(self) if reduction == "mean" else self.num_targets))
 
     def _largest(self, scores: Tensor) -> Tensor:
         """The largest score among the edges with the same target, at each edge; a constant to the gradient."""

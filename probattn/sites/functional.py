@@ -22,7 +22,7 @@ def attention(
     scale: float | None = None,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Attends with latent unnormalised weights S, announced to Pyro as the site ``name``.
+    r"""Attends with latent unnormalised weights S, the Pyro sample site ``name``.
 
     :math:`O = W V` with :math:`W = S / \sum_{keys} S`; S is the site's value, ``[B, H, T, S]``, batch dimension B, so
     the call belongs into one plate over B. Under :class:`probattn.inference.AttentionGuide` S is drawn from its

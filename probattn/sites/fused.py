@@ -1,15 +1,21 @@
-r"""Draw and KL of a learned Weibull posterior in one sweep over the attention map.
+r"""Draws of a learned Weibull posterior in one sweep over the attention map: with the KL, or with the weights.
 
 :class:`probattn.sites.SitePosterior` computes the same from distributions, one autograd node an operation. A map
 ``[B, H, T, S]`` has millions of entries and each node is a pass over memory; here the map is cut along the batch into
 pieces that stay in a core's cache, and one analytic backward sweep follows one forward sweep. Exponentials of forbidden
 pairs saturate above zero: far below its range ``torch.exp`` takes five times as long on a CPU.
+
+:func:`draw_weibull`, for training, works with log S, which is safe for every concentration. :func:`draw_weights`, for
+prediction, works with S where k >= 1/2: there nothing leaves float32's range, since the noise to the power of 1/k stays
+between 1e-14 and 256 and the rest are probabilities. S takes half the passes over memory, and W is S over its sum
+instead of a softmax of log S.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +24,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from probattn.distributions.log_space import finite_exp
-from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p
+from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p, reciprocal_gamma_1p
 
 CPU_PIECE = 2**18
 """Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
+
+LARGEST_INVERSE = 2.0
+"""The largest 1 / k that :func:`draw_weights` computes without logarithms."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +42,21 @@ class WeibullOptions:
     rate: float
 
 
-class WeibullDraw(NamedTuple):
-    """What :func:`draw_weibull` returns.
+@dataclass(frozen=True)
+class Positive:
+    """Positive numbers ``[B, H, T, S]`` and the smallest of each row of the batch."""
 
-    Attributes:
-        log_value: log S, ``[B, H, T, S]``.
-        kl: the KL but for the terms of the prior's concentration alone, weighted and summed, ``[B]``.
-        concentration: k.
-    """
+    values: Tensor
+
+    @cached_property
+    def smallest(self) -> list[float]:
+        """The smallest number of each row."""
+        least: list[float] = self.values.flatten(1).amin(dim=1).tolist() if self.values.numel() else []
+        return least
+
+
+class WeibullDraw(NamedTuple):
+    """log S ``[B, H, T, S]``; the KL but for the terms of the prior alone, weighted and summed, ``[B]``; and k."""
 
     log_value: Tensor
     kl: Tensor
@@ -55,15 +71,14 @@ def draw_weibull(
     weight: Tensor | None,
     options: WeibullOptions,
 ) -> WeibullDraw:
-    r"""Draws log S and sums its KL.
+    r"""Draws log S and sums its KL (Zhang et al. 2021, section 3.2), but for the terms of the prior alone.
 
     .. math::
         k &= \rho\,\mathrm{softplus}(z) + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\
         \log S &= \log\lambda + \log(-\log u) / k \\
         \mathrm{KL} &= \sum w\,[\alpha (g / k - \log\lambda) + \log k + \beta e^{\mu}]
 
-    (Zhang et al. 2021, section 3.2). What is missing of the KL depends on the prior alone. Gradients flow to
-    ``log_mean``, ``mixed`` and ``alpha``; they cannot be differentiated again.
+    Gradients flow to ``log_mean``, ``mixed`` and ``alpha``; they cannot be differentiated again.
 
     Args:
         log_mean: :math:`\mu = \log E[S]`, ``[B, H, T, S]``, float32 or float64.
@@ -72,9 +87,6 @@ def draw_weibull(
         alpha: the prior's concentration, broadcastable to the shape; None leaves the KL out (0).
         weight: 0/1 factors of the pairs, broadcastable; None for 1.
         options: rho, floor and rate.
-
-    Returns:
-        The draw.
 
     Example:
         >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
@@ -169,6 +181,50 @@ class _WeibullDraw(torch.autograd.Function):
                 to_k.add_(share, alpha=options.rate)
             torch.addcmul(to_scale, to_k, mean, out=grad_mean[piece])
         return grad_mean, grad_mixed, None, grad_alpha, None, None
+
+
+def draw_weights(
+    scores: Tensor, positive: Positive, uniform: Tensor, options: WeibullOptions
+) -> tuple[Tensor, Tensor]:
+    r"""Draws S and normalises it over keys, with normalised scores; not differentiable.
+
+    .. math::
+        p = \mathrm{softmax}(\Phi), \quad k = \rho\,\mathrm{softplus}(z) + p + \mathrm{floor}, \quad
+        S = p\,\frac{(-\log u)^{1/k}}{\Gamma(1 + 1/k)}, \quad W = S / \textstyle\sum_{keys} S
+
+    S >= 0 takes the place of u, and W that of the masked scores ``[P * B, H, T, S]``, float32: a map more would be
+    taken from the system and given back at every call, which costs as much as the softmax. ``positive`` is
+    softplus(z), ``[B, H, T, S]``, the same for all P draws.
+
+    Example:
+        >>> scores, half = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
+        >>> value, weights = draw_weights(scores, Positive(half), half.clone(), WeibullOptions(1.0, 0.0, 1.0))
+        >>> value.log()  # k = 1: half of an exponential variable at its median
+        tensor([[[[-1.0597, -1.0597]]]])
+        >>> weights
+        tensor([[[[0.5000, 0.5000]]]])
+    """
+    batch, size = len(positive.values), max(1, positive.values[:1].numel())
+    step = max(1, CPU_PIECE // size) if scores.device.type == "cpu" else max(1, batch)
+    for start in range(0, batch, step):
+        rows = slice(start, min(start + step, batch))
+        base = positive.values[rows]
+        least = options.rho * min(positive.smallest[rows]) + options.floor
+        for first in range(0, len(scores), batch):
+            piece = slice(first + rows.start, first + rows.stop)
+            mean = torch.softmax(scores[piece], dim=-1)
+            inverse = torch.add(mean, base, alpha=options.rho)
+            inverse = (inverse.add_(options.floor) if options.floor else inverse).reciprocal_()
+            noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_()
+            if least * LARGEST_INVERSE >= 1:
+                noise.log2_().mul_(inverse).exp2_().mul_(mean).mul_(reciprocal_gamma_1p(inverse, 1 / least))
+                torch.mul(noise, noise.sum(dim=-1, keepdim=True).reciprocal_(), out=scores[piece])
+            else:
+                phi = torch.log_softmax(scores[piece], dim=-1)
+                logs = noise.log_().mul_(inverse).add_(phi.sub_(log_gamma_1p(inverse)))
+                torch.softmax(logs, dim=-1, out=scores[piece])
+                noise.copy_(finite_exp(logs))
+    return uniform, scores
 
 
 def _pieces(values: Tensor) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""Which keys a query may attend to, and which queries are real tokens."""
+"""The validity of query-key pairs: keys that a query may attend to, queries that are real tokens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from probattn.sites.bayesian import KLReduction
+from probattn.sites.layout import Layout, by_head
+
 MASKED_SCORE = -1e30
 """Score of a forbidden pair: exp() of it is exactly 0, and it stays finite under sums and small products in float32."""
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionMask:
+class AttentionMask(Layout):
     """The validity of query-key pairs of one attention call.
 
     Everything derived from the mask is computed once, on first use, so that one mask object can serve every layer of
@@ -71,11 +74,6 @@ class AttentionMask:
         return bool((self.valid == self.valid[:, :, :1]).all())
 
     @cached_property
-    def key_additive(self) -> Tensor:
-        """:attr:`additive` of a mask whose rows are alike, ``[B, 1 | H, 1, S]``."""
-        return self.additive[:, :, :1]
-
-    @cached_property
     def valid_weight(self) -> Tensor:
         """``valid`` as float32 0/1 factors."""
         return self.valid.float()
@@ -91,11 +89,14 @@ class AttentionMask:
         return bool((self.row_weight == 0).any())
 
     @cached_property
+    def query_weight(self) -> Tensor | None:
+        """Float32 ``[B, 1, T, 1]``: 0 for padded queries, else 1; None where every query is real."""
+        return None if self.query_valid is None else self.query_valid[:, None, :, None].float()
+
+    @cached_property
     def pair_weight(self) -> Tensor:
         """Float32 0/1 ``[B, 1 | H, 1 | T, S]``: valid pairs of real queries, those that take part in the KL."""
-        if self.query_valid is None:
-            return self.valid_weight
-        return self.valid_weight * self.query_valid[:, None, :, None].float()
+        return self.valid_weight if self.query_weight is None else self.valid_weight * self.query_weight
 
     @cached_property
     def pair_valid(self) -> Tensor:
@@ -106,3 +107,31 @@ class AttentionMask:
     def key_valid(self) -> Tensor:
         """Bool ``[B, 1 | H, S]``: keys that some real query may attend to."""
         return self.pair_valid.any(dim=2)
+
+    def weights(self, log_value: Tensor) -> Tensor:
+        r"""Attention weights :math:`W = S / \sum_{keys} S` from log S, ``[B, H, T, S]``.
+
+        Values at forbidden pairs are ignored; a query that may attend to no key gets zeros.
+        """
+        return self.zero_empty(torch.softmax(log_value + self.additive.to(log_value.dtype), dim=-1))
+
+    def zero_empty(self, weights: Tensor) -> Tensor:
+        """Weights with zeros for queries without any key."""
+        return weights * self.row_weight.to(weights.dtype) if self.has_empty_rows else weights
+
+    def zero_forbidden(self, values: Tensor) -> Tensor:
+        """Values with zeros at forbidden pairs."""
+        return torch.where(self.valid, values, 0.0)
+
+    def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
+        """Log-softmax over the keys of each query of one value a key; 0 at forbidden pairs."""
+        rows = slice(0, 1) if self.rows_alike else slice(None)
+        additive, valid = (part[:, :, rows].to(values.dtype) for part in (self.additive, self.valid_weight))
+        return torch.log_softmax(by_head(values, num_heads) + additive, dim=-1) * valid
+
+    def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
+        """Valid pairs of real queries ("mean"), or real queries with any key times heads ("keys"), ``[B]``."""
+        weight = self.pair_weight  # [B, 1 | H, 1 | T, S]
+        repeats = (shape[1] // weight.shape[1]) * (shape[2] // weight.shape[2])
+        per_query = weight if reduction == "mean" else weight.amax(dim=-1)
+        return (per_query.flatten(1).sum(dim=1) * repeats).clamp_min(1.0)

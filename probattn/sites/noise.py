@@ -37,7 +37,7 @@ class Noise(Protocol):
 class GlobalNoise:
     """Noise from torch's global generators, the ones that ``pyro.set_rng_seed`` sets.
 
-    On a CPU they give each tensor its seed. The state of torch's generators is thus all that a checkpoint needs.
+    On a CPU they give each tensor its seed. A checkpoint therefore needs the state of torch's generators alone.
     """
 
     draws = 1

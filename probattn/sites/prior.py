@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from probattn.distributions import Gamma, LogNormal
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.masks import AttentionMask
-from probattn.sites.scores import repeat_heads
+from probattn.sites.layout import PAIRS, Layout
 
 
 class ContextualPrior(nn.Module):
@@ -18,17 +17,8 @@ class ContextualPrior(nn.Module):
 
     .. math:: \alpha = \mathrm{softmax}_{keys}(f_2(\mathrm{ReLU}(f_1(K))))
 
-    The MLP is shared by the heads. The softmax runs over the keys that a query may attend to: once per key where all
-    queries see the same keys, per query under causal or windowed masks, so that the prior never sees the future.
-
-    Args:
-        head_dim: D.
-        hidden: width of the hidden layer.
-
-    Example:
-        >>> prior = ContextualPrior(8, 20)
-        >>> prior(torch.randn(2, 4, 5, 8), num_heads=4).exp().sum(-1).shape
-        torch.Size([2, 4, 1])
+    The heads share the MLP. The softmax runs over the keys that a query may attend to: once per key where all queries
+    see the same keys, per query under causal or windowed masks, so that the prior never sees the future.
     """
 
     def __init__(self, head_dim: int, hidden: int) -> None:
@@ -41,24 +31,12 @@ class ContextualPrior(nn.Module):
         logits: Tensor = self.output(torch.relu(self.hidden(key.to(self.hidden.weight.dtype)))).squeeze(-1)
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def forward(self, key: Tensor, num_heads: int, mask: AttentionMask | None = None) -> Tensor:
-        """Log concentration.
+    def forward(self, key: Tensor, num_heads: int, layout: Layout = PAIRS) -> Tensor:
+        """Log concentration from keys ``[B, G, S, D]`` (of edges the nodes', ``[N, H, D]``); 0 at forbidden pairs.
 
-        Args:
-            key: ``[B, G, S, D]``, grouped heads unrepeated.
-            num_heads: H.
-            mask: validity of the pairs.
-
-        Returns:
-            ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ; 0 at forbidden pairs.
+        ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ; ``[1, H, 1, E]`` of edges.
         """
-        logits = repeat_heads(self.logits(key).unsqueeze(-1), num_heads).transpose(-1, -2)  # [B, H, 1, S]
-        if mask is None:
-            return torch.log_softmax(logits, dim=-1)
-        valid, additive = mask.valid_weight, mask.additive
-        if mask.rows_alike:
-            valid, additive = valid[:, :, :1], additive[:, :, :1]
-        return torch.log_softmax(logits + additive.to(logits.dtype), dim=-1) * valid.to(logits.dtype)
+        return layout.over_keys(self.logits(key), num_heads)
 
 
 def site_prior(
@@ -67,30 +45,16 @@ def site_prior(
     key: Tensor,
     shape: torch.Size,
     dtype: torch.dtype,
-    mask: AttentionMask | None,
+    layout: Layout,
 ) -> Gamma | LogNormal:
-    """The prior of one call: Gamma(alpha, rate), or LogNormal(log alpha, prior_scale).
+    """The prior of one call, Gamma(alpha, rate) or LogNormal(log alpha, prior_scale), of batch shape ``shape``.
 
-    Args:
-        method: the options.
-        contextual: the prior's network; None for a constant prior.
-        key: ``[B, G, S, D]``.
-        shape: ``[B, H, T, S]``, the batch shape of the result.
-        dtype: floating type of the site.
-        mask: validity of the pairs.
-
-    Returns:
-        A distribution of batch shape ``shape``; its parameters stay unexpanded.
+    Its parameters stay unexpanded; without a network alpha is constant.
     """
     if contextual is None:
         log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)
     else:
-        log_alpha = contextual(key, shape[1], mask).to(dtype)
-    return prior_distribution(method, log_alpha, shape)
-
-
-def prior_distribution(method: BayesianAttention, log_alpha: Tensor, shape: torch.Size) -> Gamma | LogNormal:
-    """Gamma(alpha, rate), or LogNormal(log alpha, prior_scale), from log alpha that broadcasts to ``shape``."""
+        log_alpha = contextual(key, shape[1], layout).to(dtype)
     if method.posterior == "lognormal":
         scale = log_alpha.new_full((), method.prior_scale)
         return LogNormal(log_alpha, scale, validate_args=False).expand(shape)

@@ -9,14 +9,7 @@ from probattn.sites.masks import AttentionMask
 
 
 def repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:
-    """Repeats grouped key/value heads so that there are ``num_heads`` of them.
-
-    Args:
-        tensor: ``[B, G, S, D]`` with G dividing ``num_heads``.
-        num_heads: number of query heads H.
-
-    Returns:
-        ``[B, H, S, D]``; the tensor itself when G = H.
+    """Repeats grouped heads ``[B, G, S, D]`` to ``[B, H, S, D]``; the tensor itself where G = H.
 
     Raises:
         ValueError: G does not divide H.
@@ -68,19 +61,3 @@ def attention_scores(
     if mask is not None:
         scores = scores + mask.additive.to(scores.dtype)
     return scores
-
-
-def normalise(logits: Tensor, mask: AttentionMask | None = None) -> Tensor:
-    r"""Attention weights :math:`W = S / \sum_{keys} S` from log S.
-
-    Args:
-        logits: log S, ``[B, H, T, S]``; what stands at forbidden pairs is ignored.
-        mask: validity of the pairs.
-
-    Returns:
-        Weights of the same shape; zeros for a query that may attend to no key.
-    """
-    if mask is None:
-        return torch.softmax(logits, dim=-1)
-    weights = torch.softmax(logits + mask.additive.to(logits.dtype), dim=-1)
-    return weights * mask.row_weight.to(weights.dtype) if mask.has_empty_rows else weights

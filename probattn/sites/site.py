@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import pyro
@@ -13,15 +11,15 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.checks import check_integer
-from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.carried import carried_log, carried_weights, carries_log
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
-from probattn.sites.posterior import PosteriorInputs, SitePosterior, as_event
+from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
-from probattn.sites.scores import attention_scores, normalise, repeat_heads
-from probattn.sites.shared import SharedUpward, UpwardOutputs
-from probattn.sites.upward import UpwardChain, UpwardMaps, softmax_over_keys
+from probattn.sites.scores import attention_scores, repeat_heads
+from probattn.sites.upward import UpwardChain, UpwardMaps
 
 INFER_KEY = "attention"
 """Key of a site's ``infer`` dictionary under which the guide finds the :class:`SitePosterior`."""
@@ -29,7 +27,7 @@ INFER_KEY = "attention"
 
 @dataclass(frozen=True)
 class SiteSpec:
-    """What a site must know of the attention module it serves.
+    """Sizes and kind of the attention module that a site serves.
 
     Args:
         num_heads: H, query heads.
@@ -56,16 +54,9 @@ class SiteSpec:
 
 
 class LatentSite(nn.Module):
-    """What latent attention over pairs and over edges have in common: options, prior network and upward maps.
+    """Latent attention over pairs or edges: options, prior network and upward maps.
 
-    Args:
-        method: the options.
-        spec: sizes of the attention module.
-        chain: upward chain shared with other calls; each call must then be added with :meth:`join`. Default: a chain
-            of this call alone.
-
-    Raises:
-        ValueError: ``upward="positions"`` in a causal network or without a maximum length.
+    A call's ``chain`` may be shared with other calls; a further one is then added with :meth:`join`.
     """
 
     def __init__(self, method: BayesianAttention, spec: SiteSpec, chain: UpwardChain | None = None) -> None:
@@ -97,50 +88,36 @@ class LatentSite(nn.Module):
         """The options, for ``print(network)``."""
         return f"{self.method}, {self.spec}"
 
-    def _begin(
-        self,
-        call: int,
-        scores: Tensor,
-        weight: Tensor | None = None,
-        softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
-    ) -> None:
-        """Tells the chain of its first call's scores, whoever gives that call its weights."""
-        if self.upward is not None and self.positions[call] == 0:
-            self.chain.begin(scores, weight, softmax)
+    def posterior(self, scores: Tensor, layout: Layout | None = None, call: int = 0) -> Weibull | LogNormal:
+        """q(S) from masked scores ``[B, H, T, S]`` (``[1, H, 1, E]`` of edges), of their shape.
 
-    def _rise(
-        self,
-        call: int,
-        scores: Tensor,
-        weight: Tensor | None = None,
-        softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
-        shared: SharedUpward | None = None,
-        draws: int = 1,
-    ) -> UpwardOutputs:
-        """What the upward path says at this call; ``weight`` is 0 for padded queries."""
-        if self.upward is None:
-            return UpwardOutputs()
-        maps, chain, position = self.upward, self.chain, self.positions[call]
+        The layout is the mask, or the edges; None where all pairs are valid.
+        """
+        return self._inputs(scores, PAIRS if layout is None else layout, call).distribution()
 
-        def rise(rows: int) -> UpwardOutputs:
-            own = None if weight is None else weight[:rows]
-            state = chain.state(position, scores.shape, rows)
-            mixed = (None if mix is None else mix(state, own) for mix in (maps.concentration, maps.scale))
-            return UpwardOutputs(*mixed)
+    def _inputs(self, scores: Tensor, layout: Layout, call: int) -> PosteriorInputs:
+        """Scores and upward path of q(S); the first call of a chain begins a pass through it."""
+        path = None if self.upward is None else self.chain.call(self.positions[call], scores, layout)
+        return PosteriorInputs(self.method, scores, layout, path)
 
-        if chain.current is None:  # asked for after the pass
-            self._begin(call, scores, weight, softmax)
-        return rise(len(scores)) if shared is None else shared.outputs(chain, position, draws, rise)
-
-    def _sample(self, name: str, prior: Gamma | LogNormal, posterior: SitePosterior) -> Tensor:
-        """Announces S to Pyro and gives what it got."""
-        value = pyro.sample(name, as_event(prior, posterior.mask), infer={INFER_KEY: posterior})
-        if value.shape != prior.batch_shape:
+    def _weights(
+        self, name: str, scores: Tensor, key: Tensor, layout: Layout, call: int, observations: int = 1
+    ) -> Tensor:
+        """W from masked scores: of a sample of S under a Pyro handler, of its posterior expectation under none."""
+        if not am_i_wrapped():
+            # Without sigma E[S] is exp(scores) up to a factor per query.
+            mean = self.posterior(scores, layout, call).log_mean if self.method.learns_scale else scores
+            return layout.weights(mean)
+        inputs = self._inputs(scores, layout, call)
+        prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, layout)
+        posterior = SitePosterior(inputs, prior, observations)
+        value = pyro.sample(name, layout.event(prior), infer={INFER_KEY: posterior})
+        if value.shape != scores.shape:
             raise ValueError(
-                f"site {name!r}: expected unnormalised weights of shape {list(prior.batch_shape)}, got "
-                f"{list(value.shape)}"
+                f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
             )
-        return value
+        weights = carried_weights(value, posterior.mask)
+        return layout.weights(log_weights(name, value).to(scores.dtype)) if weights is None else weights
 
     def _refuse_unsupported(self, name: str) -> None:
         if getattr(self, "_is_replica", False):
@@ -159,13 +136,13 @@ class LatentSite(nn.Module):
 class AttentionSite(LatentSite):
     r"""Attention whose unnormalised weights S are latent.
 
-    What a call does depends on who watches it:
+    The handlers around a call decide what it does:
 
     - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
     - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
     - under none: the posterior expectation, :math:`W = E[S] / \sum E[S]`, deterministic. Training so raises.
 
-    At forbidden pairs W is 0, and what S is there means nothing.
+    At forbidden pairs W is 0, and the value of S there means nothing.
 
     Args:
         method: the options.
@@ -218,52 +195,9 @@ class AttentionSite(LatentSite):
             query, repeat_heads(key, heads), mask, scale=scale, bias=bias, softcap=softcap
         )
         with torch.autocast(query.device.type, enabled=False):
-            if am_i_wrapped():
-                weights = self._announce(name, scores, key, mask, call)
-            else:
-                weights = normalise(self._expectation(scores, mask, call), mask)
-            weights = weights.to(query.dtype)
+            layout = PAIRS if mask is None else mask
+            weights = self._weights(name, scores, key, layout, call).to(query.dtype)
         return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
-
-    def posterior(self, scores: Tensor, mask: AttentionMask | None, call: int = 0) -> Weibull | LogNormal:
-        """q(S) from masked scores ``[B, H, T, S]``; batch shape that of the scores."""
-        self._begin(call, scores, _row_weight(mask, scores.dtype))
-        return self._posterior_inputs(scores, mask, call).distribution(self.method)
-
-    def _posterior_inputs(
-        self,
-        scores: Tensor,
-        mask: AttentionMask | None,
-        call: int,
-        shared: SharedUpward | None = None,
-        draws: int = 1,
-    ) -> PosteriorInputs:
-        mixes_queries = self.upward is not None and self.method.upward == "positions"
-        if mixes_queries and mask is not None and not mask.rows_alike:
-            raise ValueError(
-                "upward='positions' mixes queries, but the mask differs between queries (causal or windowed), so they "
-                "would see what is hidden from them; use upward='heads'"
-            )
-        weight = _row_weight(mask, scores.dtype)
-        upward = self._rise(call, scores, weight, shared=shared, draws=draws)
-        log_softmax = partial(torch.log_softmax, dim=-1) if self.method.scores == "normalised" else None
-        return PosteriorInputs(scores, upward, log_softmax, None if mask is None else mask.valid)
-
-    def _expectation(self, scores: Tensor, mask: AttentionMask | None, call: int) -> Tensor:
-        if not self.method.learns_scale:
-            return scores  # E[S] is exp(scores) up to a factor per query
-        return self.posterior(scores, mask, call).log_mean
-
-    def _announce(
-        self, name: str, scores: Tensor, key: Tensor, mask: AttentionMask | None, call: int
-    ) -> Tensor:
-        self._begin(call, scores, _row_weight(mask, scores.dtype))
-        prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, mask)
-        make = partial(self._posterior_inputs, scores, mask, call)
-        posterior = SitePosterior(self.method, make, prior, mask)
-        value = self._sample(name, prior, posterior)
-        weights = carried_weights(value, mask)
-        return normalise(log_weights(name, value).to(scores.dtype), mask) if weights is None else weights
 
 
 def log_weights(name: str, value: Tensor) -> Tensor:
@@ -275,9 +209,3 @@ def log_weights(name: str, value: Tensor) -> Tensor:
             f"site {name!r}: expected unnormalised attention weights >= 0, got a smallest value of {value.min().item()}"
         )
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
-
-
-def _row_weight(mask: AttentionMask | None, dtype: torch.dtype) -> Tensor | None:
-    if mask is None or mask.query_valid is None:
-        return None
-    return mask.query_valid[:, None, :, None].to(dtype)

@@ -47,17 +47,17 @@ class ThreadList(threading.local, MutableSequence[Any]):
         self._items.insert(index, value)
 
 
-def _own(items: Iterable[Any]) -> ThreadList:
-    found = ThreadList()
-    found.extend(items)
-    return found
+def _thread_list(items: Iterable[Any]) -> ThreadList:
+    copied = ThreadList()
+    copied.extend(items)
+    return copied
 
 
 def give_threads_their_handlers() -> None:
     """Replaces Pyro's lists; handlers and plates that are active stay so in this thread. Once is enough."""
     if isinstance(runtime._PYRO_STACK, ThreadList):
         return
-    handlers = _own(runtime._PYRO_STACK)
+    handlers = _thread_list(runtime._PYRO_STACK)
     for module in (runtime, messenger, collapse_messenger):
         module._PYRO_STACK = handlers
-    runtime._DIM_ALLOCATOR._stack = _own(runtime._DIM_ALLOCATOR._stack)
+    runtime._DIM_ALLOCATOR._stack = _thread_list(runtime._DIM_ALLOCATOR._stack)

@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.fused import Positive
+from probattn.sites.layout import Layout
 
 
-class HeadMix(nn.Module):
-    """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
+class _Mix(nn.Module):
+    """A linear map across one dimension of a map: an ``[N, N]`` weight and an ``[N]`` bias."""
 
-    Windows of one datum that stand beside its heads, ``[B, W * H, T, S]``, are mixed one by one.
-
-    Args:
-        num_heads: H; the map has an ``[H, H]`` weight and an ``[H]`` bias.
-
-    Example:
-        >>> HeadMix(2)(torch.ones(1, 2, 3, 4)).shape
-        torch.Size([1, 2, 3, 4])
-    """
-
-    def __init__(self, num_heads: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_heads, num_heads))
-        self.bias = nn.Parameter(torch.empty(num_heads))
+        self.weight = nn.Parameter(torch.empty(size, size))
+        self.bias = nn.Parameter(torch.empty(size))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draws weight and bias as ``torch.nn.Linear`` does."""
-        bound = 1 / math.sqrt(self.weight.shape[1])
+        bound = 1 / math.sqrt(len(self.bias))
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
+
+
+class HeadMix(_Mix):
+    """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
+
+    Windows of one datum that stand beside its heads, ``[B, W * H, T, S]``, are mixed one by one.
+    """
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
         """Mixes heads; ``row_weight`` is not needed because pairs never mix."""
@@ -48,38 +47,13 @@ class HeadMix(nn.Module):
         return torch.baddbmm(bias, weight, maps).view(state.shape)
 
 
-class PositionMix(nn.Module):
-    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the length at hand.
-
-    Args:
-        max_positions: longest T; the weight is ``[max_positions, max_positions]``.
-
-    Raises:
-        ValueError: a call has more queries than ``max_positions``.
-    """
-
-    def __init__(self, max_positions: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(max_positions, max_positions))
-        self.bias = nn.Parameter(torch.empty(max_positions))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws weight and bias as ``torch.nn.Linear`` does."""
-        bound = 1 / math.sqrt(self.weight.shape[1])
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+class PositionMix(_Mix):
+    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the length at hand."""
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """Mixes queries.
+        """Mixes real queries by their places among them; ``row_weight`` ``[B, 1, T, 1]`` is 0 for padded ones.
 
-        Args:
-            state: ``[B, H, T, S]``.
-            row_weight: ``[B, 1, T, 1]``, 0 for padded queries: they are zeroed first and do not count as positions, so
-                that padding on either side moves nothing.
-
-        Returns:
-            ``[B, H, T, S]``; what stands at padded queries means nothing.
+        Padding on either side moves nothing; values at padded queries mean nothing.
         """
         length, longest = state.shape[2], self.weight.shape[0]
         if length > longest:
@@ -97,16 +71,7 @@ class PositionMix(nn.Module):
 
 
 class UpwardMaps(nn.Module):
-    """One attention module's maps of the upward path: f_h and, where the options ask for them, f_k and f_lambda.
-
-    Args:
-        method: the options.
-        num_heads: H, for ``upward="heads"``.
-        max_positions: for ``upward="positions"``.
-
-    Raises:
-        ValueError: ``upward="positions"`` without a maximum length.
-    """
+    """One attention module's maps of the upward path: f_h and, where the options ask for them, f_k and f_lambda."""
 
     def __init__(self, method: BayesianAttention, num_heads: int, max_positions: int | None) -> None:
         super().__init__()
@@ -124,19 +89,31 @@ class UpwardMaps(nn.Module):
         self.concentration = mix() if method.learns_concentration else None
         self.scale = mix() if method.learns_scale else None
 
+    @property
+    def mixes_queries(self) -> bool:
+        """Whether the maps mix queries, not heads."""
+        return isinstance(self.hidden, PositionMix)
 
-def softmax_over_keys(scores: Tensor) -> Tensor:
-    """Softmax over the last dimension, the keys of a map ``[B, H, T, S]``."""
-    return torch.softmax(scores, dim=-1)
+
+@dataclass(frozen=True)
+class UpwardOutputs:
+    """Output of the upward path at one call: f_k(h) and f_lambda(h), ``[B, H, T, S]``; None where unused."""
+
+    concentration: Tensor | None = None
+    scale: Tensor | None = None
+
+    @cached_property
+    def positive(self) -> Positive | None:
+        """softplus(f_k(h)); None where k does not depend on the path."""
+        return None if self.concentration is None else Positive(F.softplus(self.concentration))
 
 
 @dataclass(eq=False)
 class UpwardPass:
-    """One forward pass through a chain: what it begins with, and the states that no call has asked for yet."""
+    """One forward pass through a chain: scores and layout of its first call, and the states not yet used."""
 
     scores: Tensor
-    row_weight: Tensor | None
-    softmax: Callable[[Tensor], Tensor]
+    layout: Layout
     states: list[Tensor | None] = field(default_factory=list)
 
 
@@ -174,72 +151,87 @@ class UpwardChain:
         """This thread's pass, if one has been begun and not ended."""
         return self._passes.get(threading.get_ident())
 
-    def begin(
-        self,
-        scores: Tensor,
-        row_weight: Tensor | None,
-        softmax: Callable[[Tensor], Tensor] = softmax_over_keys,
-    ) -> None:
-        """Begins a pass with the scores of its first call. The path rises when a state is asked for, at whatever call.
+    def call(self, position: int, scores: Tensor, layout: Layout) -> UpwardCall:
+        """The call at ``position`` with its masked scores ``[B, H, T, S]``; the first begins a pass."""
+        if position == 0:
+            self._passes[threading.get_ident()] = UpwardPass(scores, layout)
+        return UpwardCall(self, position, scores, layout, self.current)
 
-        Args:
-            scores: masked scores ``[B, H, T, S]``.
-            row_weight: float ``[B, 1, T, 1]``, 0 for padded queries, or None.
-            softmax: normalises scores where they are not laid out as queries by keys.
-        """
-        self._passes[threading.get_ident()] = UpwardPass(scores, row_weight, softmax)
-
-    @property
-    def started(self) -> UpwardPass:
-        """The pass at hand.
-
-        Raises:
-            RuntimeError: no pass was begun.
-        """
-        current = self.current
-        if current is None:
-            raise RuntimeError(
-                "a call of an upward chain ran before call 0 of this forward pass; call the whole network, or convert "
-                "only the layers that run"
-            )
-        return current
-
-    def state(self, position: int, shape: torch.Size, rows: int | None = None) -> Tensor:
-        """The state h for the call at ``position``, once in a pass.
-
-        Args:
-            position: place of the call in the chain.
-            shape: of this call's scores.
-            rows: how many rows of the batch to compute, the same at every call of a pass; None for all.
-
-        Returns:
-            h, ``[rows, H, T, S]``.
-
-        Raises:
-            RuntimeError: the chain was not begun in this forward pass, or the call's shape differs from the first's.
-        """
-        started = self.started
-        scores = started.scores
-        if scores.shape != shape:
-            raise RuntimeError(
-                f"attention call {position} of an upward chain: expected scores of shape {list(scores.shape)} as in "
-                f"call 0, got {list(shape)}; calls of different shapes need chains of their own"
-            )
+    def state(self, position: int, started: UpwardPass, rows: int) -> Tensor:
+        """The state h ``[rows, H, T, S]`` of a call, once in a pass; the first request computes all states."""
         if not started.states:
-            weight = started.row_weight
-            first = started.softmax(scores[:rows])
-            started.states = self._rise(first, None if weight is None else weight[:rows])
+            started.states = self._states(started, rows)
         state = started.states[position]
         if state is None:
             raise RuntimeError(f"attention call {position} of an upward chain ran twice in one forward pass")
         started.states[position] = None
-        if position == len(self._maps) - 1:
+        if position == len(self._maps) - 1 and self.current is started:
             self.clear()
         return state
 
-    def _rise(self, state: Tensor, row_weight: Tensor | None) -> list[Tensor | None]:
+    def maps(self, position: int) -> UpwardMaps:
+        """The maps of the call at ``position``."""
+        return self._maps[position]
+
+    def _states(self, started: UpwardPass, rows: int) -> list[Tensor | None]:
+        state, weight = started.layout.softmax(started.scores[:rows]), started.layout.query_weight
         states: list[Tensor | None] = []
         for maps in reversed(self._maps):
-            state = F.softplus(maps.hidden(state, row_weight))
+            state = F.softplus(maps.hidden(state, None if weight is None else weight[:rows]))
             states.append(state)
         return states[::-1]
+
+
+@dataclass(eq=False)
+class UpwardCall:
+    """One call of a chain in one forward pass; its output is computed when it is asked for, once."""
+
+    chain: UpwardChain
+    position: int
+    scores: Tensor
+    layout: Layout
+    current: UpwardPass | None
+    computed: UpwardOutputs | None = None
+
+    @property
+    def started(self) -> UpwardPass:
+        """The call's pass; an error if the chain's first call did not run in it, or had scores of another shape."""
+        if self.current is None:
+            raise RuntimeError(
+                "a call of an upward chain ran before call 0 of this forward pass; call the whole network, or convert "
+                "only the layers that run"
+            )
+        first = self.current.scores.shape
+        if first != self.scores.shape:
+            raise RuntimeError(
+                f"attention call {self.position} of an upward chain: expected scores of shape {list(first)} as in "
+                f"call 0, got {list(self.scores.shape)}; calls of different shapes need chains of their own"
+            )
+        return self.current
+
+    def outputs(self, rows: int) -> UpwardOutputs:
+        """Output for the first ``rows`` rows of the batch; rows beyond those computed first repeat these."""
+        if self.computed is None:
+            maps, weight = self.chain.maps(self.position), self.layout.query_weight
+            if maps.mixes_queries and not self.layout.rows_alike:
+                raise ValueError(
+                    "upward='positions' mixes queries, but the mask differs between queries (causal or windowed), so "
+                    "they would see what is hidden from them; use upward='heads'"
+                )
+            state = self.chain.state(self.position, self.started, rows)
+            own = None if weight is None else weight[: len(state)]
+            mixed = (None if mix is None else mix(state, own) for mix in (maps.concentration, maps.scale))
+            self.computed = UpwardOutputs(*mixed)
+        known = (self.computed.concentration, self.computed.scale)
+        if all(tensor is None or len(tensor) == rows for tensor in known):
+            return self.computed
+        return UpwardOutputs(*(with_rows(tensor, rows) for tensor in known))
+
+
+def with_rows(tensor: Tensor | None, rows: int) -> Tensor | None:
+    """A map of B rows as one of ``rows``: cut, or repeated draw by draw, ``[B, ...]`` to ``[P * B, ...]``."""
+    if tensor is None or len(tensor) == rows:
+        return tensor
+    return (
+        tensor[:rows] if len(tensor) > rows else tensor.repeat(rows // len(tensor), *[1] * (tensor.dim() - 1))
+    )

@@ -1,12 +1,13 @@
 """Captured queries, keys and weights against the networks' own outputs."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
 from probattn import BayesianAttention
-from probattn.models import convert, inspect
-from probattn.models.hosts.capture import capture
+from probattn.models.hosts import AttentionCalls, capture, convert, inspect
 
 CONFIG = BertConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
@@ -86,6 +87,35 @@ def test_some_calls_only_and_calls_that_do_not_come():
     other = inspect(BertModel(BertConfig(**(CONFIG.to_diff_dict() | {"num_hidden_layers": 3}))))
     with pytest.raises(ValueError, match=r"encoder\.layer\.2\.attention\.self: expected this attention call"):
         capture(net, inputs, other)
+
+
+@pytest.mark.parametrize("known", ["converted", "given"])
+def test_known_calls_need_one_pass(known):
+    """A network whose calls are on record, or given, runs once a batch; else a dry run finds them first."""
+    net, inputs, runs = bert(), batch(), []
+    calls = inspect(net) if known == "given" else None
+    if known == "converted":
+        convert(net, BayesianAttention())
+    net.embeddings.register_forward_hook(lambda *_: runs.append(1))
+    capture(net, inputs, calls)
+    assert len(runs) == 1
+    bare = bert()
+    bare.embeddings.register_forward_hook(lambda *_: runs.append(1))
+    capture(bare, inputs)
+    assert len(runs) == 3
+
+
+@pytest.mark.only("padded")
+def test_a_call_alone_is_captured_as_among_all(family):
+    """Also a cross attention without the self attention before it, whose mask shows the real queries."""
+    net = family.network()
+    rows = family.pad(family.inputs(), "right")
+    calls, whole = inspect(net), capture(net, rows)
+    for call in calls:
+        (alone,) = capture(net, rows, AttentionCalls([call])).values()
+        for field in fields(alone):
+            mine, other = getattr(alone, field.name), getattr(whole[call.name], field.name)
+            assert (mine is None and other is None) or torch.equal(mine, other), (call.name, field.name)
 
 
 def test_every_family_shows_all_its_calls(family):

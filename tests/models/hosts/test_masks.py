@@ -57,7 +57,7 @@ def test_windows_stand_beside_the_heads():
         assert torch.equal(folded[datum, window * 2 + head], tensor[datum * 3 + window, head])
     assert beside_heads(tensor, 1) is tensor
     assert beside_heads(tensor[:1], 3).shape == (1, 6, 5)
-    assert torch.equal(in_batch(folded, 6), tensor)
+    assert torch.equal(in_batch(folded, 3), tensor)
     assert count_windows(6, 2, "site") == 3
     for data in (None, 0, 4):
         with pytest.raises(RuntimeError, match=r"site 'name'.*call the whole network"):

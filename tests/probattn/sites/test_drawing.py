@@ -9,11 +9,11 @@ from scipy import special
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
 from probattn.sites import AttentionMask, SeededNoise, SiteSpec
-from probattn.sites.drawing import draw_weights
-from probattn.sites.fused import CPU_PIECE, WeibullOptions
-from probattn.sites.shared import Positive, SharedUpward, UpwardOutputs
+from probattn.sites.fused import CPU_PIECE, Positive, WeibullOptions, draw_weights
+from probattn.sites.layout import PAIRS
+from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite
-from probattn.sites.upward import UpwardChain
+from probattn.sites.upward import UpwardChain, UpwardMaps
 
 SHAPE = (4, 2, 5, 7)
 
@@ -125,31 +125,79 @@ def test_a_prediction_is_a_draw_of_the_guide(method):
     assert torch.cat(found)[2, 0].eq(0).all()  # a datum without tokens
 
 
-def test_the_path_rises_once_for_draws_that_begin_alike():
-    chain, shared, risen = UpwardChain(), SharedUpward(), []
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_posterior_looked_at_predicts_the_same(method):
+    """What is shared by draws is handed to the prediction; reading q(S) before changes nothing."""
+    torch.manual_seed(3)
+    tokens = torch.randn(3, 2, 5, 3).repeat(2, 1, 1, 1)
 
-    def rise(rows):
-        risen.append(rows)
-        return UpwardOutputs(torch.zeros(rows))
+    class Predicting(AttentionGuide):
+        def __init__(self, model, looked_at):
+            super().__init__(model, noise=SeededNoise([5, 6], "cpu"))
+            self.shared, self.looked_at, self.means = SharedUpward(), looked_at, []
+
+        def _draw(self, msg, posterior):
+            if msg["name"][-1] in self.looked_at:
+                self.means.append(posterior.distribution.log_mean.clone())
+            msg["value"] = posterior.predict(self.noise, self.shared)
+
+    def run(looked_at):
+        chain = sites(3, method)
+
+        def network():
+            hidden = tokens
+            for number, site in enumerate(chain):
+                hidden, _ = site(f"site{number}", hidden, hidden, hidden, padding(6))
+            return hidden
+
+        with torch.no_grad(), Predicting(network, looked_at) as guide:
+            output = network()
+        assert all(one.chain.current is None for one in chain) or not method.has_upward_path
+        return output, guide.means
+
+    plain, _ = run("")
+    for looked_at in ("0", "2", "012"):
+        output, means = run(looked_at)
+        assert torch.equal(output, plain)
+        assert len(means) == len(looked_at)
+
+
+def test_the_path_is_computed_once_for_draws_that_begin_alike():
+    chain, shared, computed = UpwardChain(), SharedUpward(), []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        maps = [UpwardMaps(BayesianAttention(), 1, None) for _ in range(2)]
+    for own in maps:
+        chain.join(own)
+    maps[0].hidden.register_forward_pre_hook(lambda _, given: computed.append(len(given[0])))
 
     def ask(scores, position, draws):
-        if position == 0:
-            chain.begin(scores, None)
-        return shared.outputs(chain, position, draws, rise)
+        return shared.outputs(chain.call(position, scores, PAIRS), draws)
 
     alike = torch.rand(2, 1, 3, 3).repeat(3, 1, 1, 1)
     first = ask(alike, 0, 3)
     assert ask(alike, 1, 3) is not first
     assert ask(alike[:2], 0, 1) is first  # the next pass, with fewer draws
-    assert ask(alike[:2], 1, 1).concentration.shape == (2,)
-    assert risen == [2, 2]
+    assert ask(alike[:2], 1, 1).concentration.shape == (2, 1, 3, 3)
+    assert computed == [2]
     other = alike.clone()
     other[3] += 1  # draws that differ share nothing
     ask(other, 0, 3)
     ask(other, 1, 3)
-    assert risen == [2, 2, 6, 6]
+    assert computed == [2, 6]
     ask(other[:2] + 1, 0, 1)  # another batch
-    assert risen == [2, 2, 6, 6, 2]
-    chain.begin(other[:2] + 2, None)  # a pass whose first call asks nothing
+    assert computed == [2, 6, 2]
+    chain.call(0, other[:2] + 2, PAIRS)  # a pass whose first call asks for nothing
     ask(other[:2], 1, 1)
-    assert risen == [2, 2, 6, 6, 2, 2]
+    assert computed == [2, 6, 2, 2]
+
+
+def test_a_call_of_a_shared_path_is_cut_and_repeated_to_the_rows_asked_for():
+    chain, scores = UpwardChain(), torch.rand(2, 1, 3, 3).repeat(3, 1, 1, 1)
+    maps = UpwardMaps(BayesianAttention(), 1, None)
+    chain.join(maps)
+    whole = chain.call(0, scores, PAIRS).outputs(6)
+    for first, then in ((2, 6), (6, 2)):
+        call = chain.call(0, scores, PAIRS)
+        assert len(call.outputs(first).concentration) == first
+        torch.testing.assert_close(call.outputs(then).concentration, whole.concentration[:then])

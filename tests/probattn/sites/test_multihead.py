@@ -18,6 +18,7 @@ import probattn
 from probattn import BayesianAttention, MultiheadAttention
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
+from probattn.sites.layout import PAIRS
 
 B, T, S, E, H = 3, 4, 6, 8, 2
 SMALL = torch.zeros(2, 2, dtype=torch.bool)
@@ -225,7 +226,7 @@ def test_linked_layers_survive_an_interrupted_pass_deepcopy_and_pickle():
         stack(x)
     chain = layers[0].latent.chain
     with pytest.raises(RuntimeError, match="before call 0"):
-        chain.state(1, torch.zeros(1), None)
+        chain.call(1, torch.zeros(1), PAIRS).outputs(1)
     stack.fail = False
     copied = copy.deepcopy(stack)
     chains = {id(layer.latent.chain) for layer in copied.layers}

@@ -9,9 +9,10 @@ from torch.distributions import kl_divergence
 from probattn import BayesianAttention
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.sites import AttentionMask
+from probattn.sites.layout import PAIRS
 from probattn.sites.noise import GlobalNoise
-from probattn.sites.posterior import PosteriorInputs, SitePosterior, reduction_factor
-from probattn.sites.shared import UpwardOutputs
+from probattn.sites.posterior import PosteriorInputs, SitePosterior
+from probattn.sites.upward import UpwardCall, UpwardChain, UpwardOutputs
 
 SHAPE = (2, 3, 4, 5)
 REAL = torch.tensor([[True, True, False, False], [True] * 4])
@@ -27,11 +28,18 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def inputs(method, scores, layout=PAIRS, **maps):
+    """What a posterior follows from, with the upward path's output given."""
+    known = UpwardOutputs(**maps)
+    return PosteriorInputs(
+        method, scores, layout, UpwardCall(UpwardChain(), 0, scores, layout, None, computed=known)
+    )
+
+
 def call(method, log_alpha, mask):
-    upward = UpwardOutputs(concentration=normal(*SHAPE, seed=1))
-    inputs = PosteriorInputs(normal(*SHAPE), upward, lambda scores: torch.log_softmax(scores, dim=-1))
+    layout = PAIRS if mask is None else mask
     prior = Gamma(log_concentration=log_alpha, rate=method.rate).expand(torch.Size(SHAPE))
-    return SitePosterior(method, lambda *_: inputs, prior, mask)
+    return SitePosterior(inputs(method, normal(*SHAPE), layout, concentration=normal(*SHAPE, seed=1)), prior)
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
@@ -50,8 +58,8 @@ def test_the_kl_of_a_draw_is_that_of_the_distributions(rate, rows, mask):
 
 @pytest.mark.parametrize(("posterior", "kind"), [("weibull", Weibull), ("lognormal", LogNormal)])
 def test_a_posterior_has_the_scores_for_its_mean(posterior, kind):
-    method = BayesianAttention(posterior=posterior, concentration="learned", scale=0.8)
-    law = PosteriorInputs(normal(*SHAPE), UpwardOutputs()).distribution(method)
+    method = BayesianAttention(posterior=posterior, concentration="learned", scale=0.8, scores="raw")
+    law = PosteriorInputs(method, normal(*SHAPE)).distribution()
     assert isinstance(law, kind)
     torch.testing.assert_close(law.mean, normal(*SHAPE).exp())
 
@@ -59,13 +67,13 @@ def test_a_posterior_has_the_scores_for_its_mean(posterior, kind):
 @pytest.mark.parametrize("mask", list(MASKS))
 def test_reductions_count_pairs_and_queries(mask):
     """However a mask is laid out: one row for all queries counts as often as there are queries."""
-    found = MASKS[mask]
-    weight = torch.ones(SHAPE) if found is None else found.pair_weight.expand(SHAPE)
+    layout = PAIRS if MASKS[mask] is None else MASKS[mask]
+    weight = torch.ones(SHAPE) if layout is PAIRS else layout.pair_weight.expand(SHAPE)
     pairs = weight.sum(dim=(1, 2, 3))
     queries = weight.amax(dim=-1).sum(dim=(1, 2))
     for reduction, count in (("mean", pairs), ("keys", queries), ("sum", torch.ones(2))):
         factor = (
-            torch.as_tensor(reduction_factor(reduction, torch.Size(SHAPE), found, torch.float32))
+            torch.as_tensor(layout.reduction_factor(reduction, torch.Size(SHAPE), torch.float32))
             .float()
             .expand(2)
         )
@@ -77,7 +85,7 @@ def test_a_factor_is_as_exact_as_its_type(dtype):
     """One over 3 * 4 * 3 pairs and over 3 * 4 queries is no number of single precision."""
     mask = MASKS["padding"]
     for reduction, count in (("mean", 36), ("keys", 12)):
-        factor = reduction_factor(reduction, torch.Size(SHAPE), mask, dtype)
+        factor = mask.reduction_factor(reduction, torch.Size(SHAPE), dtype)
         assert factor.dtype == dtype
         assert factor[0] == torch.tensor(1, dtype=dtype) / count
 
@@ -85,12 +93,12 @@ def test_a_factor_is_as_exact_as_its_type(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_learned_scale_that_vanishes_leaves_the_mean_and_finite_gradients(dtype):
     """softplus of -1000 is 0 in either type: lambda is exp(Phi) / Gamma(1 + 1/k), as with sigma = 0."""
-    method = BayesianAttention(sigma=0.5, concentration="learned")
+    method = BayesianAttention(sigma=0.5, concentration="learned", scores="raw")
     scores = normal(*SHAPE).to(dtype).requires_grad_()
     scale = torch.full(SHAPE, -1000.0, dtype=dtype, requires_grad=True)
     concentration = normal(*SHAPE, seed=1).to(dtype)
-    law = PosteriorInputs(scores, UpwardOutputs(concentration, scale)).distribution(method)
-    without = PosteriorInputs(scores, UpwardOutputs(concentration)).distribution(method)
+    law = inputs(method, scores, concentration=concentration, scale=scale).distribution()
+    without = inputs(method, scores, concentration=concentration).distribution()
     torch.testing.assert_close(law.mean, without.mean)
     gradients = torch.autograd.grad(law.mean.sum(), [scores, scale])
     assert all(bool(each.isfinite().all()) for each in gradients)

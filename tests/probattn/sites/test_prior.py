@@ -10,6 +10,7 @@ import torch
 from probattn import BayesianAttention
 from probattn.distributions import Gamma, LogNormal
 from probattn.sites import AttentionMask
+from probattn.sites.layout import PAIRS
 from probattn.sites.prior import ContextualPrior, site_prior
 
 
@@ -65,7 +66,7 @@ def test_options_reach_the_distribution(posterior):
     method = BayesianAttention(
         posterior=posterior, rate=0.5, prior_scale=0.7, prior="constant", prior_concentration=3
     )
-    found = site_prior(method, None, keys(), shape, torch.float64, None)
+    found = site_prior(method, None, keys(), shape, torch.float64, PAIRS)
     assert found.batch_shape == shape
     if posterior == "weibull":
         assert isinstance(found, Gamma)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probattn.sites import AttentionMask
-from probattn.sites.scores import attention_scores, normalise, repeat_heads
+from probattn.sites.scores import attention_scores, repeat_heads
 
 
 def normal(*shape, seed=0):
@@ -37,7 +37,7 @@ def test_forbidden_pairs_get_no_weight_and_empty_rows_none_at_all():
     valid[0, 0, 1], valid[1, 0, :, 2] = False, False
     mask = AttentionMask(valid)
     query, key = normal(2, 2, 3, 5), normal(2, 2, 4, 5, seed=1)
-    weights = normalise(attention_scores(query, key, mask), mask)
+    weights = mask.weights(attention_scores(query, key, mask))
     plain = attention_scores(query, key).exp() * valid
     expected = plain / plain.sum(-1, keepdim=True).clamp_min(1e-300)
     torch.testing.assert_close(weights, expected)

@@ -17,7 +17,7 @@ from probattn.distributions import Weibull
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.predictive import PosteriorExpectation
-from probattn.sites.posterior import reduction_factor
+from probattn.sites.layout import PAIRS
 from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.upward import UpwardChain
 
@@ -355,7 +355,8 @@ def test_reduction_factors_count_valid_pairs(reduction, mask):
     pairs = valid.flatten(1).sum(1)
     queries = valid.any(-1).flatten(1).sum(1)
     want = {"sum": torch.ones(2), "keys": 1 / queries, "mean": 1 / pairs}[reduction]
-    got = torch.as_tensor(reduction_factor(reduction, torch.Size(shape), mask, torch.float32)).expand(2)
+    layout = PAIRS if mask is None else mask
+    got = torch.as_tensor(layout.reduction_factor(reduction, torch.Size(shape), torch.float32)).expand(2)
     torch.testing.assert_close(got, want.float())
 
 

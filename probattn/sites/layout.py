@@ -1,0 +1,104 @@
+"""The layout of an attention map: which entries are valid, and which are normalised together."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+
+from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.sites.bayesian import KLReduction
+
+
+class Layout:
+    """Pairs of queries and keys, ``[B, H, T, S]``, all valid, each query's weights normalised over its keys.
+
+    :class:`AttentionMask` is the layout with forbidden pairs, :class:`Edges` that of the edges of a graph.
+    """
+
+    keys_last: ClassVar[bool] = True
+    """Whether the entries that are normalised together are the last dimension."""
+
+    @property
+    def rows_alike(self) -> bool:
+        """Whether every query sees the same keys."""
+        return True
+
+    @property
+    def pair_valid(self) -> Tensor | None:
+        """Bool, True for the entries that take part in the KL; None for all."""
+        return None
+
+    @property
+    def pair_weight(self) -> Tensor | None:
+        """:attr:`pair_valid` as factors 0 and 1."""
+        return None
+
+    @property
+    def query_weight(self) -> Tensor | None:
+        """``[B, 1, T, 1]``, 0 for padded queries; None where all are real."""
+        return None
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        """Weights from masked scores."""
+        return torch.softmax(scores, dim=-1)
+
+    def log_softmax(self, scores: Tensor) -> Tensor:
+        """Logarithm of :meth:`softmax`."""
+        return torch.log_softmax(scores, dim=-1)
+
+    def weights(self, log_value: Tensor) -> Tensor:
+        """Weights W from log S; values at forbidden entries are ignored, a query without any key gets zeros."""
+        return self.softmax(log_value)
+
+    def zero_empty(self, weights: Tensor) -> Tensor:
+        """Weights with zeros for queries without any key."""
+        return weights
+
+    def zero_forbidden(self, values: Tensor) -> Tensor:
+        """Values with zeros at forbidden entries."""
+        return values
+
+    def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
+        """Log-softmax over keys of one value a key, ``[B, G, S]`` with G dividing H, as ``[B, H, 1 | T, S]``."""
+        return torch.log_softmax(by_head(values, num_heads), dim=-1)
+
+    def event(self, distribution: Weibull | LogNormal | Gamma) -> TorchDistributionMixin:
+        """A distribution of all entries as Pyro sees it: those without a part in the KL masked, batch ``[B]``."""
+        masked = distribution if self.pair_valid is None else distribution.mask(self.pair_valid)
+        event: TorchDistributionMixin = masked.to_event(3)
+        return event
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the entries that take part in the KL, ``[B]``."""
+        if self.pair_valid is not None:
+            values = torch.where(self.pair_valid, values, 0.0)
+        return values.sum(dim=(1, 2, 3))
+
+    def reduction_factor(
+        self, reduction: KLReduction, shape: torch.Size, dtype: torch.dtype, observations: int = 1
+    ) -> Tensor | float:
+        """Factor from the KL summed over a call to its reduced form, a number or ``[B]``; 1 for "sum".
+
+        An average counts once for each of the ``observations`` that a row of the batch explains.
+        """
+        if reduction == "sum":
+            return 1.0
+        count = self.count(reduction, shape)
+        return observations / (count.to(dtype) if isinstance(count, Tensor) else count)
+
+    def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor | int:
+        """Divisor of the KL, at least 1: entries ("mean"), or queries times heads ("keys")."""
+        return shape[1:].numel() if reduction == "mean" else shape[1:3].numel()
+
+
+PAIRS = Layout()
+"""All pairs valid."""
+
+
+def by_head(values: Tensor, num_heads: int) -> Tensor:
+    """One value a key ``[B, G, S]`` as a row of a map, ``[B, H, 1, S]``."""
+    repeats = num_heads // values.shape[1]
+    return (values if repeats == 1 else values.repeat_interleave(repeats, dim=1)).unsqueeze(2)
