@@ -84,19 +84,18 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in hints(type(self))}
-        for name, value in _checked(type(self), given).items():
+        kind: Any = type(self)
+        given = {field.name: getattr(self, field.name) for field in fields(kind)}
+        for name, value in _checked(kind, given).items():
             object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
 
 
-@functools.cache
 def hints(options: type[Any]) -> Mapping[str, Any]:
     """The annotations of a class of options by name, with their constraints, in the order of the constructor."""
     found = get_type_hints(options, include_extras=True)
     return {field.name: found[field.name] for field in fields(options)}
 
 
-@functools.cache
 def descriptions(options: type[Any]) -> Mapping[str, str]:
     """What each option means, from ``Args:`` of the class's docstring, as Markdown that stands by itself.
 
@@ -110,7 +109,7 @@ def descriptions(options: type[Any]) -> Mapping[str, str]:
 
 
 @functools.cache
-def _adapter(options: type[Any]) -> TypeAdapter[dict[str, Any]]:
+def _adapter(options: Any) -> TypeAdapter[dict[str, Any]]:
     from pydantic import ConfigDict, TypeAdapter
     from typing_extensions import TypedDict
 
@@ -120,7 +119,7 @@ def _adapter(options: type[Any]) -> TypeAdapter[dict[str, Any]]:
     return TypeAdapter(given)
 
 
-def _checked(options: type[Options], given: dict[str, Any]) -> dict[str, Any]:
+def _checked(options: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The values as their annotations have them.
 
     Raises:
