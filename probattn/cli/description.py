@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,6 @@ from probattn.cli.trained import BASELINE, RECIPE, TrainedModel
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription
 from probattn.recipes import GraphRecipe, Recipe, TranslationRecipe
-from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.disagreement import DisagreementAttention
-from probattn.sites.repulsive import RepulsiveAttention
-
-Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | DisagreementAttention
 
 
 def describe_run(run: Path, recipe: Recipe, trained: TrainedModel, train_size: int) -> RunDescription:
@@ -73,57 +66,4 @@ def method_words(recipe: Recipe | GraphRecipe | TranslationRecipe) -> str:
         >>> method_words(read_recipe("data: {train: imdb}\nattention: {method: bam}\ntraining: {frozen_probe: true}"))
         'BAM, concentration 10.0; nothing but attention learns'
     """
-    method = recipe.attention.build()
-    words = "deterministic attention"
-    if method is not None:
-        changed = _changed(method, BayesianAttention())
-        words = f"{recipe.attention.method.upper()}, {', '.join(changed) or 'default options'}"
-    if isinstance(recipe, TranslationRecipe) and recipe.is_variational:
-        options = recipe.attention
-        sums = {"enumerate": "enumerated", "sample": "sampled"}[options.estimator]
-        words = f"variational alignment, {sums}, {options.prediction} prediction"
-    said = [words]
-    if recipe.alignment is not None:
-        said.append(_alignment_words(recipe.alignment.build(recipe.training.seed)))
-    if not isinstance(recipe, GraphRecipe) and recipe.repulsion is not None:
-        said.append(_repulsion_words(recipe.repulsion.build(recipe.training.seed)))
-    if not isinstance(recipe, GraphRecipe) and recipe.disagreement is not None:
-        said.append(_disagreement_words(recipe.disagreement.build()))
-    if not isinstance(recipe, GraphRecipe) and recipe.training.frozen_probe:
-        said.append("nothing but attention learns")
-    return "; ".join(said)
-
-
-def _alignment_words(aligned: AlignmentAttention) -> str:
-    usual = AlignmentAttention(
-        aligned.method, aligned.weight, layers="all", attention="all", seed=aligned.seed
-    )
-    own = [f"weight {aligned.weight:g}", *_changed(aligned, usual)]
-    return f"{aligned.method.upper()} alignment, {', '.join(own)}"
-
-
-def _repulsion_words(repulsive: RepulsiveAttention) -> str:
-    usual = RepulsiveAttention(
-        repulsive.sampler, repulsion=repulsive.repulsion, layers="all", attention="all", seed=repulsive.seed
-    )
-    own = [f"weight {repulsive.repulsion:g}", *_changed(repulsive, usual)]
-    return f"repulsive heads by {repulsive.sampler.upper()}, {', '.join(own)}"
-
-
-def _disagreement_words(penalty: DisagreementAttention) -> str:
-    usual = DisagreementAttention(penalty.method, penalty.weight, layers="all", attention="all")
-    own = [f"weight {penalty.weight:g}", *_changed(penalty, usual)]
-    return f"penalty on heads alike ({penalty.method}), {', '.join(own)}"
-
-
-def _changed(method: Method, usual: Method) -> list[str]:
-    """The options that differ, in words."""
-    return [
-        f"{option.name} {_value_words(getattr(method, option.name))}"
-        for option in fields(method)
-        if getattr(method, option.name) != getattr(usual, option.name)
-    ]
-
-
-def _value_words(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return recipe.method_words()

@@ -31,7 +31,7 @@ from probattn.recipes import (
     TrainingRecipe,
     TranslationRecipe,
 )
-from probattn.recipes.methods import Method
+from probattn.sites import Method
 from probattn.sites.repulsive import repulsive_heads
 
 Model = TypeVar("Model", bound=nn.Module)

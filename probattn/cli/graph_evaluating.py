@@ -34,6 +34,7 @@ from probattn.inference.report import (
 )
 from probattn.models.graph import NodeClassifier, measure_attention
 from probattn.recipes import GraphRecipe
+from probattn.sites import BayesianAttention
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class TrainedGraph:
     @property
     def key(self) -> ModelKey:
         """What it is called in records: latent attention comes before alignment."""
-        attention, alignment = (None, None) if self.baseline else self.prepared.recipe.methods()
-        if attention is not None:
+        recipe = self.prepared.recipe
+        if not self.baseline and recipe.of(BayesianAttention) is not None:
             return "bayesian_mean"
-        return "deterministic" if alignment is None else "aligned"
+        return "deterministic" if self.baseline or not recipe.methods() else "aligned"
 
     @property
     def records(self) -> list[Record]:

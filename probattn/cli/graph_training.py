@@ -23,6 +23,7 @@ from probattn.inference.result import FitResult
 from probattn.inference.schedules import KLSchedule
 from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
 from probattn.recipes import GraphRecipe
+from probattn.sites import AlignmentAttention, BayesianAttention
 
 WEIGHTS = "weights.safetensors"
 """The network of a run, in its folder for the model."""
@@ -57,7 +58,8 @@ def build_node_classifier(prepared: PreparedGraph, *, baseline: bool) -> NodeCla
         CommandError: attention cannot be as asked.
     """
     recipe, graph = prepared.recipe, prepared.graph
-    attention, alignment = (None, None) if baseline else recipe.methods()
+    attention = None if baseline else recipe.of(BayesianAttention)
+    alignment = None if baseline else recipe.of(AlignmentAttention)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.training.seed)
         try:

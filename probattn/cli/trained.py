@@ -18,6 +18,7 @@ from probattn.models import Classifier, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.recipes import Recipe, ReportRecipe
+from probattn.sites import METHODS
 
 RECIPE = "recipe.yaml"
 MODEL = "model"
@@ -138,11 +139,7 @@ def model_key(net: PreTrainedModel) -> ModelKey:
     record = conversion(net)
     if record is None:
         return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
-    if record.method is not None:
-        return "bayesian_mean"
-    if record.alignment is not None:
-        return "aligned"
-    return "regularised" if record.repulsive is None else "repulsive"
+    return cast(ModelKey, METHODS.key(record.methods))
 
 
 def load_model(run: Path) -> TrainedModel:

@@ -47,6 +47,11 @@ class MethodRegistry:
             raise KeyError(f"no attention method of kind {kind!r}; there are {known}")
         return found
 
+    def key(self, methods: Iterable[Method]) -> str | None:
+        """What a network with these methods is called in records: the first registered says; None without methods."""
+        given = tuple(methods)
+        return next((kind.key for kind in self._methods for each in given if isinstance(each, kind)), None)
+
     def register(self, method: Kind) -> Kind:
         """Adds a method, after the others; a decorator of its class.
 
