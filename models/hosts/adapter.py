@@ -11,7 +11,7 @@ from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import AttendedCall, HeadPenalty
+from probattn.models.hosts.penalty import AttendedCall, CallFactor
 from probattn.models.hosts.windows import (
     as_tokens,
     beside_heads,
@@ -43,7 +43,7 @@ class HostedSite(nn.Module):
         state: StackPass,
         factor: AlignmentFactor | None = None,
         aligned: tuple[int, ...] = (),
-        penalty: HeadPenalty | None = None,
+        penalty: CallFactor | None = None,
     ) -> None:
         super().__init__()
         self.site = site

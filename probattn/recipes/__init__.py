@@ -1,9 +1,7 @@
 """Recipes: all that a run depends on, written in YAML and checked strictly."""
 
-from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.attention import AttentionKeys, AttentionRecipe
 from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
-from probattn.recipes.disagreement import DisagreementRecipe
+from probattn.recipes.derived import MethodSection
 from probattn.recipes.errors import RecipeError
 from probattn.recipes.experiment import (
     ConditionRecipe,
@@ -22,6 +20,15 @@ from probattn.recipes.graph import (
 )
 from probattn.recipes.graph_training import GraphTrainingRecipe
 from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, read_recipe, recipe_names
+from probattn.recipes.methods import (
+    AlignmentRecipe,
+    AttentionKeys,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    TranslationAttentionRecipe,
+)
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.probe import ProbeRecipe, TranslationProbeRecipe
@@ -32,7 +39,6 @@ from probattn.recipes.reference import (
     recipe_reference,
     translation_recipe_reference,
 )
-from probattn.recipes.repulsion import RepulsionRecipe
 from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
 from probattn.recipes.translation import (
     SearchRecipe,
@@ -40,7 +46,6 @@ from probattn.recipes.translation import (
     TranslationRecipe,
     TranslationReportRecipe,
 )
-from probattn.recipes.translation_attention import TranslationAttentionRecipe
 from probattn.recipes.translation_network import TranslationNetworkRecipe
 from probattn.recipes.translation_training import TranslationTrainingRecipe
 
@@ -65,6 +70,8 @@ __all__ = [
     "GraphTrainingRecipe",
     "HeadSearchRecipe",
     "LimitsRecipe",
+    "MethodRecipe",
+    "MethodSection",
     "NetworkRecipe",
     "PredictionRecipe",
     "ProbeRecipe",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
-from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.graph_training import GraphTrainingRecipe
-from probattn.recipes.run import RunRecipe
+from probattn.recipes.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
 from probattn.recipes.section import Section
-from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.bayesian import BayesianAttention
 
 
 class GraphDataRecipe(Section):
@@ -82,14 +78,16 @@ class GraphReportRecipe(Section):
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
 
 
-class GraphRecipe(RunRecipe):
+class GraphRecipe(MethodRecipe):
     """All that a run on a graph depends on. What makes a recipe one of a graph is its section `graph`.
 
     Example:
         >>> recipe = GraphRecipe(graph={"name": "cora"}, attention={"method": "deterministic"})
         >>> recipe.methods(), recipe.training.learning_rate
-        ((None, None), 0.005)
+        ((), 0.005)
     """
+
+    takes_registered: ClassVar[bool] = False
 
     graph: GraphDataRecipe = Field(description="The graph to train on and to measure on.")
     network: GraphNetworkRecipe = Field(default=GraphNetworkRecipe(), description="The network.")
@@ -115,11 +113,6 @@ class GraphRecipe(RunRecipe):
                 "attention.upward: expected 'heads', since nodes have no positions, got 'positions'"
             )
         return self
-
-    def methods(self) -> tuple[BayesianAttention | None, AlignmentAttention | None]:
-        """Options of latent attention and of alignment; None for what is not asked for."""
-        aligned = None if self.alignment is None else self.alignment.build(self.training.seed)
-        return self.attention.build(), aligned
 
     def resolved(self) -> GraphRecipe:
         """The same recipe with the graph's folder made absolute."""

@@ -18,6 +18,7 @@ from probattn.recipes.describe import section
 from probattn.recipes.errors import RecipeError
 from probattn.recipes.experiment import ExperimentRecipe
 from probattn.recipes.graph import GraphRecipe
+from probattn.recipes.methods import MethodRecipe, with_registered
 from probattn.recipes.problems import problems
 from probattn.recipes.recipe import Recipe
 from probattn.recipes.translation import TranslationRecipe
@@ -164,6 +165,8 @@ def _read(text: str, where: str, overrides: Sequence[str], name: str | None) -> 
     if name is not None:
         content.setdefault("name", re.sub(r"[^\w .-]", "-", name).lstrip(" .-_") or "run")
     kind: type[AnyRecipe] = next((KINDS[name] for name in KINDS if name in content), Recipe)
+    if issubclass(kind, MethodRecipe):
+        kind = with_registered(kind)
     try:
         return kind.model_validate(_without_empty_sections(content, kind))
     except ValidationError as error:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
-from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.attention import AttentionRecipe
 from probattn.recipes.data import DataRecipe
-from probattn.recipes.disagreement import DisagreementRecipe
-from probattn.recipes.methods import Method, build_methods
+from probattn.recipes.methods import (
+    AlignmentRecipe,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    beside,
+)
 from probattn.recipes.network import NetworkRecipe
 from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
 from probattn.recipes.probe import ProbeRecipe
-from probattn.recipes.repulsion import RepulsionRecipe
-from probattn.recipes.run import RunRecipe
 from probattn.recipes.training import TrainingRecipe
 
 
-class Recipe(RunRecipe):
+class Recipe(MethodRecipe):
     """All that a run depends on, as a user writes it in YAML.
 
     Two recipes are equal if they say the same, and what :meth:`dump` writes loads as an equal recipe.
@@ -33,16 +37,9 @@ class Recipe(RunRecipe):
     network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
-    alignment: AlignmentRecipe | None = Field(
-        default=None, description="The alignment of queries and keys, beside that method; null for none."
-    )
-    repulsion: RepulsionRecipe | None = Field(
-        default=None, description="The repulsion between heads in training, beside both; null for none."
-    )
-    disagreement: DisagreementRecipe | None = Field(
-        default=None,
-        description="What heads pay in training for being alike, beside all that; null for nothing.",
-    )
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     probe: ProbeRecipe | None = Field(
@@ -62,14 +59,8 @@ class Recipe(RunRecipe):
 
     def baseline(self) -> Recipe:
         """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
-        attention = self.attention.model_copy(update={"method": "deterministic"})
-        nothing = dict.fromkeys(("alignment", "repulsion", "disagreement"))
-        return self.model_copy(update={"attention": attention, **nothing})
-
-    def methods(self) -> tuple[Method, ...]:
-        """What the network is converted with; empty where its attention stays as it is."""
-        beside = (self.alignment, self.repulsion, self.disagreement)
-        return build_methods(self.attention, beside, self.training.seed)
+        without: dict[str, Any] = dict.fromkeys(self.sections())
+        return self.model_copy(update=without | {"attention": self.attention.deterministic()})
 
     def resolved(self) -> Recipe:
         """The same recipe with the paths of files and folders it reads made absolute."""

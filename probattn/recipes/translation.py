@@ -8,14 +8,16 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
-from probattn.recipes.alignment import AlignmentRecipe
-from probattn.recipes.disagreement import DisagreementRecipe
-from probattn.recipes.methods import Method, build_methods
+from probattn.recipes.methods import (
+    AlignmentRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    TranslationAttentionRecipe,
+    beside,
+)
 from probattn.recipes.probe import TranslationProbeRecipe
-from probattn.recipes.repulsion import RepulsionRecipe
-from probattn.recipes.run import RunRecipe
 from probattn.recipes.section import Section
-from probattn.recipes.translation_attention import TranslationAttentionRecipe
 from probattn.recipes.translation_network import TranslationNetworkRecipe
 from probattn.recipes.translation_training import TranslationTrainingRecipe
 
@@ -188,7 +190,7 @@ class TranslationReportRecipe(Section):
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 
-class TranslationRecipe(RunRecipe):
+class TranslationRecipe(MethodRecipe):
     """All that a run of translation depends on. What makes a recipe one of translation is its section `translation`.
 
     Example:
@@ -206,16 +208,9 @@ class TranslationRecipe(RunRecipe):
         description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
         "decoder is causal), and those of `variational`.",
     )
-    alignment: AlignmentRecipe | None = Field(
-        default=None, description="The alignment of queries and keys, beside that method; null for none."
-    )
-    repulsion: RepulsionRecipe | None = Field(
-        default=None, description="The repulsion between heads in training, beside both; null for none."
-    )
-    disagreement: DisagreementRecipe | None = Field(
-        default=None,
-        description="What heads pay in training for being alike, beside all that; null for nothing.",
-    )
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
     training: TranslationTrainingRecipe = Field(
         default=TranslationTrainingRecipe(), description="How to train."
     )
@@ -249,8 +244,8 @@ class TranslationRecipe(RunRecipe):
                 "attention.method: 'variational' is for network.name 'lstm' with one head of learned attention, got "
                 f"{network.name!r} with {network.heads}{', uniform' if network.uniform_attention else ''}"
             )
-        for name in ("alignment", "repulsion", "disagreement"):
-            if getattr(self, name) is not None:
+        for name in self.sections():
+            if name != "attention":
                 raise ValueError(f"{name}: expected null with attention.method 'variational'")
         return self
 
@@ -268,10 +263,12 @@ class TranslationRecipe(RunRecipe):
         """Whether each target token has a latent source token."""
         return self.attention.method == "variational"
 
-    def methods(self) -> tuple[Method, ...]:
-        """What the network is converted with; empty where its attention stays as it is."""
-        beside = (self.alignment, self.repulsion, self.disagreement)
-        return build_methods(self.attention, beside, self.training.seed)
+    def attention_words(self) -> str:
+        """The attention without latent weights, in words."""
+        if not self.is_variational:
+            return super().attention_words()
+        sums = {"enumerate": "enumerated", "sample": "sampled"}[self.attention.estimator]
+        return f"variational alignment, {sums}, {self.attention.prediction} prediction"
 
     def resolved(self) -> TranslationRecipe:
         """The same recipe with the paths of files and folders it reads made absolute."""

@@ -14,6 +14,7 @@ from probattn.checks import check_integer
 from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.carried import carried_log, carried_weights, carries_log
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.building import build
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
@@ -209,3 +210,15 @@ def log_weights(name: str, value: Tensor) -> Tensor:
             f"site {name!r}: expected unnormalised attention weights >= 0, got a smallest value of {value.min().item()}"
         )
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
+
+
+@build.register
+def _site(
+    method: BayesianAttention,
+    num_heads: int,
+    head_dim: int,
+    *,
+    causal: bool = False,
+    max_positions: int | None = None,
+) -> AttentionSite:
+    return AttentionSite(method, SiteSpec(num_heads, head_dim, causal=causal, max_positions=max_positions))

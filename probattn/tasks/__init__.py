@@ -34,7 +34,8 @@ def task_of(recipe: Any) -> Task[Any, Any]:
         >>> type(task_of(read_recipe("data: {train: imdb}"))).__name__
         'Classification'
     """
-    return next(task for task in TASKS if type(recipe) is task.recipe_class)(recipe)
+    sections = type(recipe).model_fields
+    return next(task for task in TASKS if task.section is None or task.section in sections)(recipe)
 
 
 def load_task(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Task[Any, Any]:

@@ -7,7 +7,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -43,10 +43,8 @@ from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
 from probattn.recipes import TrainingRecipe
-from probattn.recipes.methods import Method
-from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.bayesian import BayesianAttention, KLReduction
-from probattn.sites.disagreement import DisagreementAttention
+from probattn.sites import METHODS, DisagreementAttention, Method
+from probattn.sites.bayesian import KLReduction
 from probattn.sites.repulsive import RepulsiveAttention, repulsive_heads
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.run import describe
@@ -195,7 +193,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     @property
     def methods(self) -> Sequence[Method]:
         """What the recipe's attention is given."""
-        return tuple(method for method in self.recipe.methods() if method is not None)
+        return cast(Sequence[Method], self.recipe.methods())
 
     @property
     def is_plain(self) -> bool:
@@ -370,69 +368,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     def method_words(self) -> str:
         """The attention methods with the options that differ from the defaults, and what stands beside them."""
-        return method_words(self.recipe)
-
-
-def method_words(recipe: Any) -> str:
-    r"""The attention method with the options that differ from the defaults, and what stands beside it.
-
-    Example:
-        >>> from probattn.recipes import read_recipe
-        >>> method_words(read_recipe("data: {train: imdb}\nalignment: {method: gan, weight: 0.1}"))
-        'BABN, default options; GAN alignment, weight 0.1'
-        >>> method_words(read_recipe("data: {train: imdb}\nattention: {method: bam}\ntraining: {frozen_probe: true}"))
-        'BAM, concentration 10.0; nothing but attention learns'
-    """
-    method = recipe.attention.build()
-    words = ["deterministic attention"]
-    if method is not None:
-        changed = _changed(method, BayesianAttention())
-        words = [f"{recipe.attention.method.upper()}, {', '.join(changed) or 'default options'}"]
-    for each in recipe.methods():
-        if isinstance(each, AlignmentAttention):
-            words.append(_alignment_words(each))
-        elif isinstance(each, RepulsiveAttention):
-            words.append(_repulsion_words(each))
-        elif isinstance(each, DisagreementAttention):
-            words.append(_disagreement_words(each))
-    if getattr(recipe.training, "frozen_probe", False):
-        words.append("nothing but attention learns")
-    return "; ".join(words)
-
-
-def _alignment_words(aligned: AlignmentAttention) -> str:
-    usual = AlignmentAttention(
-        aligned.method, aligned.weight, layers="all", attention="all", seed=aligned.seed
-    )
-    own = [f"weight {aligned.weight:g}", *_changed(aligned, usual)]
-    return f"{aligned.method.upper()} alignment, {', '.join(own)}"
-
-
-def _repulsion_words(repulsive: RepulsiveAttention) -> str:
-    usual = RepulsiveAttention(
-        repulsive.sampler, repulsion=repulsive.repulsion, layers="all", attention="all", seed=repulsive.seed
-    )
-    own = [f"weight {repulsive.repulsion:g}", *_changed(repulsive, usual)]
-    return f"repulsive heads by {repulsive.sampler.upper()}, {', '.join(own)}"
-
-
-def _disagreement_words(penalty: DisagreementAttention) -> str:
-    usual = DisagreementAttention(penalty.method, penalty.weight, layers="all", attention="all")
-    own = [f"weight {penalty.weight:g}", *_changed(penalty, usual)]
-    return f"penalty on heads alike ({penalty.method}), {', '.join(own)}"
-
-
-def _changed(method: Any, usual: Any) -> list[str]:
-    """The options that differ, in words."""
-    return [
-        f"{option.name} {_value_words(getattr(method, option.name))}"
-        for option in fields(method)
-        if getattr(method, option.name) != getattr(usual, option.name)
-    ]
-
-
-def _value_words(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return str(self.recipe.method_words())
 
 
 def dynamics(networks: Sequence[Network[Any]]) -> tuple[Dynamics, ...]:
@@ -502,17 +438,13 @@ def model_key(net: nn.Module) -> ModelKey:
     record = conversion(net)
     if record is None:
         return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
-    if record.method is not None:
-        return "bayesian_mean"
-    if record.alignment is not None:
-        return "aligned"
-    return "regularised" if record.repulsive is None else "repulsive"
+    return cast(ModelKey, METHODS.key(record.methods))
 
 
 def compares_heads(net: nn.Module) -> bool:
     """Whether the heads of a network repelled each other in training, or a penalty kept them apart."""
     record = conversion(net)
-    return record is not None and (record.repulsive is not None or record.disagreement is not None)
+    return record is not None and any(record.of(kind) for kind in (RepulsiveAttention, DisagreementAttention))
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:

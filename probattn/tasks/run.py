@@ -17,7 +17,6 @@ from probattn.files.durable import write_atomically
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription, read_results, write_results
 from probattn.inference.result import FitResult
-from probattn.recipes import load_any_recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
@@ -114,7 +113,7 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
         RunError: the folder holds no finished run, or the baseline does not fit.
     """
     recipe = None if baseline is None else baseline / RECIPE  # the baseline within a run has none
-    if recipe is not None and recipe.exists() and type(load_any_recipe(recipe)) is not task.recipe_class:
+    if recipe is not None and recipe.exists() and type(_task(recipe)) is not type(task):
         raise RunError(f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run")
     results = task.evaluate(run, baseline)
     write_results(results, run / RESULTS)
@@ -160,6 +159,12 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     except ValueError as error:
         raise RunError(f"in {place}: {one_line(error)}") from error
     return write_results(combined, first / f"{SEEDS}.json"), combined
+
+
+def _task(recipe: Path) -> AnyTask:
+    from probattn.tasks import load_task  # the registry, which imports this module
+
+    return load_task(recipe)
 
 
 def write_page(task: AnyTask, results: Any, file: Path) -> Path:

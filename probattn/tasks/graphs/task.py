@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -33,7 +33,7 @@ from probattn.inference.report import (
 )
 from probattn.inference.schedules import KLSchedule
 from probattn.recipes import GraphRecipe
-from probattn.sites import AlignmentAttention, BayesianAttention
+from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.programs import Data, Network, ProgramTask, digest, health, on_device, predictions
@@ -78,7 +78,6 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         with needs_torch_geometric():
             from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
         recipe, graph = self.recipe, self.graph
-        methods = () if baseline else self.methods
         with torch.random.fork_rng():
             torch.manual_seed(recipe.training.seed)
             try:
@@ -86,8 +85,8 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
                     graph.num_features,
                     graph.num_classes,
                     GATOptions(**recipe.network.model_dump()),
-                    attention=next((each for each in methods if isinstance(each, BayesianAttention)), None),
-                    alignment=next((each for each in methods if isinstance(each, AlignmentAttention)), None),
+                    attention=None if baseline else recipe.of(BayesianAttention),
+                    alignment=None if baseline else recipe.of(AlignmentAttention),
                     layers=recipe.attention.layers,
                 )
             except ValueError as error:
@@ -155,10 +154,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     @property
     def key(self) -> ModelKey:
         """What the network is called in records: latent attention comes before alignment."""
-        kinds = [type(each) for each in self.methods]
-        if BayesianAttention in kinds:
-            return "bayesian_mean"
-        return "aligned" if kinds else "deterministic"
+        return cast(ModelKey, METHODS.key(self.methods)) if self.methods else "deterministic"
 
     def beside(
         self, run: Path, given: Path | None, own: Network[NodeClassifier]

@@ -223,15 +223,6 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             "num_samples": 1,
         }
 
-    def method_words(self) -> str:
-        """The attention methods, or how the latent alignment is summed over."""
-        if not self.recipe.is_variational:
-            return super().method_words()
-        options = self.recipe.attention
-        sums = {"enumerate": "enumerated", "sample": "sampled"}[options.estimator]
-        words = f"variational alignment, {sums}, {options.prediction} prediction"
-        return super().method_words().replace("deterministic attention", words)
-
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
         """Translates the test sentences and measures what came out; writes all translations beside the records.
 

@@ -178,8 +178,8 @@ def test_it_comes_back_from_disk(by_name, name, tmp_path):
     net = convert(family.network(), *methods)
     again = load(save(net, tmp_path / "net"))
     assert conversion(again).disagreement == methods[0]
-    assert [call.name for call in conversion(again).plan.penalised] == [
-        call.name for call in conversion(net).plan.penalised
+    assert [call.name for call in conversion(again).plan.calls_of(DisagreementAttention)] == [
+        call.name for call in conversion(net).plan.calls_of(DisagreementAttention)
     ]
     alone = convert(family.network(), disagreement(family, "positions"))
     assert conversion(load(save(alone, tmp_path / "alone"))).disagreement.method == "positions"

@@ -87,24 +87,29 @@ def rewrite(folder, **changes):
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+def rewrite_method(folder, **options):
+    rewrite(folder, methods=[{"kind": "bayesian"} | options])
+
+
 DAMAGE = {
     "cut json": (lambda f: (f / "probattn.json").write_text('{"format": 1,'), "corrupt"),
     "no object": (lambda f: (f / "probattn.json").write_text("[]"), "corrupt"),
     "not text": (lambda f: (f / "probattn.json").write_bytes(b"\xff\xfe\x00"), "corrupt"),
     "no json": (lambda f: (f / "probattn.json").unlink(), "not found; expected a folder written by"),
-    "later format": (lambda f: rewrite(f, format=7), "expected a format from 1 to 4, got 7"),
+    "later format": (lambda f: rewrite(f, format=7), "expected a format from 1 to 5, got 7"),
     "unknown class": (
         lambda f: rewrite(f, **{"class": "BertForNothing"}),
         "no network class 'BertForNothing'",
     ),
     "no network": (lambda f: rewrite(f, **{"class": "Trainer"}), "no network class 'Trainer'"),
     "other family": (lambda f: rewrite(f, **{"class": "GPT2LMHeadModel"}), "describes a bert"),
-    "unknown option": (lambda f: rewrite(f, method={"sigmoid": 1}), "has no option 'sigmoid'"),
-    "option out of range": (lambda f: rewrite(f, method={"rho": -1}), "rho"),
-    "other options": (lambda f: rewrite(f, method={"sigma": 0.0}), r"do not fit probattn\.json"),
+    "unknown method": (lambda f: rewrite_method(f, kind="magic"), "no attention method of kind 'magic'"),
+    "unknown option": (lambda f: rewrite_method(f, sigmoid=1), "has no option 'sigmoid'"),
+    "option out of range": (lambda f: rewrite_method(f, rho=-1), "rho"),
+    "other options": (lambda f: rewrite_method(f, sigma=0.0), r"do not fit probattn\.json"),
     "other layers": (lambda f: rewrite(f, layers=[0]), r"do not fit probattn\.json"),
     "layer too many": (lambda f: rewrite(f, layers=[9]), "layers: expected numbers"),
-    "other width": (lambda f: rewrite(f, method={"sigma": 0.5, "prior_hidden": 3}), "do not fit"),
+    "other width": (lambda f: rewrite_method(f, sigma=0.5, prior_hidden=3), "do not fit"),
     "no sites": (lambda f: (f / "probattn.safetensors").unlink(), "cannot be read"),
     "cut sites": (lambda f: cut(f / "probattn.safetensors"), "cannot be read"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "cannot be read"),
