@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,13 +12,16 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 
 from probattn.checks import shortened, shown
+from probattn.data import DataWarning
 from probattn.files.durable import write_atomically
-from probattn.files.json_files import JSONError, read_json
+from probattn.files.json_files import JSONError, parse_json, read_json
 from probattn.inference.report.experiment_records import ExperimentResults
 from probattn.inference.report.results import SCHEMA_VERSION, Results
 from probattn.inference.report.translation_records import TranslationResults
 
 Content = TypeVar("Content", bound=BaseModel)
+WITHOUT_P = 1
+"""Schema version whose comparisons have no p values; all else is as in the present one."""
 AnyResults = Results | TranslationResults | ExperimentResults
 """Records of a run of whatever kind."""
 
@@ -60,6 +64,8 @@ def write_results(results: AnyResults, path: Path | str) -> Path:
 def read_any_results(path: Path | str) -> AnyResults:
     """Reads what :func:`write_results` wrote, of a run of whatever kind.
 
+    Records of schema version 1 come without their comparisons, which have no p values there, and with a warning.
+
     Args:
         path: the file.
 
@@ -72,7 +78,7 @@ def read_any_results(path: Path | str) -> AnyResults:
     """
     header = _header(Path(path))
     kind: type[AnyResults] = KINDS.get(header.kind, Results) if isinstance(header.kind, str) else Results
-    return _read(Path(path), kind)
+    return _records(Path(path), header, kind)
 
 
 def read_results(path: Path | str) -> Results:
@@ -97,33 +103,51 @@ def read_results(path: Path | str) -> Results:
         ...
         probattn.inference.report.storage.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
     """
-    _header(Path(path))
-    return _read(Path(path), Results)
+    return _records(Path(path), _header(Path(path)), Results)
 
 
 class _Header(BaseModel):
-    """What tells whose records a file holds."""
+    """What tells whose records a file holds, and the records as they stand there."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
     schema_version: JsonValue = None
     kind: JsonValue = None
 
 
 def _header(path: Path) -> _Header:
-    """The file's header, which is of this schema version."""
+    """The file's header, which is of a schema version that can be read."""
     header = _read(path, _Header)
     if header.schema_version is None:
         raise ResultsFileError(
             f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
         )
-    if header.schema_version != SCHEMA_VERSION:
+    if header.schema_version not in (WITHOUT_P, SCHEMA_VERSION):
         raise ResultsFileError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
             "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
             "that wrote it"
         )
     return header
+
+
+def _records(path: Path, header: _Header, kind: type[Content]) -> Content:
+    """The records; those of schema version 1 without their comparisons, about which nothing can be claimed."""
+    if header.schema_version == SCHEMA_VERSION:
+        return _read(path, kind)
+    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
+    if content.pop("differences", None):
+        warnings.warn(
+            DataWarning(
+                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
+                "`probattn report RUN --again` makes them"
+            ),
+            stacklevel=3,
+        )
+    try:
+        return parse_json(json.dumps(content), TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
 
 
 def _read(path: Path, kind: type[Content]) -> Content:

@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -29,6 +30,7 @@ from probattn.models.hosts.hosting import Method
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained, unreadable
 from probattn.models.hosts.selection import Kind, Layers
 from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
+from probattn.sites.inverse_temperature import UnknownSizeError, without_inverse_temperature
 from probattn.sites.repulsive import RepulsiveAttention
 
 FILE = "probattn.json"
@@ -68,6 +70,11 @@ class _Description(BaseModel):
     layers: Layers | None = None
     attention: Kind | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _migrate(cls, described: Any) -> Any:
+        return _migrated(described) if isinstance(described, dict) else described
+
     @model_validator(mode="after")
     def _says_where(self) -> _Description:
         if self.methods() and (self.layers is None or self.attention is None):
@@ -78,6 +85,18 @@ class _Description(BaseModel):
         """What the network was converted with."""
         found = (self.method, self.alignment, self.repulsive, self.disagreement)
         return [method for method in found if method is not None]
+
+
+def _migrated(described: dict[str, Any]) -> dict[str, Any]:
+    """The description in today's options; the network predicts the same whatever the noise of its training was."""
+    options = described.get("repulsive")
+    if not isinstance(options, dict) or "inverse_temperature" not in options:
+        return described
+    try:
+        return described | {"repulsive": without_inverse_temperature(options, None)}
+    except UnknownSizeError as error:
+        warnings.warn(f"{error}, before training on: it is read as 1", stacklevel=2)
+        return described | {"repulsive": {k: v for k, v in options.items() if k != "inverse_temperature"}}
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:

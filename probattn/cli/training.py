@@ -22,7 +22,7 @@ from probattn.cli.words import Words, make_words
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
 from probattn.inference.result import FitResult
 from probattn.models import Classifier
-from probattn.recipes import AnyRecipe, Recipe
+from probattn.recipes import AnyRecipe, Recipe, load_any_recipe
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def check_folder(recipe: AnyRecipe, folder: Path, resume: bool) -> None:
     if resume:
         if not known.exists():
             raise CommandError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if known.read_text(encoding="utf-8") != recipe.resolved().dump():
+        if load_any_recipe(known) != recipe.resolved():
             raise CommandError(f"{folder}: its recipe differs from the one given; resume with {known}")
     elif folder.exists() and any(folder.iterdir()):
         raise CommandError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from probattn.recipes.section import Section
+from probattn.sites.inverse_temperature import without_inverse_temperature
 from probattn.sites.repulsive import Projection, RepulsiveAttention
 
 
@@ -84,6 +85,12 @@ class RepulsionRecipe(Section):
         default=True,
         description="Whether each head also follows the others' gradients, weighted by the kernel, or its own alone.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _migrate(cls, value: Any) -> Any:
+        """Reads ``inverse_temperature`` of an earlier version."""
+        return without_inverse_temperature(value, None) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _agree(self) -> RepulsionRecipe:
