@@ -67,6 +67,8 @@ REFERENCES = {
     "translation": translation_recipe_reference,
     "experiment": experiment_recipe_reference,
 }
+NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "lstm": "sentencepiece"}
+"""Packages of extras, by the name of the run that needs them."""
 RUNS = ("texts", "aligned", "probed", "repulsive", "graph", "translation", "lstm", "copying", "keyword")
 """Names of the runs of :func:`run_recipes`."""
 

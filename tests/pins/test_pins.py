@@ -7,8 +7,6 @@ import difflib
 import pins
 import pytest
 
-NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "lstm": "sentencepiece"}
-"""Packages of extras, by the name of what needs them."""
 PARTS = (pins.public_names, pins.command_line, pins.recipe_keys, pins.built_in_recipes)
 COMMANDS = ("", "train", "evaluate", "predict", "report", "agreement", "inspect", "demo")
 
@@ -38,7 +36,7 @@ def refusal(name, lost):
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 def test_nothing_is_missing(part):
     if part is pins.public_names:
-        pytest.importorskip(NEEDS["graph"], reason="needs torch-geometric (the extra 'graph')")
+        pytest.importorskip(pins.NEEDS["graph"], reason="needs torch-geometric (the extra 'graph')")
     lost = pins.missing(part.__name__, part())
     assert not lost, refusal(part.__name__, lost)
 
@@ -54,8 +52,8 @@ def test_help_fits_into_eighty_columns(command, monkeypatch):
 
 @pytest.mark.parametrize("name", pins.RUNS)
 def test_a_run_leaves_its_files(name, texts, folder):
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}, of an extra")
+    if name in pins.NEEDS:
+        pytest.importorskip(pins.NEEDS[name], reason=f"needs {pins.NEEDS[name]}, of an extra")
     wanted = [line for line in pins.read("run_files") if line.startswith(f"{name} ")]
     found = set(pins.run_files(name, pins.make_run(name, texts[name], folder)))
     lost = [line for line in wanted if line not in found]
