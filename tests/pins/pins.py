@@ -13,7 +13,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -71,6 +70,8 @@ NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "lstm": "se
 """Packages of extras, by the name of the run that needs them."""
 RUNS = ("texts", "aligned", "probed", "repulsive", "graph", "translation", "lstm", "copying", "keyword")
 """Names of the runs of :func:`run_recipes`."""
+SEVERAL = ("graph",)
+"""Those of which several seeds are reported together."""
 
 
 def public_names() -> Iterator[str]:
@@ -255,13 +256,30 @@ def page_text(page: str) -> Iterator[str]:
 
 def report_text(name: str, place: Path) -> Iterator[str]:
     """The text of the report that the command writes for a run that was evaluated; in ``place``, a new folder."""
+    _put_run(name, place)
+    yield from _reported(place, page=place / "report.html")
+
+
+def seeds_text(name: str, place: Path) -> Iterator[str]:
+    """The text of the report of two runs that differ in their seed; in ``place``, a new folder."""
+    first, second = place / "first", place / "second"
+    _put_run(name, first)
+    _put_run(name, second, seed=1)
+    yield from _reported(first, second, page=first / "seeds.html")
+
+
+def _put_run(name: str, place: Path, seed: int = 0) -> None:
     place.mkdir(parents=True)
-    shutil.copy(RESULTS / f"{name}.json", place / "metrics.json")
-    shutil.copy(RESULTS / f"{name}.yaml", place / "recipe.yaml")
-    result = runs.invoke("report", place)
+    for source, target, key in (("json", "metrics.json", '"seed": '), ("yaml", "recipe.yaml", "  seed: ")):
+        text = (RESULTS / f"{name}.{source}").read_text(encoding="utf-8")
+        (place / target).write_text(text.replace(f"{key}0", f"{key}{seed}"), encoding="utf-8")
+
+
+def _reported(*folders: Path, page: Path) -> Iterator[str]:
+    result = runs.invoke("report", *folders)
     if result.exit_code:
-        raise RuntimeError(f"{name}: {result.output}") from result.exception
-    yield from page_text((place / "report.html").read_text(encoding="utf-8"))
+        raise RuntimeError(result.output) from result.exception
+    yield from page_text(page.read_text(encoding="utf-8"))
 
 
 def read(name: str) -> list[str]:
@@ -316,6 +334,8 @@ def main() -> None:
             _write_runs(Path(folder))
         for name in RUNS:
             _write(f"report_{name}", report_text(name, Path(folder) / "reports" / name))
+        for name in SEVERAL:
+            _write(f"seeds_{name}", seeds_text(name, Path(folder) / "seeds" / name))
 
 
 if __name__ == "__main__":

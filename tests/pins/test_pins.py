@@ -62,9 +62,15 @@ def test_a_run_leaves_its_files(name, texts, folder):
 
 @pytest.mark.parametrize("name", pins.RUNS)
 def test_a_report_says_what_it_said(name, tmp_path):
-    wanted, found = (
-        " ".join(lines).split()
-        for lines in (pins.read(f"report_{name}"), pins.report_text(name, tmp_path / "run"))
-    )
+    same_words(f"report_{name}", pins.report_text(name, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", pins.SEVERAL)
+def test_a_report_of_several_runs_says_what_it_said(name, tmp_path):
+    same_words(f"seeds_{name}", pins.seeds_text(name, tmp_path))
+
+
+def same_words(name, lines):
+    wanted, found = (" ".join(text).split() for text in (pins.read(name), lines))
     changes = [line for line in difflib.unified_diff(wanted, found, lineterm="", n=3) if line[0] != "@"]
-    assert wanted == found, f"golden/report_{name}.txt: {' '.join(changes[2:200])}"
+    assert wanted == found, f"golden/{name}.txt: {' '.join(changes[2:200])}"
