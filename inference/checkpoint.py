@@ -22,6 +22,7 @@ from probattn.checks import shortened
 from probattn.files.durable import FULL, FileDigest, explain_os_error, sync_folder, write_digested
 from probattn.files.json_files import read_json
 from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifest, write_manifest
+from probattn.inference.migration import migrated_configuration
 
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
@@ -219,7 +220,7 @@ def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, 
     Raises:
         ConfigurationMismatchError: names every differing key with both values.
     """
-    here, there = flatten(json.loads(json.dumps(expected))), flatten(found)
+    here, there = flatten(json.loads(json.dumps(expected))), flatten(migrated_configuration(found))
     missing = "(absent)"
     differing = [
         f"{key}: checkpoint {there.get(key, missing)!r}, this run {here.get(key, missing)!r}"

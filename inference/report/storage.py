@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 
 from probattn.checks import shortened, shown
+from probattn.data import DataWarning
 from probattn.files.durable import write_atomically
-from probattn.files.json_files import JSONError, read_json
+from probattn.files.json_files import JSONError, parse_json, read_json
 from probattn.inference.report.results import SCHEMA_VERSION, Results
 
 Content = TypeVar("Content", bound=BaseModel)
+WITHOUT_P = 1
+"""Schema version whose comparisons have no p values; all else is as in the present one."""
 
 
 class ResultsFileError(ValueError):
@@ -49,6 +53,8 @@ def write_results(results: BaseModel, path: Path | str) -> Path:
 def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
     """Reads what :func:`write_results` wrote.
 
+    Records of schema version 1 come without their comparisons, which have no p values there, and with a warning.
+
     Args:
         path: the file.
         kind: class of the records; those of a task other than classification are in its folder of ``probattn.tasks``.
@@ -69,31 +75,50 @@ def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
         ...
         probattn.inference.report.storage.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
     """
-    _check_header(Path(path))
-    return _read(Path(path), kind)
+    return _records(Path(path), _header(Path(path)), kind)
 
 
 class _Header(BaseModel):
-    """What tells whose records a file holds."""
+    """What tells whose records a file holds, and the records as they stand there."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
     schema_version: JsonValue = None
 
 
-def _check_header(path: Path) -> None:
-    """Makes sure that a file holds records of this schema version."""
+def _header(path: Path) -> _Header:
+    """The file's header, which is of a schema version that can be read."""
     header = _read(path, _Header)
     if header.schema_version is None:
         raise ResultsFileError(
             f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
         )
-    if header.schema_version != SCHEMA_VERSION:
+    if header.schema_version not in (WITHOUT_P, SCHEMA_VERSION):
         raise ResultsFileError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
             "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
             "that wrote it"
         )
+    return header
+
+
+def _records(path: Path, header: _Header, kind: type[Content]) -> Content:
+    """The records; those of schema version 1 without their comparisons, about which nothing can be claimed."""
+    if header.schema_version == SCHEMA_VERSION:
+        return _read(path, kind)
+    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
+    if content.pop("differences", None):
+        warnings.warn(
+            DataWarning(
+                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
+                "`probattn report RUN --again` makes them"
+            ),
+            stacklevel=3,
+        )
+    try:
+        return parse_json(json.dumps(content), TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
 
 
 def _read(path: Path, kind: type[Content]) -> Content:

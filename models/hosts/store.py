@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,7 @@ from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
 from probattn.models.hosts.selection import Kind, Layers, Part
 from probattn.options import hints
 from probattn.sites import METHODS, Method
+from probattn.sites.inverse_temperature import UnknownSizeError, without_inverse_temperature
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
@@ -86,7 +88,7 @@ def _migrated(written: dict[str, Any]) -> dict[str, Any]:
     for key, kind in FORMER_KEYS.items():
         options = written.get(key)
         if options is not None:
-            methods.append({"kind": kind, **options} if isinstance(options, dict) else options)
+            methods.append({"kind": kind, **_present(options)} if isinstance(options, dict) else options)
     return {**rest, "methods": methods}
 
 
@@ -100,6 +102,15 @@ def _built(written: dict[str, Any]) -> Method:
     if unknown:
         raise ValueError(f"{method.__name__} has no option {shown(unknown[0])}")
     return method(**written)
+
+
+def _present(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of heads in today's names; the network predicts the same whatever the noise of its training was."""
+    try:
+        return without_inverse_temperature(options, None)
+    except UnknownSizeError as error:
+        warnings.warn(f"{error}, before training on: it is read as 1", stacklevel=2)
+        return {name: value for name, value in options.items() if name != "inverse_temperature"}
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:

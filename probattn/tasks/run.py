@@ -296,7 +296,7 @@ def _check_folder(recipe: Any, folder: Path, resume: bool) -> None:
     if resume:
         if not known.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if known.read_text(encoding="utf-8") != recipe.resolved().dump():
+        if _task(known).recipe != recipe.resolved():
             raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")

@@ -71,7 +71,8 @@ def written(path: Path, content: bytes | str) -> Path:
         ('{"schema_version": 1,\n "run": ', "expected JSON, got .* at line 2 column 8"),
         ("[1, 2]", r"at the whole: .*object, got \[1, 2\]"),
         ("{}", "this is no metrics.json"),
-        ('{"schema_version": 1}', "expected schema version 2, got 1"),
+        ('{"schema_version": 3}', "expected schema version 2, got 3"),
+        ('{"schema_version": 1}', r"at run: Field required, got .* \(and 3 more\)"),
         ('{"schema_version": 2}', r"at run: Field required, got .* \(and 3 more\)"),
     ],
 )

@@ -1,0 +1,34 @@
+"""Configurations of checkpoints that an earlier version wrote, in today's options."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from probattn.sites.inverse_temperature import without_inverse_temperature
+from probattn.sites.repulsive import RepulsiveAttention
+
+
+def migrated_configuration(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with ``temperature`` and ``langevin`` of heads and ensembles for ``inverse_temperature``."""
+    migrated = dict(found)
+    if "ensemble" in found:
+        migrated["ensemble"] = without_inverse_temperature(found["ensemble"], 1)
+    model = found.get("model", {})
+    if "repulsive" in model:
+        rows = found["data"]["num_rows"]
+        migrated["model"] = model | {
+            "repulsive": {name: _heads(text, rows) for name, text in model["repulsive"].items()}
+        }
+    return migrated
+
+
+def _heads(text: str, num_data: int) -> str:
+    """The representation of ``RepulsiveAttention``, from that of an earlier version."""
+    if "inverse_temperature=" not in text:
+        return text
+    call = ast.parse(text, mode="eval").body
+    assert isinstance(call, ast.Call)
+    options = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+    return repr(RepulsiveAttention(**without_inverse_temperature(options, num_data)))
