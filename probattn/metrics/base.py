@@ -79,12 +79,12 @@ class UncertaintyMetric(Metric):
 class ExampleMean(UncertaintyMetric):
     """Mean over all examples of a quantity that each example has; a subclass names the quantity's function."""
 
-    quantity: ClassVar[Callable[..., Tensor]]
+    _quantity: ClassVar[Callable[..., Tensor]]
     total: Tensor
     count: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
-        options = {"quantity": self.quantity.__name__, **kwargs.pop("update_options", {})}
+        options = {"quantity": self._quantity.__name__, **kwargs.pop("update_options", {})}
         super().__init__(update_options=options, **kwargs)
         self._add_sum_state("total")
         self._add_sum_state("count", dtype=torch.int64)

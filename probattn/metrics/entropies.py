@@ -21,7 +21,7 @@ class MeanUncertainty(ExampleMean):
             TypeError: ``preds`` is not floating-point or ``mask`` not bool.
             ValueError: a shape or value is not as described.
         """
-        values = self.quantity(preds, inputs=self.inputs, validate_args=self.validate_args)
+        values = self._quantity(preds, inputs=self.inputs, validate_args=self.validate_args)
         self._accumulate(values, kept_by_mask(mask, values.shape[0], values.device))
 
 
@@ -46,7 +46,7 @@ class PredictiveEntropy(MeanUncertainty):
         tensor(0.6931)
     """
 
-    quantity = staticmethod(functional.predictive_entropy)
+    _quantity = staticmethod(functional.predictive_entropy)
 
 
 class ExpectedEntropy(MeanUncertainty):
@@ -70,7 +70,7 @@ class ExpectedEntropy(MeanUncertainty):
         tensor(0.3251)
     """
 
-    quantity = staticmethod(functional.expected_entropy)
+    _quantity = staticmethod(functional.expected_entropy)
 
 
 class MutualInformation(MeanUncertainty):
@@ -94,4 +94,4 @@ class MutualInformation(MeanUncertainty):
         tensor(0.3681)
     """
 
-    quantity = staticmethod(functional.mutual_information)
+    _quantity = staticmethod(functional.mutual_information)

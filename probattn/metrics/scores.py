@@ -50,7 +50,7 @@ class MeanScore(ExampleMean):
             validate_args=self.validate_args,
         )
         label = torch.where(kept, target, 0)
-        values = self.quantity(preds, label, inputs=self.inputs, validate_args=self.validate_args)
+        values = self._quantity(preds, label, inputs=self.inputs, validate_args=self.validate_args)
         self._accumulate(values, kept)
 
 
@@ -75,7 +75,7 @@ class NegativeLogLikelihood(MeanScore):
         tensor(0.8370)
     """
 
-    quantity = staticmethod(functional.negative_log_likelihood)
+    _quantity = staticmethod(functional.negative_log_likelihood)
 
 
 class BrierScore(MeanScore):
@@ -99,4 +99,4 @@ class BrierScore(MeanScore):
         tensor(0.6250)
     """
 
-    quantity = staticmethod(functional.brier_score)
+    _quantity = staticmethod(functional.brier_score)
