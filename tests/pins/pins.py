@@ -57,7 +57,38 @@ PACKAGES = (
     "probattn.divergences",
     "probattn.recipes",
 )
-MOVED: frozenset[str] = frozenset()
+MOVED = frozenset(
+    (
+        "AnyResults",
+        "BleuDifference",
+        "ConditionRuns",
+        "ConditionTest",
+        "ExperimentResults",
+        "HeadCounts",
+        "TranslationResults",
+        "TranslationSample",
+        "TranslationScores",
+        "bleu_difference",
+        "experiment_headline",
+        "first_steps",
+        "fisher_p",
+        "leaders",
+        "log_rank_p",
+        "median_step",
+        "perplexity",
+        "reached",
+        "read_any_results",
+        "render_experiment_report",
+        "render_translation_report",
+        "runs_of",
+        "step_seconds",
+        "translation_curves",
+        "translation_headline",
+        "translation_scores",
+        "write_experiment_report",
+        "write_translation_report",
+    )
+)
 """Names of ``probattn.inference.report`` that may stand elsewhere; the changelog lists them."""
 
 REFERENCES = {
