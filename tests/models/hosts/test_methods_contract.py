@@ -54,9 +54,14 @@ def test_it_is_put_on_every_family_stored_copied_and_taken_off(families, family,
     record = conversion(net)
     assert (record.of(kind), record.methods) == (method, (method,))
     assert [call.name for call in record.plan.calls_of(kind)] == [call.name for call in inspect(net)]
-    torch.testing.assert_close(families.forward(net, inputs), logits, atol=1e-5, rtol=1e-5)
+    exactly = (
+        {} if record.calls else {"atol": 0, "rtol": 0}
+    )  # latent weights are computed by another function
+    torch.testing.assert_close(
+        families.forward(net, inputs), logits, **(exactly or {"atol": 1e-5, "rtol": 1e-5})
+    )
     expected, weights = density(families, net, inputs), state(net)
-    again = load(save(net, tmp_path / "net"))
+    again = load(save(net, tmp_path / "net"), attn_implementation="eager")
     assert conversion(again).methods == (method,) and same(state(again), weights)
     copies = [copy.deepcopy(net)]
     if family.name not in {
@@ -137,7 +142,7 @@ def test_every_option_is_described_and_has_a_default(kind):
     assert made == replace(made) and hash(made) == hash(kind())
     assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
     for option in fields(made):
-        with pytest.raises(ValueError, match=rf"^{kind.__name__}\.{option.name}: expected .*, got <object"):
+        with pytest.raises(ValueError, match=rf"^{kind.__name__}\.{option.name}: expected .*, got .*<object"):
             kind(**{option.name: object()})
 
 
