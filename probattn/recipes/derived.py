@@ -91,6 +91,7 @@ def method_section(method: type[Method]) -> Any:
         A model with a key for each option, as :class:`probattn.sites.RecipeKeys` says.
 
     Example:
+        >>> from probattn import DisagreementAttention
         >>> method_section(DisagreementAttention)(weight=1).build()
         DisagreementAttention(method='outputs', weight=1.0, ...)
     """

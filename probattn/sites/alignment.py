@@ -50,7 +50,7 @@ class AlignmentAttention(Method):
     Args:
         method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial) or "mmd"
             (maximum mean discrepancy); see :mod:`probattn.divergences`.
-        weight: w of the divergence in the objective, >= 0.
+        weight: weight w of the divergence in the objective, >= 0.
         reduction: "sum" over heads and sites, or "mean" over them (heads times sites weaker).
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
             to ``convert``.

@@ -51,7 +51,7 @@ class DisagreementAttention(Method):
     Args:
         method: what is penalised: "frobenius" (attention weights that are no orthonormal rows), or likeness of heads by
             their values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
-        weight: w of the penalty in the objective, >= 0. Li et al. 2018 take 1.
+        weight: weight w of the penalty in the objective, >= 0. Li et al. 2018 take 1.
         projections: of "parameters": weights whose heads pay.
         layers: layers of each stack whose heads pay; numbers count from 0, negative ones from the end; or the calls of
             the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
