@@ -159,7 +159,7 @@ class ParticleEnsemble(nn.Module):
         Returns:
             ``[P, ...]``.
         """
-        return self.execution.run("outputs", self, lambda rows: self.call(rows, batch))
+        return self.execution.run("outputs", self, self.stacks(), lambda rows: self.call(rows, batch))
 
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.

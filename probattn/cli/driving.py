@@ -20,7 +20,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.inference.schedules import KLSchedule
 from probattn.models import Classifier, Translator, convert, save
 from probattn.recipes import (

@@ -16,7 +16,7 @@ import typer
 from probattn.checks import shortened, shown
 from probattn.data import DataError, DataWarning
 from probattn.inference.checkpoint import CheckpointError
-from probattn.inference.meter import NonFiniteError
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.records import RecordsError
 from probattn.inference.report import ResultsFileError, printable
 from probattn.models import StoredNetworkError

@@ -12,7 +12,7 @@ from probattn.cli.processes import launched
 from probattn.cli.training import check_folder
 from probattn.inference.records import read_records
 from probattn.inference.report import first_steps, runs_of
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.inference.storage import RECORDS
 from probattn.recipes import ConditionRecipe, ExperimentRecipe
 from probattn.recipes.experiment import SEARCH

@@ -19,7 +19,7 @@ from probattn.files.manifest import write_manifest
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.inference.schedules import KLSchedule
 from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
 from probattn.recipes import GraphRecipe

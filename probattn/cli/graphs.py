@@ -8,7 +8,7 @@ from pathlib import Path
 
 from probattn.cli.errors import CommandError, one_line
 from probattn.inference.report import Results
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.recipes import GraphRecipe
 
 

@@ -20,7 +20,7 @@ from probattn.cli.showing import calls_with_maps
 from probattn.cli.trained import BASELINE, RECIPE
 from probattn.cli.words import Words, make_words
 from probattn.data import PadCollate, Task, TextDataset, TokenizedTexts
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.models import Classifier
 from probattn.recipes import AnyRecipe, Recipe
 

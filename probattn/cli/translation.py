@@ -9,7 +9,7 @@ from probattn.cli.sheets import Group, Sheet
 from probattn.cli.trained_translator import load_translator
 from probattn.cli.translation_training import prepare_translation, train_translation_run
 from probattn.inference.report import MODEL_TITLES, TranslationResults, translation_headline
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.models import SearchOptions, translate
 from probattn.recipes import TranslationRecipe
 

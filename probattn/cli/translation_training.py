@@ -19,7 +19,7 @@ from probattn.cli.training import check_folder
 from probattn.cli.translation_networks import TITLES, build_network
 from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
 from probattn.inference import TraceGraphMeanFieldELBO
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.metrics.functional import bleu
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, translate
 from probattn.models.translation import token_measures

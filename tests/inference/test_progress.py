@@ -1,25 +1,32 @@
 """The progress bar, drawn on a terminal that is a buffer."""
 
 import io
+import re
 
+import pytest
 from rich.console import Console
 
-from probattn.inference.loop import StepTerms
 from probattn.inference.progress import TrainingProgress
 
+WORDS = "loss 0.7123  log-likelihood -0.6  KL 0.11 (mean, weight 0.001; 1.235e+04 nats)"
 
-def drawn(*, terminal: bool, shown: bool = True) -> str:
+
+def drawn(*, terminal: bool, shown: bool = True, width: int = 80, title: str = "baseline 1/2") -> str:
     buffer = io.StringIO()
-    console = Console(file=buffer, force_terminal=terminal, width=160, color_system=None)
-    with TrainingProgress(total=8, done=2, reduction="mean", shown=shown, console=console) as bar:
-        bar.update(3, StepTerms(0.71234, -0.6, 0.11, 1234.5, 0.0), kl_weight=0.25)
+    console = Console(file=buffer, force_terminal=terminal, width=width, color_system=None)
+    with TrainingProgress(total=8, done=2, title=title, shown=shown, console=console) as bar:
+        bar.show(3, lambda: WORDS)
     return buffer.getvalue()
 
 
-def test_loss_likelihood_and_kl_are_shown_apart() -> None:
-    text = drawn(terminal=True)
-    for words in ("3/8", "loss 0.7123", "log-likelihood -0.6000", "KL 0.1100 (mean, weight 0.25; 1234 nats)"):
-        assert words in text
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_title_step_and_time_left_come_first_and_nothing_is_cut(width: int) -> None:
+    lines = re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", drawn(terminal=True, width=width)).split("\n")
+    lines = [line.rpartition("\r")[2].rstrip() for line in lines]
+    last = max(index for index, line in enumerate(lines) if "/8" in line)
+    assert re.match(r"baseline 1/2 3/8 \S+ left ━+", lines[last])
+    assert " ".join(lines[last + 1 :]).split() == WORDS.split()
+    assert all(len(line) <= width for line in lines)
 
 
 def test_nothing_is_written_where_no_one_looks() -> None:

@@ -15,7 +15,7 @@ from probattn.inference.batches import DataOrder
 from probattn.inference.checkpoint import CheckpointStore
 from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.meter import NonFiniteError
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.records import Record, read_records
 from probattn.inference.schedules import KLSchedule

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from probattn.inference.early_stopping import EarlyStopping
-from probattn.inference.loop import Precision
+from probattn.inference.session import Precision
 from probattn.inference.report.evaluation import THRESHOLDS
 from probattn.inference.schedules import KLSchedule, KLScheduleKind
 from probattn.inference.svi import SVIDriver
