@@ -25,6 +25,7 @@ from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifes
 
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
+_OWN = re.compile(r"probattn(\.\w+)+")
 
 
 class CheckpointError(RuntimeError):
@@ -220,17 +221,25 @@ def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, 
         ConfigurationMismatchError: names every differing key with both values.
     """
     here, there = flatten(json.loads(json.dumps(expected))), flatten(found)
+    moved = {
+        key for key in here.keys() & there.keys() if _own_class(here[key]) == _own_class(there[key]) != ""
+    }
     missing = "(absent)"
     differing = [
         f"{key}: checkpoint {there.get(key, missing)!r}, this run {here.get(key, missing)!r}"
         for key in sorted(here.keys() | there.keys())
-        if here.get(key, missing) != there.get(key, missing)
+        if here.get(key, missing) != there.get(key, missing) and key not in moved
     ]
     if differing:
         raise ConfigurationMismatchError(
             f"checkpoint {path} is of another configuration; {'; '.join(differing)}. Use the same options, or another "
             "folder"
         )
+
+
+def _own_class(value: Any) -> str:
+    """The name of a class of this library without its module, which may change between versions."""
+    return value.rpartition(".")[2] if isinstance(value, str) and _OWN.fullmatch(value) else ""
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal
 
-from probattn.checks import check_integer, check_number
+from probattn.options import Count, NonNegative, Options
 
 Mode = Literal["min", "max"]
 
 
 @dataclass(frozen=True)
-class EarlyStopping:
+class EarlyStopping(Options):
     """Stops when a validation metric has not improved for some evaluations; the best weights are restored.
 
     Args:
@@ -38,20 +38,15 @@ class EarlyStopping:
     """
 
     metric: str = "loss"
-    patience: int = 3
+    patience: Count = 3
     mode: Mode = "min"
-    min_delta: float = 0.0
+    min_delta: NonNegative = 0.0
     also: Mapping[str, Mode] | None = None
 
     def __post_init__(self) -> None:
-        check_integer("EarlyStopping", "patience", self.patience, least=1)
-        for name, mode in {"mode": self.mode, **(self.also or {})}.items():
-            if mode not in get_args(Mode):
-                where = "mode" if name == "mode" else f"also[{name!r}]"
-                raise ValueError(f"EarlyStopping.{where}: expected 'min' or 'max', got {mode!r}")
+        super().__post_init__()
         if self.metric in (self.also or {}):
             raise ValueError(f"EarlyStopping.also: expected metrics other than {self.metric!r}")
-        check_number("EarlyStopping", "min_delta", self.min_delta, positive=False)
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -104,15 +99,6 @@ class StoppingState:
     def exhausted(self, rule: EarlyStopping) -> bool:
         """Whether the patience is used up."""
         return self.since_best >= rule.patience
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
-        self.best, self.best_step, self.since_best = state["best"], state["best_step"], state["since_best"]
-        self.marks = dict(state["marks"])
 
     def _is_good(self, rule: EarlyStopping, name: str, value: float) -> bool:
         """Whether a metric improves on its mark; with others beside it, also whether it equals it."""

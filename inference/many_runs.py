@@ -11,13 +11,13 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from probattn.checks import check_integer, check_number
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.options import RunOptions
 from probattn.inference.records import Record
 from probattn.inference.run import FitResult, Run, Training
 from probattn.inference.session import accelerator_session
 from probattn.inference.storage import Resume
+from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"
 
@@ -27,7 +27,7 @@ Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
 
 
 @dataclass(eq=False)
-class ManyRunsDriver:
+class ManyRunsDriver(Options):
     r"""Trains R models that are stacked in one module, each as if it were alone.
 
     Minimises the sum of their losses with Adam: no run sees another's parameters and Adam works entry by entry, so that
@@ -73,13 +73,13 @@ class ManyRunsDriver:
 
     model: nn.Module
     batches: Callable[[int], Any]
-    steps: int
+    steps: Count
     _: KW_ONLY
     evaluate: Evaluation | None = None
     evaluate_at: Sequence[int] = ()
     parameters: Sequence[nn.Parameter] | None = None
-    learning_rate: float = 1e-3
-    checkpoint_every: int = 50
+    learning_rate: Positive = 1e-3
+    checkpoint_every: Count = 50
     folder: Path | str | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     cpu: bool = False
@@ -87,9 +87,7 @@ class ManyRunsDriver:
     title: str = "training"
 
     def __post_init__(self) -> None:
-        check_integer(OWNER, "steps", self.steps, least=1)
-        check_integer(OWNER, "checkpoint_every", self.checkpoint_every, least=1)
-        check_number(OWNER, "learning_rate", self.learning_rate, positive=True)
+        super().__post_init__()
         outside = [step for step in self.evaluate_at if not 0 <= step <= self.steps]
         if outside:
             raise ValueError(f"{OWNER}.evaluate_at: expected steps from 0 to {self.steps}, got {outside[0]}")

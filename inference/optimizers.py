@@ -12,8 +12,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from probattn.checks import check_integer, check_number, check_share
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.options import Natural, NonNegative, Options, Positive, Share
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite
 
@@ -26,7 +26,7 @@ SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 
 
 @dataclass(frozen=True)
-class OptimizerOptions:
+class OptimizerOptions(Options):
     """An optimiser of ``torch.optim`` over up to six parameter groups.
 
     The groups are ``pretrained``, ``sites`` (the parameters that attention sites brought along and that no one has
@@ -54,19 +54,15 @@ class OptimizerOptions:
     """
 
     name: str = "AdamW"
-    learning_rate: float = 2e-5
-    site_learning_rate: float | None = 1e-3
-    alignment_learning_rate: float | None = 1e-3
-    weight_decay: float = 0.01
+    learning_rate: Positive = 2e-5
+    site_learning_rate: Positive | None = 1e-3
+    alignment_learning_rate: Positive | None = 1e-3
+    weight_decay: NonNegative = 0.01
     decay_biases_and_norms: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "site_learning_rate", "alignment_learning_rate"):
-            rate = getattr(self, name)
-            if rate is not None or name == "learning_rate":
-                check_number("OptimizerOptions", name, rate, positive=True)
-        check_number("OptimizerOptions", "weight_decay", self.weight_decay, positive=False)
+        super().__post_init__()
         found = getattr(torch.optim, self.name, None)
         if not (isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer):
             raise ValueError(
@@ -102,7 +98,7 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True)
-class SchedulerOptions:
+class SchedulerOptions(Options):
     r"""A scheduler of ``transformers.get_scheduler``, stepped once per update.
 
     Args:
@@ -121,14 +117,9 @@ class SchedulerOptions:
     """
 
     name: str = "linear"
-    warmup_steps: int | None = None
-    warmup_fraction: float = 0.1
+    warmup_steps: Natural | None = None
+    warmup_fraction: Share = 0.1
     arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.warmup_steps is not None:
-            check_integer("SchedulerOptions", "warmup_steps", self.warmup_steps, least=0)
-        check_share("SchedulerOptions", "warmup_fraction", self.warmup_fraction)
 
     def warmup(self, total_steps: int) -> int:
         """Steps of warm-up in a run of ``total_steps`` updates."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from accelerate.tracking import GeneralTracker
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from probattn.inference.progress import StepObserver
 from probattn.inference.records import Record
 from probattn.inference.schedules import KLSchedule
 from probattn.inference.session import Precision
+from probattn.options import Count, Natural, Options, Positive
 
 Callback = Callable[[Record, nn.Module], None]
 """Called on the main process with every record, once it is written, and the model."""
@@ -30,7 +31,7 @@ ValidationMetrics = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 
 
 @dataclass(eq=False, kw_only=True)
-class RunOptions:
+class RunOptions(Options):
     """Options of a run, which :class:`SVIDriver` and the drivers derived from it take as keyword arguments.
 
     Args:
@@ -73,21 +74,21 @@ class RunOptions:
     optimizer: OptimizerOptions | OptimizerFactory = field(default_factory=OptimizerOptions)
     scheduler: SchedulerOptions | SchedulerFactory | None = field(default_factory=SchedulerOptions)
     kl_schedule: KLSchedule = field(default_factory=KLSchedule)
-    batch_size: int = 16
+    batch_size: Count = 16
     collate: Collate | None = None
     shuffle: bool = True
     drop_last: bool = False
-    length_pool: int | None = None
-    num_workers: int = 0
+    length_pool: Count | None = None
+    num_workers: Natural = 0
     precision: Precision = "no"
     cpu: bool = False
-    accumulation: int = 1
-    max_grad_norm: float | None = 1.0
-    seed: int = 0
-    log_every: int = 10
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_last: int = 2
+    accumulation: Count = 1
+    max_grad_norm: Positive | None = 1.0
+    seed: Natural = 0
+    log_every: Count = 10
+    eval_every: Count | None = None
+    checkpoint_every: Count | None = None
+    keep_last: Count = 2
     early_stopping: EarlyStopping | None = None
     validation_metrics: ValidationMetrics | None = None
     folder: Path | str | None = None
@@ -98,25 +99,3 @@ class RunOptions:
     progress: bool = True
     title: str = "training"
     find_unused_parameters: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulation", "log_every", "keep_last"):
-            _require_at_least(1, name, getattr(self, name))
-        for name in ("eval_every", "checkpoint_every", "length_pool"):
-            if getattr(self, name) is not None:
-                _require_at_least(1, name, getattr(self, name))
-        for name in ("seed", "num_workers"):
-            _require_at_least(0, name, getattr(self, name))
-        if self.precision not in get_args(Precision):
-            raise ValueError(
-                f"SVIDriver.precision: expected one of {', '.join(get_args(Precision))}, got {self.precision!r}"
-            )
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(
-                f"SVIDriver.max_grad_norm: expected a number > 0 or None, got {self.max_grad_norm}"
-            )
-
-
-def _require_at_least(least: int, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"SVIDriver.{name}: expected an integer >= {least}, got {value!r}")

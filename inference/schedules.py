@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from probattn.checks import check_choice, check_integer, check_number, check_share
+from probattn.options import Natural, NonNegative, Options, Positive, Share
 
 KLScheduleKind = Literal["constant", "linear", "sigmoid"]
 
 
 @dataclass(frozen=True)
-class KLSchedule:
+class KLSchedule(Options):
     r"""Weight of the KL in the objective as a pure function of the step.
 
     With t = min(step / W, 1), W the length of the warm-up in steps and s the logistic function:
@@ -43,18 +43,10 @@ class KLSchedule:
     """
 
     kind: KLScheduleKind = "linear"
-    final: float = 1.0
-    warmup_steps: int | None = None
-    warmup_fraction: float = 0.5
-    steepness: float = 6.0
-
-    def __post_init__(self) -> None:
-        check_choice("KLSchedule", "kind", self.kind, KLScheduleKind)
-        check_number("KLSchedule", "final", self.final, positive=False)
-        if self.warmup_steps is not None:
-            check_integer("KLSchedule", "warmup_steps", self.warmup_steps, least=0)
-        check_share("KLSchedule", "warmup_fraction", self.warmup_fraction)
-        check_number("KLSchedule", "steepness", self.steepness, positive=True)
+    final: NonNegative = 1.0
+    warmup_steps: Natural | None = None
+    warmup_fraction: Share = 0.5
+    steepness: Positive = 6.0
 
     def warmup(self, total_steps: int) -> float:
         """Length of the warm-up in steps, W, of a run of ``total_steps``."""

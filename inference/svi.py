@@ -91,8 +91,8 @@ class SVIDriver(RunOptions):
                 "module (pyro.nn.PyroModule) that holds its parameters"
             )
         refuse_unwrapped(self.model)
-        super().__post_init__()
         self._check_guide()
+        super().__post_init__()
         self._resume: Resume = False
 
     def resume(self, folder: Path | str) -> SVIDriver:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probattn.checks import check_choice, check_integer
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
+from probattn.options import Count, NonNegative, Positive
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.particle_options import ParticleOptions
@@ -58,10 +59,10 @@ class EnsembleOptions(ParticleOptions):
     """
 
     _: KW_ONLY
-    step_size: float = 1.0
-    repulsion: float = 1.0
+    step_size: Positive = 1.0
+    repulsion: NonNegative = 1.0
     sets: Sets = "model"
-    num_data: int | None = None
+    num_data: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

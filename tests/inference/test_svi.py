@@ -444,7 +444,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tiny: ModuleType, tmp_path
         ({"checkpoint_every": -1}, "checkpoint_every"),
         ({"seed": -1}, r"seed.*>= 0"),
         ({"num_workers": -1}, "num_workers"),
-        ({"precision": "fp8"}, r"precision: expected one of no, bf16, fp16, got 'fp8'"),
+        ({"precision": "fp8"}, r"precision: expected one of 'no', 'bf16', 'fp16', got 'fp8'"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm.*> 0 or None"),
     ],
 )
