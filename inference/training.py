@@ -250,8 +250,8 @@ class ProgramTraining(Training):
         """What a progress bar says of the last update."""
         terms = self._terms
         return (
-            f"loss {terms.loss:.4g}  log-likelihood {terms.log_likelihood:.4g}  KL {terms.kl:.4g} "
-            f"({self._reduction}, weight {self._kl_weight:.3g}; {terms.kl_nats:.4g} nats)"
+            f"loss {terms.loss:.4g}  log-likelihood {terms.log_likelihood:.4g}  KL {terms.kl:.3g} "
+            f"({self._reduction}, weight {self._kl_weight:.3g}; {terms.kl_nats:.3g} nats)"
         )
 
     def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from probattn.inference.progress import TrainingProgress
 
-WORDS = "loss 0.7123  log-likelihood -0.6  KL 0.11 (mean, weight 0.001; 1.235e+04 nats)"
+WORDS = "loss 0.7123  log-likelihood -0.6  KL 0.11 (mean, weight 0.001; 1.23e+04 nats)"
 
 
 def drawn(*, terminal: bool, shown: bool = True, width: int = 80, title: str = "baseline 1/2") -> str:
