@@ -6,7 +6,6 @@ if __name__ != "probattn.inference":
     )
 
 from probattn.inference.checkpoint import CheckpointError
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
@@ -14,7 +13,7 @@ from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.many_runs import ManyRunsDriver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
-from probattn.inference.options import RunOptions
+from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.inference.particle_update import HeadParticles
 from probattn.inference.predictive import (
     Posterior,
@@ -26,7 +25,6 @@ from probattn.inference.program_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.progress import StepObserver
 from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
-from probattn.inference.schedules import KLSchedule
 from probattn.inference.svgd import SVGDDriver
 from probattn.inference.svi import SVIDriver
 

@@ -36,17 +36,7 @@ class StepTerms(NamedTuple):
 
 @dataclass
 class Meter:
-    """Means of the objective's parts over the updates since the last record.
-
-    Example:
-        >>> meter = Meter()
-        >>> meter.add(StepTerms(2.0, -1.0, 1.0, 8.0, 0.0))
-        >>> meter.add(StepTerms(4.0, -2.0, 2.0, 16.0, 0.0))
-        >>> meter.take()
-        StepTerms(loss=3.0, log_likelihood=-1.5, kl=1.5, kl_nats=12.0, factors=0.0)
-        >>> meter.steps
-        0
-    """
+    """Means of the objective's parts over the updates since the last record."""
 
     steps: int = 0
     sums: list[float] = field(default_factory=lambda: [0.0] * len(StepTerms._fields))
@@ -98,19 +88,9 @@ class NonFiniteThrough(nn.Module):
 def accumulate_gradients(
     accelerator: Accelerator, module: nn.Module, weights: Sequence[float], batches: Iterator[Any]
 ) -> Tensor:
-    r"""Adds one step's gradient: the mean over all rows of all micro-batches of all ranks.
+    r"""Adds one step's gradient :math:`\sum_i \frac{n_i}{n} \nabla \text{loss}_i` over micro-batches of all ranks.
 
-    With n_i rows in micro-batch i of the step and n their sum, the gradient is
-    :math:`\sum_i \frac{n_i}{n} \nabla \text{loss}_i`: micro-batches of unequal size count by their rows.
-
-    Args:
-        accelerator: the session's.
-        module: prepared; ``module(batch)`` gives :class:`probattn.inference.ELBOTerms` per datum.
-        weights: n_i / n of this rank's micro-batches.
-        batches: as many batches.
-
-    Returns:
-        The terms' means over the step's rows, on every rank, ``[5]``.
+    ``weights`` are the n_i / n of this rank; returns the terms' means over the step's rows, on every rank, ``[5]``.
     """
     total: Tensor | None = None
     for index, weight in enumerate(weights):
@@ -133,14 +113,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Means over the rows of all ranks, without gradients, in evaluation mode: the terms', then the metrics'.
 
-    Args:
-        accelerator: the session's.
-        module: not wrapped for distribution; its terms are averaged.
-        batches: this rank's batches and their numbers of rows; may be empty on some ranks.
-        metrics: further values of a batch, per row ``[B]`` or their mean.
-
-    Raises:
-        ValueError: a metric has the name of a term.
+    ``batches`` are this rank's, with their numbers of rows; there may be none.
     """
     sums: dict[str, float] = {}
     rows = 0
@@ -179,12 +152,7 @@ def _mean_over_ranks(sums: dict[str, float], rows: int) -> dict[str, float]:
 
 
 def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Each site's figures, averaged over the ranks.
-
-    Example:
-        >>> mean_diagnostics([{"layer": {"cv": 0.25}}, {"layer": {"cv": 0.75}}])
-        {'layer': {'cv': 0.5}}
-    """
+    """Each site's figures, averaged over the ranks."""
     return {
         site: {name: sum(rank[site][name] for rank in ranks) / len(ranks) for name in figures}
         for site, figures in ranks[0].items()
@@ -192,12 +160,7 @@ def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict
 
 
 def unhealthy_sites(diagnostics: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Sites with a figure that is not finite, each with that figure.
-
-    Example:
-        >>> unhealthy_sites({"layer.0": {"kl_nats": 1.0}, "layer.1": {"kl_nats": float("inf"), "cv": 0.2}})
-        ['layer.1 (kl_nats inf)']
-    """
+    """Sites with a figure that is not finite, each with that figure."""
     bad = {
         site: [f"{name} {value}" for name, value in figures.items() if not math.isfinite(value)]
         for site, figures in diagnostics.items()
@@ -224,17 +187,7 @@ def describe_failure(
     complaints: Sequence[str],
     checkpoint: Path | None,
 ) -> str:
-    """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept.
-
-    Args:
-        where: step, epoch and batch.
-        terms: of the failing step.
-        gradient_norm: of the failing step.
-        sites: as :func:`unhealthy_sites` gives them.
-        gradients: names of parameters.
-        complaints: what Pyro's validation said.
-        checkpoint: the last one, with the state before the failing step.
-    """
+    """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
     parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
     found = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
     site = (

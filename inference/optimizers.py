@@ -146,15 +146,7 @@ class SchedulerOptions(Options):
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
     """Trainable parameters by group name: those of sites and of alignment apart, the undecayed apart from the others.
 
-    Args:
-        model: holds each parameter in one group, shared ones once.
-        decay_biases_and_norms: make no ``.no_decay`` groups.
-
-    Returns:
-        Name to parameters, without empty groups, in a fixed order.
-
-    Raises:
-        ValueError: nothing to train.
+    Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
     """
     stacks = stacked_parameters(model)
     kinds = {"sites": _ids(model, LatentSite), "alignment": _ids(model, AlignmentFactor)}
@@ -174,11 +166,7 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Trainable parameters without the networks of alignment factors, and those networks' own.
 
-    The two are clipped apart: these networks learn from the unweighted divergence, whose gradient says nothing about
-    the step of all others.
-
-    Args:
-        model: holds each parameter in one of the lists.
+    These learn from the unweighted divergence, whose gradient says nothing about the step of all others.
     """
     ids = _ids(model, AlignmentFactor)
     parameters = list(_trainable(model))
@@ -202,11 +190,7 @@ def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def build_optimizer(optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module) -> Optimizer:
-    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace.
-
-    Raises:
-        TypeError: the factory made something else.
-    """
+    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace."""
     if isinstance(optimizer, OptimizerOptions):
         return optimizer.build(optimizer.groups(model))
     made = optimizer(OptimizerOptions().groups(model))

@@ -120,12 +120,7 @@ class ParticleUpdate:
     def direct(self, step: int, *, measure: bool = False) -> None:
         """Replaces the particles' gradients by their directions; other gradients stay.
 
-        Args:
-            step: number of the update; with the options' seed it gives the noise.
-            measure: whether to fill :attr:`diagnostics`, and to warn where particles coincide.
-
-        Raises:
-            ValueError: a particle has no gradient.
+        The options' seed and ``step`` give the noise; ``measure`` fills :attr:`diagnostics` and warns of coincidence.
         """
         if measure:
             self.diagnostics = {}

@@ -175,12 +175,7 @@ def posterior_predict(
 
 @dataclass
 class AttentionDraws:
-    """Gathers attention weights over passes, as draws or as running moments.
-
-    Args:
-        wanted: sites, "all", or None for nothing.
-        streaming: keep moments in place of draws.
-    """
+    """Gathers attention weights of wanted sites over passes, as draws, or ``streaming`` as running moments."""
 
     wanted: Literal["all"] | Sequence[str] | None
     streaming: bool

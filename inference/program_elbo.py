@@ -31,31 +31,8 @@ ESTIMATORS = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
 class ProgramELBOModule(AttentionELBOModule):
     """A model, a guide of its own and one of Pyro's estimators as one module; ``forward`` gives the loss parts.
 
-    Parameters of the guide are trained if it is an ``nn.Module``. The parts per datum are the loss with the estimator's
-    gradient, the expected log-likelihood of what is observed, ``pyro.factor`` terms, and as KL what is left of the
-    loss; from draws both are estimates. Sites of :class:`probattn.BayesianAttention` have parts of their own with
-    :class:`AttentionELBO` alone.
-
-    Args:
-        model: the Pyro model.
-        guide: its guide.
-        elbo: a ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
-
-    Raises:
-        TypeError: another estimator.
-
-    Example:
-        >>> import pyro, torch
-        >>> import pyro.distributions as dist
-        >>> def model(y):
-        ...     z = pyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
-        ...     pyro.sample("y", dist.Normal(z, 1.0), obs=y)
-        >>> def guide(y):
-        ...     q = pyro.param("q", torch.tensor(0.25))
-        ...     pyro.sample("z", dist.Bernoulli(q), infer={"enumerate": "parallel"})
-        >>> terms = ProgramELBOModule(model, guide, TraceEnum_ELBO(max_plate_nesting=0))(torch.tensor(1.0))
-        >>> [round(term.item(), 4) for term in (terms.loss, terms.log_likelihood, terms.kl)]
-        [1.4248, -1.2939, 0.1308]
+    They are the loss with the estimator's gradient, the expected log-likelihood of what is observed, factors, and as KL
+    what is left of the loss; from draws both are estimates.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO) -> None:
@@ -81,13 +58,7 @@ class ProgramELBOModule(AttentionELBOModule):
 
 
 def differentiable_loss(elbo: ELBO, model_trace: Trace, guide_trace: Trace) -> Tensor:
-    """The negative bound of a pair of traces, undivided, with the estimator's gradient.
-
-    Args:
-        elbo: whose traces they are.
-        model_trace: of the model.
-        guide_trace: of the guide.
-    """
+    """The negative bound of a pair of traces, undivided, with the gradient of their estimator."""
     if isinstance(elbo, TraceEnum_ELBO):
         return torch.as_tensor(-_compute_dice_elbo(model_trace, guide_trace))
     if isinstance(elbo, TraceGraph_ELBO):
@@ -103,10 +74,6 @@ def expected_observations(model_trace: Trace, guide_trace: Trace) -> tuple[Tenso
     """Log density of the observed sites and the sum of factors, undivided and without gradient.
 
     Where the guide enumerates, they are expectations under it; otherwise those of the draw.
-
-    Args:
-        model_trace: of the model.
-        guide_trace: of the guide.
     """
     sites = [site for site in model_trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
     parts = [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
@@ -134,16 +101,7 @@ def _ordinal(site: dict[str, Any], symbols: dict[str, str]) -> frozenset[str]:
 
 
 def bind(model: Callable[..., Any], guide: Any, elbo: ELBO | None) -> AttentionELBOModule:
-    """Model, guide and estimator as one module.
-
-    Args:
-        model: the Pyro model.
-        guide: an :class:`AttentionGuide`, or any guide of Pyro's.
-        elbo: an :class:`AttentionELBO` or one of Pyro's; None for the former.
-
-    Raises:
-        TypeError: an estimator that is not known.
-    """
+    """Model, guide and estimator as one module; None for an :class:`AttentionELBO`."""
     if elbo is None or isinstance(elbo, AttentionELBO):
         return (elbo or AttentionELBO())(model, guide)
     return ProgramELBOModule(model, guide, elbo)

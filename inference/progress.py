@@ -30,19 +30,7 @@ class _TwoLines(Progress):
 
 
 class TrainingProgress:
-    """A bar on the error stream, title, step and time left first; nothing is shown where that is no terminal.
-
-    Args:
-        total: steps of the run.
-        done: steps done before.
-        title: what is trained.
-        shown: False for silence.
-        console: where to draw; the error stream by default.
-
-    Example:
-        >>> with TrainingProgress(total=2, done=0, shown=False) as bar:
-        ...     bar.show(1, lambda: "loss 0.7")
-    """
+    """A bar on the error stream, title, step and time left first; nothing is shown where that is no terminal."""
 
     def __init__(
         self,

@@ -17,8 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from probattn.inference.checkpoint import flatten
-from probattn.inference.early_stopping import StoppingState
-from probattn.inference.options import RunOptions
+from probattn.inference.options import RunOptions, StoppingState
 from probattn.inference.progress import TrainingProgress, observe_step
 from probattn.inference.records import Record
 from probattn.inference.storage import Resume, RunStorage
@@ -54,13 +53,7 @@ class FitResult:
 
 
 class Training(ABC):
-    """What a :class:`Run` trains: it begins, updates, evaluates, and has a state.
-
-    Args:
-        model: what is trained; a checkpoint's part "model" is its state.
-        total: updates of the whole run.
-        steps_per_epoch: updates of a pass over the data.
-    """
+    """What a :class:`Run` trains: it begins, updates, gives records and has a state; ``total`` counts its updates."""
 
     def __init__(self, model: nn.Module, total: int, steps_per_epoch: int) -> None:
         self.model, self.total, self.steps_per_epoch = model, total, steps_per_epoch
@@ -108,13 +101,7 @@ class Training(ABC):
 
 
 class Run:
-    """One fit, made inside an accelerator session; :meth:`train` may be called once.
-
-    Args:
-        options: of the run.
-        accelerator: the session's.
-        training: what is trained.
-    """
+    """One fit, made inside an accelerator session; :meth:`train` may be called once."""
 
     def __init__(self, options: RunOptions, accelerator: Accelerator, training: Training) -> None:
         self._options, self._accelerator, self._training = options, accelerator, training

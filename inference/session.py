@@ -60,20 +60,6 @@ def accelerator_session(
 
     accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
     precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
-
-    Args:
-        precision: "no" (the parameters' own), "bf16" or "fp16" autocast.
-        cpu: stay on the CPU where there is an accelerator device.
-        trackers: names or instances that accelerate knows.
-        folder: where trackers write.
-        find_unused_parameters: let parameters go without gradient in distributed training, at some cost.
-
-    Yields:
-        The accelerator.
-
-    Raises:
-        RuntimeError: another thread of this process is in a session.
-        ValueError: "fp16" without a GPU, or a launch under DeepSpeed, FSDP, Megatron or XLA.
     """
     with _alone(), _own_accelerate_state():
         accelerator = Accelerator(
@@ -116,17 +102,7 @@ RandomState = dict[str, Any]
 
 
 def seed_generators(*seed: int) -> None:
-    """Seeds Python, numpy and torch (every device) from a tuple of integers >= 0.
-
-    Different tuples give unrelated streams: (seed, rank) serves a process of a run.
-
-    Example:
-        >>> seed_generators(0, 1)
-        >>> first = torch.rand(())
-        >>> seed_generators(0, 1)
-        >>> bool(first == torch.rand(()))
-        True
-    """
+    """Seeds Python, numpy and torch (every device) from integers >= 0; other integers give unrelated streams."""
     python, numpy, torch_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(3))
     pyro.set_rng_seed(numpy)  # seeds all three; two get words of their own, or all would start from one
     random.seed(python)
@@ -155,11 +131,7 @@ def capture_random_state(device: torch.device) -> RandomState:
 
 
 def restore_random_state(state: RandomState, device: torch.device) -> None:
-    """Puts back what :func:`capture_random_state` returned.
-
-    Raises:
-        ValueError: the state lacks ``device``'s generator: it was saved on another kind of device.
-    """
+    """Puts back what :func:`capture_random_state` returned on the same kind of device."""
     if device.type != "cpu" and "device" not in state:
         raise ValueError(
             f"random states: expected the state of a {device.type} generator, got one saved on a CPU"

@@ -56,14 +56,7 @@ EVALUATION = 1
 
 
 class Update:
-    """What an update consists of once gradients are there: clipping, directions of particles, the optimiser.
-
-    Args:
-        options: optimiser and limit of gradients.
-        guide: its KL weight is set.
-        objective: gives a batch's :class:`ELBOTerms`.
-        particles: makes directions of gradients, or None.
-    """
+    """What an update consists of once gradients are there: clipping, directions of particles, the optimiser."""
 
     def __init__(
         self,
@@ -94,19 +87,7 @@ class Update:
 
 
 class ProgramTraining(Training):
-    """Training of a Pyro program by an objective, as :class:`SVIDriver` says.
-
-    Args:
-        options: of the run.
-        accelerator: the session's.
-        model: the program.
-        elbo: the estimator, or None for its default.
-        update: objective and optimiser.
-        rows: training data by row.
-        validation: validation data by row, or None.
-        steps: updates of the whole run, or None for ``epochs``.
-        epochs: passes over the data, or None for ``steps``.
-    """
+    """Training of the program ``model`` on ``rows`` by the objective of ``update``, as :class:`SVIDriver` says."""
 
     def __init__(
         self,
@@ -317,11 +298,7 @@ class ProgramTraining(Training):
             )
 
     def check_stopping(self) -> None:
-        """Refuses early stopping on a metric that is not there; the user's own are known from a first batch.
-
-        Raises:
-            ValueError: there is none of a name.
-        """
+        """Refuses early stopping on a metric that is not there; the user's own are known from a first batch."""
         rule = self._options.early_stopping
         if rule is not None and rule.modes.keys() - set(StepTerms._fields):
             rule.values(self._evaluate(most=1))

@@ -29,15 +29,7 @@ LOW_TOLERANCE = 5e-2
 
 
 class Execution:
-    """Runs a function of one particle for all of them.
-
-    Args:
-        choice: "auto", "vectorized" or "loop"; see :class:`probattn.inference.ParticleEnsemble`.
-        chunk_size: particles in one pass, >= 1, or None for all.
-
-    Raises:
-        ValueError: an unknown choice, or a chunk size below 1.
-    """
+    """Runs a function of one particle for all of them; the options are :class:`ParticleEnsemble`'s."""
 
     def __init__(self, choice: ExecutionName, chunk_size: int | None) -> None:
         check_choice("ParticleEnsemble", "execution", choice, ExecutionName)
@@ -118,11 +110,7 @@ def _try_training(trained: Mapping[str, Tensor], stacks: Mapping[str, Tensor], o
 
 @contextmanager
 def _expected_warnings() -> Iterator[None]:
-    """Leaves out what says nothing here.
-
-    An operation that vmap runs in a loop of its own is slow and right; and Pyro misses rows of a stack, which are no
-    leaves, in its parameter store, where they are not meant to be.
-    """
+    """Leaves out that vmap loops over some operations, and that Pyro misses rows of stacks in its store."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         warnings.filterwarnings("ignore", message=".* was not registered in the param store")

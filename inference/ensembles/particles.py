@@ -88,11 +88,7 @@ class EnsembleOptions(ParticleOptions):
 
 @dataclass(frozen=True)
 class StackedSet:
-    """Stacked parameters as particles ``[P, N]``: a row is one particle's numbers, parameter after parameter.
-
-    Attributes:
-        parameters: the stacks ``[P, ...]`` by name.
-    """
+    """Stacked parameters ``[P, ...]`` by name as particles ``[P, N]``: a row is one particle's numbers."""
 
     parameters: Mapping[str, nn.Parameter]
 
@@ -101,11 +97,7 @@ class StackedSet:
         return self._rows([parameter.detach() for parameter in self.parameters.values()])
 
     def gradients(self) -> Tensor:
-        """Their gradients ``[P, N]``, detached.
-
-        Raises:
-            ValueError: a parameter has none.
-        """
+        """Their gradients ``[P, N]``, detached; raises ``ValueError`` where a parameter has none."""
         missing = [name for name, parameter in self.parameters.items() if parameter.grad is None]
         if missing:
             raise ValueError(

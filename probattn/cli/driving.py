@@ -18,10 +18,9 @@ from probattn.cli.processes import Processes
 from probattn.cli.trained import BASELINE, MODEL, RECIPE
 from probattn.files.durable import write_atomically
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.run import FitResult
-from probattn.inference.schedules import KLSchedule
 from probattn.models import Classifier, Translator, convert, save
 from probattn.recipes import (
     AlignmentRecipe,

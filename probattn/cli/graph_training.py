@@ -17,10 +17,9 @@ from probattn.data import NodeGraph
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import write_manifest
 from probattn.inference import AttentionGuide, SVIDriver
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.run import FitResult
-from probattn.inference.schedules import KLSchedule
 from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
 from probattn.recipes import GraphRecipe
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from safetensors.numpy import save
 from scipy.sparse import csr_matrix
 
 from probattn.data import DataError
+from probattn.files.durable import write_atomically
 
 _FORMAT = "probattn.IBMModel1/1"
 
@@ -47,12 +47,7 @@ def write(path: Path, content: Content) -> None:
         "steps": str(content.steps),
         "null": json.dumps(content.null),
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(save(arrays, metadata=header))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, save(arrays, metadata=header))
 
 
 def read(path: Path) -> Content:

@@ -26,10 +26,9 @@ from probattn.inference.checkpoint import (
     DiskFullError,
     require_same_configuration,
 )
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.records import Record, read_records
-from probattn.inference.schedules import KLSchedule
 
 STEPS = 11
 

@@ -13,12 +13,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from probattn.inference.batches import DataOrder
 from probattn.inference.checkpoint import CheckpointStore
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.records import Record, read_records
-from probattn.inference.schedules import KLSchedule
 from probattn.inference.svi import SVIDriver
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.noise import GlobalNoise
