@@ -129,6 +129,7 @@ class ManyRunsDriver(Options):
             "learning_rate": self.learning_rate,
             "evaluate_at": list(self.evaluate_at),
             "parameters": shapes,
+            "fingerprint": dict(self.fingerprint),
         }
 
 
