@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probattn.sites.alignment_factor import AlignmentFactor
-from probattn.sites.disagreement_factor import DisagreementFactor
+from probattn.sites.disagreement import DisagreementFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
 

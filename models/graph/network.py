@@ -182,7 +182,8 @@ def _factors(
     source = torch.Generator().manual_seed(alignment.seed)
     sizes = ((options.heads, options.features), (options.output_heads, num_classes))
     return {
-        number: alignment.build(*sizes[number], num_sites=len(chosen), generator=source) for number in chosen
+        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(chosen), generator=source)
+        for number in chosen
     }
 
 

@@ -12,7 +12,7 @@ from probattn.models.hosts.eager import eager_attention
 from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import HeadPenalty, HostCall
+from probattn.models.hosts.penalty import CallFactor, HostCall
 from probattn.models.hosts.windows import as_tokens, beside_heads, count_windows, in_batch
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 
@@ -46,7 +46,7 @@ class HostedSite(nn.Module):
         state: StackPass,
         factor: AlignmentFactor | None = None,
         aligned: tuple[int, ...] = (),
-        penalty: HeadPenalty | None = None,
+        penalty: CallFactor | None = None,
     ) -> None:
         super().__init__()
         self.site = site

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -14,24 +12,18 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
-from probattn.models.hosts.heads import head_record
-from probattn.models.hosts.hosting import (
-    Method,
-    Plan,
-    attach,
-    check_methods,
-    hosted_sites,
-    make_plan,
-)
+from probattn.models.hosts.hosting import Plan, attach, hosted_sites, in_order, make_plan
 from probattn.models.hosts.interface import Implementations, implementations, restore, switch
+from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.selection import Kind, Layers, select
-from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
-from probattn.sites.repulsive import RECORD as HEADS
+from probattn.models.hosts.placing import Host
+from probattn.models.hosts.selection import Kind, Layers, Part, select
+from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention, Method
 from probattn.sites.repulsive import RepulsiveAttention
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
 
+Asked = TypeVar("Asked", bound=Method)
 Network = TypeVar("Network", bound=PreTrainedModel)
 RECORD = "_probattn_conversion"
 
@@ -46,38 +38,49 @@ class Conversion:
         attention: the kinds asked for.
         before: configurations with their former attention implementation.
         hooks: handles of the hooks added.
+        attributes: names of the attributes added to the network.
     """
 
     plan: Plan
-    layers: Layers
+    layers: Layers | Part
     attention: Kind
     before: Implementations
     hooks: list[RemovableHandle]
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """All methods, in order of precedence."""
+        return tuple(placed.method for placed in self.plan.placed.values())
+
+    def of(self, kind: type[Asked]) -> Asked | None:
+        """The options of a method, by their class; None without it."""
+        return self.plan.of(kind)
 
     @property
     def method(self) -> BayesianAttention | None:
         """The options of latent attention; None where all attention is deterministic."""
-        return self.plan.bayesian
+        return self.of(BayesianAttention)
 
     @property
     def alignment(self) -> AlignmentAttention | None:
         """The options of alignment; None without it."""
-        return self.plan.alignment
+        return self.of(AlignmentAttention)
 
     @property
     def repulsive(self) -> RepulsiveAttention | None:
         """The options of repulsive heads; None without them."""
-        return self.plan.repulsive
+        return self.of(RepulsiveAttention)
 
     @property
     def disagreement(self) -> DisagreementAttention | None:
         """The options of the penalty on heads that are alike; None without it."""
-        return self.plan.disagreement
+        return self.of(DisagreementAttention)
 
     @property
     def calls(self) -> AttentionCalls:
         """The calls made latent."""
-        return self.plan.latent
+        return self.plan.calls_of(BayesianAttention)
 
 
 def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "all") -> AttentionCalls:
@@ -115,7 +118,9 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
     return chosen
 
 
-def convert(net: Network, *methods: Method, layers: Layers = "all", attention: Kind = "all") -> Network:
+def convert(
+    net: Network, *methods: Method, layers: Layers | Part = "all", attention: Kind = "all"
+) -> Network:
     """Gives the attention of a pretrained network a method, or several, in place; its weights stay.
 
     :class:`probattn.BayesianAttention` makes attention weights latent; :class:`probattn.AlignmentAttention` adds a
@@ -134,7 +139,8 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
         net: a Hugging Face network.
         methods: attention methods, at most one of each kind.
         layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end). A
-            layer shared by several calls (ALBERT) counts once per call. A method with ``layers`` of its own has these.
+            layer shared by several calls (ALBERT) counts once per call; or the calls of the "encoder", of the "decoder"
+            (its self-attention) or the "cross" attention. A method with ``layers`` of its own has these.
         attention: "all", "self" or "cross", likewise.
 
     Returns:
@@ -151,7 +157,7 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
         >>> [name for name in net.state_dict() if "probattn" in name][0]
         'encoder.layer.0.attention.self.probattn.site.prior.hidden.weight'
     """
-    check_methods(methods)
+    asked = in_order(methods)
     refuse_unsupported(net)
     if conversion(net) is not None:
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
@@ -160,9 +166,11 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
             f"{type(net).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
             "not from its attention, which no method would change; set it to 'soft' or None first"
         )
-    plan = make_plan(methods, find_calls(net), layers, attention)
-    stacks = {call.stack: StackPass() for call in plan.hosted}
-    hosted, heads = hosted_sites(plan, stacks, net), head_record(plan.repulsive, plan.repelled, net)
+    calls = find_calls(net)
+    plan = make_plan(asked, calls, layers, attention)
+    host = Host(net, {call.stack: StackPass() for call in calls})
+    placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
+    hosted = hosted_sites(plan, placements, host)
     before = implementations(net)
     try:
         if hosted:
@@ -173,14 +181,16 @@ def convert(net: Network, *methods: Method, layers: Layers = "all", attention: K
     for name, site in hosted.items():
         attach(net, net.get_submodule(name), site)
     hooks: list[RemovableHandle] = []
-    for stack, owner in {call.stack: call.owner for call in plan.hosted}.items():
-        module, state = net.get_submodule(owner), stacks[stack]
+    owners = {call.stack: call.owner for site in hosted.values() for call in site.calls}
+    for stack, owner in owners.items():
+        module, state = net.get_submodule(owner), host.stacks[stack]
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
-    if heads is not None:
-        setattr(net, HEADS, heads)
-        hooks.append(net.register_forward_pre_hook(refuse_undriven))
-    setattr(net, RECORD, Conversion(plan, layers, attention, before, hooks))
+    attributes = {name: value for each in placements.values() for name, value in each.attributes.items()}
+    for name, value in attributes.items():
+        setattr(net, name, value)
+    hooks += [net.register_forward_pre_hook(hook) for each in placements.values() for hook in each.hooks]
+    setattr(net, RECORD, Conversion(plan, layers, attention, before, hooks, tuple(attributes)))
     return net
 
 
@@ -212,23 +222,10 @@ def revert(net: Network) -> Network:
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     restore(record.before)
-    if HEADS in vars(net):
-        delattr(net, HEADS)
+    for name in record.attributes:
+        delattr(net, name)
     delattr(net, RECORD)
     return net
-
-
-def refuse_undriven(net: nn.Module, _: object) -> None:
-    """Refuses to train repulsive heads without a driver; a forward pre-hook.
-
-    Raises:
-        RuntimeError: in training mode, with gradients, outside all Pyro handlers.
-    """
-    if net.training and torch.is_grad_enabled() and not am_i_wrapped():
-        raise RuntimeError(
-            f"{type(net).__name__}: training its repulsive heads without a driver would leave the repulsion out "
-            "unnoticed; train with probattn.inference.SVGDDriver, or call .eval() or torch.no_grad() to predict"
-        )
 
 
 def conversion(net: nn.Module) -> Conversion | None:

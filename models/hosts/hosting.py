@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,26 +11,22 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
-from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.heads import penalised_heads
-from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import HeadPenalty
-from probattn.models.hosts.selection import Kind, Layers, select, select_part
-from probattn.sites import (
-    AlignmentAttention,
-    AlignmentFactor,
-    AttentionSite,
-    BayesianAttention,
-    DisagreementAttention,
-    DisagreementFactor,
-    SiteSpec,
-    UpwardChain,
-)
-from probattn.sites.repulsive import RepulsiveAttention
+from probattn.models.hosts.calls import AttentionCalls
+from probattn.models.hosts.penalty import CallFactor, CallFactors
+from probattn.models.hosts.placing import Host, Placement, by_module
+from probattn.models.hosts.selection import Kind, Layers, Part, select
+from probattn.sites import METHODS, Method
 
-Method = BayesianAttention | AlignmentAttention | RepulsiveAttention | DisagreementAttention
-METHODS = (BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention)
-Kinds = TypeVar("Kinds", BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention)
+Item = TypeVar("Item")
+Asked = TypeVar("Asked", bound=Method)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A method and the calls that it concerns, in order."""
+
+    method: Method
+    calls: AttentionCalls
 
 
 @dataclass(frozen=True)
@@ -39,125 +34,106 @@ class Plan:
     """Which calls of a network become what.
 
     Attributes:
-        bayesian: the options of latent attention, or None.
-        alignment: the options of alignment, or None.
         calls: all calls of the network.
-        latent: those whose weights become latent, in order.
-        aligned: those whose queries and keys are drawn together, in order.
-        repulsive: the options of repulsive heads, or None.
-        repelled: the calls whose heads are particles, in order.
-        disagreement: the options of the penalty on heads that are alike, or None.
-        penalised: the calls whose heads pay it, in order.
+        placed: methods with their calls, by class of options, in order of precedence.
     """
 
-    bayesian: BayesianAttention | None
-    alignment: AlignmentAttention | None
     calls: AttentionCalls
-    latent: AttentionCalls
-    aligned: AttentionCalls
-    repulsive: RepulsiveAttention | None
-    repelled: AttentionCalls
-    disagreement: DisagreementAttention | None
-    penalised: AttentionCalls
+    placed: Mapping[type[Method], Placed]
 
-    @property
-    def hosted(self) -> AttentionCalls:
-        """Calls that are latent, aligned or penalised, in order: those that go through a site of ours."""
-        names = {call.name for call in (*self.latent, *self.aligned, *self.penalised)}
-        return AttentionCalls(call for call in self.calls if call.name in names)
+    def of(self, kind: type[Asked]) -> Asked | None:
+        """The options of a method; None without it."""
+        found = self.placed.get(kind)
+        return found.method if found is not None and isinstance(found.method, kind) else None
+
+    def calls_of(self, kind: type[Method]) -> AttentionCalls:
+        """The calls that a method concerns, in order."""
+        return self.placed[kind].calls if kind in self.placed else AttentionCalls()
 
     @property
     def touched(self) -> AttentionCalls:
         """Calls that any method concerns, in order."""
-        names = {call.name for call in (*self.hosted, *self.repelled)}
+        names = {call.name for placed in self.placed.values() for call in placed.calls}
         return AttentionCalls(call for call in self.calls if call.name in names)
 
 
-def make_plan(methods: Sequence[object], calls: AttentionCalls, layers: Layers, attention: Kind) -> Plan:
-    """Chooses the calls of each method.
-
-    Args:
-        methods: as :func:`check_methods` takes them.
-        calls: all calls of the network.
-        layers: which layers, where a method does not say.
-        attention: which kind, where a method does not say.
-
-    Raises:
-        ValueError: a selection is empty, or the options do not suit the calls.
-    """
-    bayesian = _only(methods, BayesianAttention)
-    alignment = _only(methods, AlignmentAttention)
-    repulsive = _only(methods, RepulsiveAttention)
-    disagreement = _only(methods, DisagreementAttention)
-    latent = aligned = repelled = penalised = AttentionCalls()
-    if bayesian is not None:
-        latent = select(calls, layers, attention)
-        _refuse_positions(bayesian, latent)
-    if alignment is not None:
-        chosen = layers if alignment.layers is None else alignment.layers
-        aligned = select(calls, chosen, alignment.attention or attention)
-    if repulsive is not None:
-        named = layers if repulsive.layers is None else repulsive.layers
-        repelled = select_part(calls, named, repulsive.attention or attention)
-    if disagreement is not None:
-        wanted = layers if disagreement.layers is None else disagreement.layers
-        penalised = select_part(calls, wanted, disagreement.attention or attention)
-    return Plan(bayesian, alignment, calls, latent, aligned, repulsive, repelled, disagreement, penalised)
-
-
-def check_methods(methods: Sequence[object]) -> None:
-    """Refuses what are no attention methods.
+def in_order(methods: Sequence[object]) -> dict[type[Method], Method]:
+    """Attention methods by their registered class, in order of precedence.
 
     Raises:
         TypeError: no method, two of a kind, or something else.
     """
     if not methods:
         raise TypeError("convert: expected an attention method, such as BayesianAttention(), got none")
+    found: dict[type[Method], list[Method]] = {kind: [] for kind in METHODS}
     for method in methods:
-        if not isinstance(method, METHODS):
+        kind = next((kind for kind in METHODS if isinstance(method, kind)), None)
+        if kind is None or not isinstance(method, kind):
             expected = ", ".join(kind.__name__ for kind in METHODS)
             raise TypeError(f"convert: expected one of {expected}, got {type(method).__name__}")
-    kinds = [type(method) for method in methods]
-    for kind in kinds:
-        if kinds.count(kind) > 1:
-            raise TypeError(f"convert: expected one {kind.__name__}, got {kinds.count(kind)}")
+        found[kind].append(method)
+    for kind, several in found.items():
+        if len(several) > 1:
+            raise TypeError(f"convert: expected one {kind.__name__}, got {len(several)}")
+    return {kind: several[0] for kind, several in found.items() if several}
 
 
-def hosted_sites(plan: Plan, stacks: dict[str, StackPass], net: PreTrainedModel) -> dict[str, HostedSite]:
+def make_plan(
+    methods: Mapping[type[Method], Method], calls: AttentionCalls, layers: Layers | Part, attention: Kind
+) -> Plan:
+    """Chooses the calls of each method.
+
+    Args:
+        methods: as :func:`in_order` gives them.
+        calls: all calls of the network.
+        layers: which layers, where a method does not say.
+        attention: which kind, where a method does not say.
+
+    Raises:
+        ValueError: a selection is empty.
+    """
+    placed: dict[type[Method], Placed] = {}
+    for kind, method in methods.items():
+        chosen = layers if method.layers is None else method.layers
+        placed[kind] = Placed(method, select(calls, chosen, method.attention or attention))
+    return Plan(calls, placed)
+
+
+def hosted_sites(
+    plan: Plan, placements: Mapping[type[Method], Placement], host: Host
+) -> dict[str, HostedSite]:
     """One hosted site per attention module concerned, joined to the stacks' chains in call order.
 
     Args:
         plan: which calls become what.
-        stacks: shared states of the stacks that the plan touches.
-        net: the network.
+        placements: what each method brings.
+        host: the network.
 
     Returns:
         Module names and what they get.
 
     Raises:
-        ValueError: heads that cannot be compared.
+        ValueError: two methods bring what a module has once.
     """
-    sites, factors = _sites(plan, stacks), _factors(plan)
-    penalties = _penalties(plan, net)
-    selected, aligned = _indices(plan.latent), _indices(plan.aligned)
-    crossed = {call.stack for call in plan.hosted if call.kind == "cross"}
-    by_module: dict[str, list[AttentionCall]] = defaultdict(list)
-    for call in plan.calls:
-        # Untouched self attention shows a cross attention after it which queries are real.
-        own = call.module in sites or call.module in factors or call.module in penalties
-        if own or (call.stack in crossed and call.kind == "self"):
-            by_module[call.module].append(call)
+    latent, sites = _single("sites", {kind: placed.sites for kind, placed in placements.items()})
+    aligned, factors = _single("factors", {kind: placed.factors for kind, placed in placements.items()})
+    selected, compared = _indices(plan, latent), _indices(plan, aligned)
+    penalties = _penalties(placements)
+    concerned = {module for placed in placements.values() for module in placed.modules}
+    crossed = {call.stack for call in plan.calls if call.module in concerned and call.kind == "cross"}
     return {
         name: HostedSite(
             sites.get(name),
-            tuple(own),
+            own,
             selected.get(name, ()),
-            stacks[own[0].stack],
+            host.stacks[own[0].stack],
             factors.get(name),
-            aligned.get(name, ()),
+            compared.get(name, ()),
             penalties.get(name),
         )
-        for name, own in by_module.items()
+        for name, own in by_module(plan.calls).items()
+        # Untouched self attention shows a cross attention after it which queries are real.
+        if name in concerned or any(call.stack in crossed and call.kind == "self" for call in own)
     }
 
 
@@ -169,78 +145,30 @@ def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
     module.add_module(ATTRIBUTE, site.to(device=device, dtype=dtype).train(module.training))
 
 
-def _only(methods: Iterable[object], kind: type[Kinds]) -> Kinds | None:
-    return next((method for method in methods if isinstance(method, kind)), None)
+def _single(
+    what: str, brought: Mapping[type[Method], Mapping[str, Item]]
+) -> tuple[type[Method] | None, Mapping[str, Item]]:
+    """The one method that brings these, and what it brings."""
+    found = [(kind, items) for kind, items in brought.items() if items]
+    if len(found) > 1:
+        names = " and ".join(kind.__name__ for kind, _ in found)
+        raise ValueError(
+            f"convert: expected one method with {what} of its own, got {names}; convert with one"
+        )
+    return found[0] if found else (None, {})
 
 
-def _refuse_positions(method: BayesianAttention, selected: AttentionCalls) -> None:
-    """Refuses ``upward="positions"`` where mixing queries would be wrong or has no bound.
-
-    Raises:
-        ValueError: see above.
-    """
-    if not (method.has_upward_path and method.upward == "positions"):
-        return
-    for call in selected:
-        if call.decoder:
-            reason = "and those of a decoder would see the future"
-        elif not call.rows_alike:
-            reason = "but here queries see different keys (windows)"
-        elif method.max_positions is None and call.max_positions is None:
-            reason = "but the network has no longest length; set BayesianAttention(max_positions=...)"
-        else:
-            continue
-        raise ValueError(f"{call.name}: upward='positions' mixes queries, {reason}; use upward='heads'")
-
-
-def _sites(plan: Plan, stacks: dict[str, StackPass]) -> dict[str, AttentionSite]:
-    sites: dict[str, AttentionSite] = {}
-    for call in plan.latent:
-        chain = stacks[call.stack].chains.setdefault(call.chain, UpwardChain())
-        if call.module in sites:
-            sites[call.module].join(chain)
-        elif plan.bayesian is not None:
-            sites[call.module] = _site(plan.bayesian, call, chain)
-    return sites
-
-
-def _site(method: BayesianAttention, call: AttentionCall, chain: UpwardChain) -> AttentionSite:
-    spec = SiteSpec(
-        call.num_heads,
-        call.head_dim,
-        causal=call.causal,
-        max_positions=call.max_positions,
-        kind=call.kind,
-        windowed=call.windowed,
-    )
-    return AttentionSite(method, spec, chain)
-
-
-def _factors(plan: Plan) -> dict[str, AlignmentFactor]:
-    """A module's factor serves all its calls; one generator for all, so that layers begin differently."""
-    if plan.alignment is None:
-        return {}
-    source = torch.Generator().manual_seed(plan.alignment.seed)
-    build, count = plan.alignment.build, len(plan.aligned)
-    factors: dict[str, AlignmentFactor] = {}
-    for call in plan.aligned:
-        if call.module not in factors:
-            factors[call.module] = build(call.num_heads, call.head_dim, num_sites=count, generator=source)
-    return factors
-
-
-def _penalties(plan: Plan, net: PreTrainedModel) -> dict[str, HeadPenalty]:
-    if plan.disagreement is None:
-        return {}
-    heads = penalised_heads(plan.disagreement, plan.penalised, net)
+def _penalties(placements: Mapping[type[Method], Placement]) -> dict[str, CallFactor]:
+    found: dict[str, dict[str, CallFactor]] = {}
+    for kind, placed in placements.items():
+        for module, penalty in placed.penalties.items():
+            found.setdefault(module, {})[kind.kind] = penalty
     return {
-        module: HeadPenalty(DisagreementFactor(plan.disagreement), calls, heads.get(module, ()))
-        for module, calls in _indices(plan.penalised).items()
+        module: CallFactors(several) if len(several) > 1 else next(iter(several.values()))
+        for module, several in found.items()
     }
 
 
-def _indices(calls: AttentionCalls) -> dict[str, tuple[int, ...]]:
-    indices: dict[str, tuple[int, ...]] = {}
-    for call in calls:
-        indices[call.module] = (*indices.get(call.module, ()), call.index)
-    return indices
+def _indices(plan: Plan, kind: type[Method] | None) -> dict[str, tuple[int, ...]]:
+    calls = AttentionCalls() if kind is None else plan.calls_of(kind)
+    return {module: tuple(call.index for call in own) for module, own in by_module(calls).items()}

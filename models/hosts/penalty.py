@@ -1,4 +1,4 @@
-"""The penalty on heads that are alike, of a host's attention call."""
+"""Factors of a host's attention call that has attended, such as the penalty on heads that are alike."""
 
 from __future__ import annotations
 
@@ -60,8 +60,42 @@ class HostCall:
         return as_tokens(beside_heads(tensor, self.windows), self.windows)
 
 
-class HeadPenalty(nn.Module):
-    """What a converted attention module holds where its heads pay for being alike.
+class CallFactor(nn.Module):
+    """What a converted attention module holds that adds a factor to a Pyro model for a call that has attended.
+
+    Args:
+        calls: the module's calls that it concerns, by index.
+    """
+
+    def __init__(self, calls: tuple[int, ...]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def announce(self, found: HostCall) -> None:
+        """Announces the factor of a call.
+
+        Raises:
+            RuntimeError: training without a driver.
+        """
+        raise NotImplementedError
+
+
+class CallFactors(CallFactor):
+    """Several factors of one attention module, by name."""
+
+    def __init__(self, factors: Mapping[str, CallFactor]) -> None:
+        super().__init__(tuple(sorted({index for factor in factors.values() for index in factor.calls})))
+        self.factors = nn.ModuleDict(factors)
+
+    def announce(self, found: HostCall) -> None:
+        """Announces the factors that concern a call."""
+        for factor in self.factors.values():
+            if isinstance(factor, CallFactor) and found.call.index in factor.calls:
+                factor.announce(found)
+
+
+class HeadPenalty(CallFactor):
+    """The penalty on heads that are alike.
 
     Args:
         factor: the penalty.
@@ -72,17 +106,12 @@ class HeadPenalty(nn.Module):
     def __init__(
         self, factor: DisagreementFactor, calls: tuple[int, ...], projections: tuple[HeadProjection, ...] = ()
     ) -> None:
-        super().__init__()
+        super().__init__(calls)
         self.factor = factor
-        self.calls = calls
         self.projections = projections
 
     def announce(self, found: HostCall) -> None:
-        """Announces the factor of a call; weights of a module that is called twice pay once.
-
-        Raises:
-            RuntimeError: training without a driver.
-        """
+        """Announces the factor of a call; weights of a module that is called twice pay once."""
         looks_at = self.factor.method.looks_at
         if looks_at == "parameters" and found.call.index != self.calls[0]:
             return

@@ -1,10 +1,10 @@
-"""Choosing the attention calls to make latent."""
+"""Choosing attention calls."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 
@@ -13,12 +13,13 @@ Kind = Literal["all", "self", "cross"]
 Part = Literal["encoder", "decoder", "cross"]
 
 
-def select(calls: AttentionCalls, layers: Layers, attention: Kind) -> AttentionCalls:
+def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) -> AttentionCalls:
     """The calls of the chosen layers and kinds.
 
     Args:
         calls: a network's calls.
-        layers: which layers of every stack: "all", "first", "last", or their numbers from 0 (negative from the end).
+        layers: which layers of every stack: "all", "first", "last", or their numbers from 0 (negative from the end); or
+            the calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention.
         attention: "all", "self" or "cross".
 
     Returns:
@@ -31,9 +32,10 @@ def select(calls: AttentionCalls, layers: Layers, attention: Kind) -> AttentionC
         raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
     groups: dict[tuple[str, str], list[AttentionCall]] = defaultdict(list)
     for call in calls:
-        if attention in ("all", call.kind):
+        if attention in ("all", call.kind) and _in_part(call, layers):
             groups[call.stack, call.kind].append(call)
-    chosen = {call.name for group in groups.values() for call in _pick(group, layers)}
+    words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
+    chosen = {call.name for group in groups.values() for call in _pick(group, words)}
     if not chosen:
         raise ValueError(
             f"no attention call with layers={layers!r} and attention={attention!r} in this network"
@@ -41,34 +43,16 @@ def select(calls: AttentionCalls, layers: Layers, attention: Kind) -> AttentionC
     return AttentionCalls(call for call in calls if call.name in chosen)
 
 
-def select_part(calls: AttentionCalls, layers: Layers | Part, attention: Kind) -> AttentionCalls:
-    """The same, with words for the parts of an encoder-decoder.
-
-    Args:
-        calls: a network's calls.
-        layers: as for :func:`select`, or "encoder", "decoder" (its self-attention) or "cross".
-        attention: "all", "self" or "cross".
-
-    Returns:
-        Those chosen, in order.
-
-    Raises:
-        ValueError: as for :func:`select`.
-    """
-    if layers not in get_args(Part):
-        return select(calls, cast(Layers, layers), attention)
-    if layers == "cross":
-        chosen = [call for call in calls if call.kind == "cross"]
-    else:
-        chosen = [call for call in calls if call.kind == "self" and call.decoder == (layers == "decoder")]
-    if not chosen or attention not in ("all", chosen[0].kind):
-        raise ValueError(
-            f"no attention call with layers={layers!r} and attention={attention!r} in this network"
-        )
-    return AttentionCalls(chosen)
+def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
+    """Whether a call is of the part of an encoder-decoder that is asked for, if one is."""
+    if not isinstance(layers, str) or layers not in get_args(Part):
+        return True
+    if layers == "cross" or call.kind == "cross":
+        return layers == call.kind
+    return call.decoder == (layers == "decoder")
 
 
-def _pick(group: list[AttentionCall], layers: Layers) -> list[AttentionCall]:
+def _pick(group: list[AttentionCall], layers: str | Sequence[int]) -> list[AttentionCall]:
     if isinstance(layers, str):
         slices = {"all": slice(None), "first": slice(0, 1), "last": slice(-1, None)}
         if layers not in slices:

@@ -7,12 +7,12 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import transformers
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -25,33 +25,25 @@ from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder,
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.convert import Conversion, conversion, convert
-from probattn.models.hosts.hosting import Method
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained, unreadable
-from probattn.models.hosts.selection import Kind, Layers
-from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
-from probattn.sites.repulsive import RepulsiveAttention
+from probattn.models.hosts.selection import Kind, Layers, Part
+from probattn.options import hints
+from probattn.sites import METHODS, Method
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
 """The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
 LAYERS_PER_WEIGHT = 100
 """Layers may share weights, but not that many."""
-FORMATS = (1, 2, 3, 4)
-"""Format 2 may hold alignment, format 3 repulsive heads too, format 4 a penalty on heads that are alike."""
-
-
-def _options(kind: type[Any]) -> BeforeValidator:
-    """Refuses options that a method does not know; pydantic would pass over them."""
-
-    def check(value: Any) -> Any:
-        unknown = (
-            sorted(value.keys() - {option.name for option in fields(kind)}) if isinstance(value, dict) else []
-        )
-        if unknown:
-            raise ValueError(f"{kind.__name__} has no option {shown(unknown[0])}")
-        return value
-
-    return BeforeValidator(check)
+FORMATS = (1, 2, 3, 4, 5)
+"""Formats 1 to 4 have a key for each method of this library; the last one has a list of methods of any kind."""
+FORMER_KEYS = {
+    "method": "bayesian",
+    "alignment": "alignment",
+    "repulsive": "repulsive",
+    "disagreement": "disagreement",
+}
+"""Keys of formats 1 to 4 and the kinds of methods that they stand for."""
 
 
 class _Description(BaseModel):
@@ -61,23 +53,53 @@ class _Description(BaseModel):
 
     format: int
     name: str = Field(alias="class")
-    method: Annotated[BayesianAttention, _options(BayesianAttention)] | None
-    alignment: Annotated[AlignmentAttention, _options(AlignmentAttention)] | None = None
-    repulsive: Annotated[RepulsiveAttention, _options(RepulsiveAttention)] | None = None
-    disagreement: Annotated[DisagreementAttention, _options(DisagreementAttention)] | None = None
-    layers: Layers | None = None
+    methods: list[dict[str, JsonValue]]
+    layers: Layers | Part | None = None
     attention: Kind | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _current(cls, value: Any) -> Any:
+        return _migrated(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _says_where(self) -> _Description:
-        if self.methods() and (self.layers is None or self.attention is None):
+        if self.built() and (self.layers is None or self.attention is None):
             raise ValueError("expected the layers and the kind of attention that were converted, found none")
         return self
 
-    def methods(self) -> list[Method]:
-        """What the network was converted with."""
-        found = (self.method, self.alignment, self.repulsive, self.disagreement)
-        return [method for method in found if method is not None]
+    def built(self) -> list[Method]:
+        """What the network was converted with.
+
+        Raises:
+            ValueError: an unknown method or option, or a value out of its range.
+        """
+        return [_built(dict(written)) for written in self.methods]
+
+
+def _migrated(written: dict[str, Any]) -> dict[str, Any]:
+    """A description of formats 1 to 4, which name each method by a key of its own, in the present format."""
+    if written.get("format") not in FORMATS[:-1] or "methods" in written:
+        return written
+    rest = {key: value for key, value in written.items() if key not in FORMER_KEYS}
+    methods = []
+    for key, kind in FORMER_KEYS.items():
+        options = written.get(key)
+        if options is not None:
+            methods.append({"kind": kind, **options} if isinstance(options, dict) else options)
+    return {**rest, "methods": methods}
+
+
+def _built(written: dict[str, Any]) -> Method:
+    kind = written.pop("kind", None)
+    try:
+        method = METHODS[str(kind)]
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    unknown = sorted(written.keys() - hints(method).keys())
+    if unknown:
+        raise ValueError(f"{method.__name__} has no option {shown(unknown[0])}")
+    return method(**written)
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
@@ -104,9 +126,7 @@ def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], o
         raise FileExistsError(f"{target}: expected a new folder, it holds files; choose another or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     record = conversion(net)
-    described = {"format": FORMATS[0], "class": type(net).__name__, "method": None}
-    if record is not None:
-        described |= _describe(record)
+    described = {"format": FORMATS[-1], "class": type(net).__name__, **_describe(record)}
     weights: dict[str, Tensor] = net.state_dict()
     draft = target.parent / f".{target.name}.{uuid.uuid4().hex}"
     draft.mkdir()
@@ -160,7 +180,7 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
     verify_network(source)
     _check_layers(source)
     net = _host(source, auto_class or _network_class(source, described.name), options)
-    methods = described.methods()
+    methods = described.built()
     if not methods:
         return net.eval()
     try:
@@ -192,19 +212,18 @@ def verify_network(folder: Path) -> None:
         ) from error
 
 
-def _describe(record: Conversion) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "method": None if record.method is None else asdict(record.method),
+def _describe(record: Conversion | None) -> dict[str, Any]:
+    if record is None:
+        return {"methods": []}
+    return {
+        "methods": [{"kind": method.kind, **_written(method)} for method in record.methods],
         "layers": record.layers if isinstance(record.layers, str) else list(record.layers),
         "attention": record.attention,
     }
-    if record.alignment is not None:
-        described |= {"format": FORMATS[1], "alignment": asdict(record.alignment)}
-    if record.repulsive is not None:
-        described |= {"format": FORMATS[2], "repulsive": asdict(record.repulsive)}
-    if record.disagreement is not None:
-        described |= {"format": FORMATS[3], "disagreement": asdict(record.disagreement)}
-    return described
+
+
+def _written(method: Any) -> dict[str, Any]:
+    return asdict(method)
 
 
 def _check_layers(source: Path) -> None:

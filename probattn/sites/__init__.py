@@ -3,8 +3,7 @@
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.disagreement import DisagreementAttention
-from probattn.sites.disagreement_factor import DisagreementFactor
+from probattn.sites.disagreement import DisagreementAttention, DisagreementFactor
 from probattn.sites.edge_site import EdgeAttentionSite, EdgePosterior
 from probattn.sites.edges import Edges
 from probattn.sites.head_penalties import (
@@ -14,6 +13,8 @@ from probattn.sites.head_penalties import (
     position_agreement,
 )
 from probattn.sites.masks import AttentionMask
+from probattn.sites.method import Method, RecipeKeys
+from probattn.sites.methods import METHODS, MethodRegistry
 from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.scores import attention_scores
@@ -33,7 +34,11 @@ __all__ = [
     "EdgePosterior",
     "Edges",
     "GlobalNoise",
+    "METHODS",
+    "Method",
+    "MethodRegistry",
     "Noise",
+    "RecipeKeys",
     "SeededNoise",
     "SitePosterior",
     "SiteSpec",

@@ -22,6 +22,7 @@ from probattn.divergences import (
 )
 from probattn.divergences.mmd import median_distances
 from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.building import build
 from probattn.sites.deferred import announce
 from probattn.sites.scores import repeat_heads
 
@@ -239,3 +240,15 @@ def random_subset(
     chosen = rank.topk(limit, dim=-1, largest=False).indices  # [B, 1 | H, limit]
     kept = tokens.gather(2, chosen.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
     return kept, None if mask is None else mask.gather(2, chosen)
+
+
+@build.register
+def _factor(
+    method: AlignmentAttention,
+    num_heads: int,
+    head_dim: int,
+    *,
+    num_sites: int = 1,
+    generator: Generator | None = None,
+) -> AlignmentFactor:
+    return AlignmentFactor(method, num_heads, head_dim, num_sites=num_sites, generator=generator)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
-from probattn.checks import check_choice, check_integer, check_number
+from torch import nn
 
-if TYPE_CHECKING:
-    from probattn.sites.site import AttentionSite
+from probattn.options import Count, NonNegative, Options, Positive
+from probattn.sites.building import build
+from probattn.sites.method import Calls, Layers, Method, RecipeKeys
 
 PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]
@@ -16,11 +17,29 @@ PriorKind = Literal["contextual", "constant"]
 ScoreScale = Literal["normalised", "raw"]
 NoiseKind = Literal["exact", "truncated"]
 KLReduction = Literal["mean", "keys", "sum"]
-OWNER = "BayesianAttention"
 
 
 @dataclass(frozen=True)
-class BayesianAttention:
+class AttentionWords(Options):
+    """What recipes say of latent attention besides its options.
+
+    Args:
+        method: "deterministic" (the network's own attention), "babn" (Bayesian attention belief networks) or "bam"
+            (Bayesian attention modules: one fixed concentration).
+        preset: where the values of keys that are left out come from: this library's defaults, or the settings of Zhang
+            et al. 2021.
+        layers: layers of each stack to replace; numbers count from 0, negative ones from the end.
+        kind: kind of attention to replace.
+    """
+
+    method: Literal["deterministic", "babn", "bam"] = "babn"
+    preset: Literal["default", "paper"] = "default"
+    layers: Layers = "all"
+    kind: Calls = "all"
+
+
+@dataclass(frozen=True)
+class BayesianAttention(Method):
     r"""Latent unnormalised attention weights S with a gamma prior and a Weibull posterior (Zhang et al. 2021).
 
     .. math::
@@ -32,28 +51,30 @@ class BayesianAttention:
     wants; :meth:`paper` gives the text's own settings and :meth:`bam` the fixed-concentration baseline.
 
     Args:
-        posterior: family of q(S): "weibull", or "lognormal" with :math:`\log S \sim N(\Phi - s^2/2, s)` (BAM).
-        concentration: "learned" (BABN), or the constant k > 0 of BAM's Weibull. Unused by "lognormal".
+        posterior: family of q(S): "weibull", or "lognormal" with log S normal around Phi - s^2 / 2 (BAM).
+        concentration: k of the Weibull posterior: "learned" (BABN, ``babn`` in a recipe), or a constant > 0 (BAM,
+            ``bam`` in a recipe, 10 where it is left out). Unused by "lognormal".
         rho: weight of the upward path in k, >= 0. 0 leaves ``exp(scores) + floor``. 4, the upper end of the range that
             the paper finds alike (1 to 4), begins near k = 3, as wide as the attention dropout of 0.1 that latent
             weights take the place of; the paper uses 1.5.
-        sigma: weight of the upward path in lambda, >= 0. 0 (default) keeps E[S] = exp(scores), so that a converted
-            network predicts exactly as before until it is trained; the paper uses 1e-6.
+        sigma: weight of the upward path in lambda, >= 0. 0 keeps E[S] = exp(scores), so that a converted network
+            predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, causal-safe) or "positions"
             (along queries, up to ``max_positions``; only for networks without causal masks or cache).
-        prior: "contextual" (:math:`\alpha` = softmax over keys of an MLP of the key) or "constant".
-        prior_hidden: hidden width of the prior's MLP (20).
-        prior_concentration: :math:`\alpha` of the constant prior, > 0.
-        rate: :math:`\beta`, > 0.
+        prior: concentration alpha of the prior: "contextual" (softmax over keys of an MLP of the key) or "constant".
+        prior_hidden: hidden width of the contextual prior's MLP.
+        prior_concentration: alpha of the constant prior, > 0.
+        rate: beta of the gamma prior, > 0.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that keeps exp() and the KL
             bounded; "raw" is the paper's form, finite only while exp(scores) is.
-        noise: "exact" uniform noise, or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the KL).
+        noise: uniform noise of the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the
+            KL).
         kl_reduction: how a site's KL enters the objective: "mean" over valid pairs, "keys" (sum over keys, mean over
             queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are given in nats beside.
         floor: added to k so that it stays positive, >= 0. With 0, k = exp(scores) may be so small at unlikely pairs
             that E[S] or the KL exceed the floating-point range; k itself stays above 3e-10 in float32.
-        max_positions: longest query length of ``upward="positions"``; a converted network supplies its own.
-        scale: s of the log-normal posterior, > 0.
+        max_positions: longest query of ``upward="positions"``; None for the network's own.
+        scale: s, standard deviation of log S under the log-normal posterior, > 0.
         prior_scale: standard deviation of log S under the log-normal prior, > 0.
 
     Raises:
@@ -66,46 +87,40 @@ class BayesianAttention:
         5.0
     """
 
+    kind: ClassVar[str] = "bayesian"
+    section: ClassVar[str] = "attention"
+    key: ClassVar[str] = "bayesian_mean"
+    recipe: ClassVar[RecipeKeys] = RecipeKeys(
+        "The attention method.", extra=AttentionWords, order=("method", "preset", "layers", "kind")
+    )
+
     posterior: PosteriorFamily = "weibull"
-    concentration: Literal["learned"] | float = "learned"
-    rho: float = 4.0
-    sigma: float = 0.0
+    concentration: Literal["learned"] | Positive = "learned"
+    rho: NonNegative = 4.0
+    sigma: NonNegative = 0.0
     upward: UpwardAxis = "heads"
     prior: PriorKind = "contextual"
-    prior_hidden: int = 20
-    prior_concentration: float = 1.0
-    rate: float = 1.0
+    prior_hidden: Count = 20
+    prior_concentration: Positive = 1.0
+    rate: Positive = 1.0
     scores: ScoreScale = "normalised"
     noise: NoiseKind = "exact"
     kl_reduction: KLReduction = "mean"
-    floor: float = 0.05
-    max_positions: int | None = None
-    scale: float = 0.5
-    prior_scale: float = 1.0
+    floor: NonNegative = 0.05
+    max_positions: Count | None = None
+    scale: Positive = 0.5
+    prior_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        check_choice(OWNER, "posterior", self.posterior, PosteriorFamily)
-        check_choice(OWNER, "upward", self.upward, UpwardAxis)
-        check_choice(OWNER, "prior", self.prior, PriorKind)
-        check_choice(OWNER, "scores", self.scores, ScoreScale)
-        check_choice(OWNER, "noise", self.noise, NoiseKind)
-        check_choice(OWNER, "kl_reduction", self.kl_reduction, KLReduction)
-        if isinstance(self.concentration, str):
-            check_choice(OWNER, "concentration", self.concentration, Literal["learned"])
-        else:
-            check_number(OWNER, "concentration", self.concentration, positive=True)
-        for name in ("rho", "sigma", "floor"):
-            check_number(OWNER, name, getattr(self, name), positive=False)
-        for name in ("prior_concentration", "rate", "scale", "prior_scale"):
-            check_number(OWNER, name, getattr(self, name), positive=True)
-        for name in ("prior_hidden", "max_positions"):
-            value = getattr(self, name)
-            if value is not None:
-                check_integer(OWNER, name, value, least=1)
+        super().__post_init__()
         if self.posterior == "lognormal" and self.sigma > 0:
             raise ValueError(
                 "BayesianAttention: sigma belongs to the Weibull posterior; with 'lognormal' leave it 0"
             )
+
+    def summary(self) -> str:
+        """BABN, or BAM where the concentration is fixed."""
+        return "BABN" if self.concentration == "learned" else "BAM"
 
     @property
     def learns_concentration(self) -> bool:
@@ -152,7 +167,7 @@ class BayesianAttention:
 
     def build(
         self, num_heads: int, head_dim: int, *, causal: bool = False, max_positions: int | None = None
-    ) -> AttentionSite:
+    ) -> nn.Module:
         """Makes the module that holds one attention call's prior and posterior networks.
 
         Args:
@@ -164,7 +179,4 @@ class BayesianAttention:
         Returns:
             The site, to be called with queries, keys and values or handed to :func:`probattn.attention`.
         """
-        from probattn.sites.site import AttentionSite, SiteSpec
-
-        spec = SiteSpec(num_heads, head_dim, causal=causal, max_positions=max_positions)
-        return AttentionSite(self, spec)
+        return build(self, num_heads, head_dim, causal=causal, max_positions=max_positions)

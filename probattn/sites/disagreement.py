@@ -1,24 +1,34 @@
-"""Options of disagreement regularisation: a penalty on heads that are alike."""
+"""Disagreement regularisation: a penalty on heads that are alike, its options and its factor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
-from probattn.checks import check_choice, check_number
-from probattn.sites.checks import check_parts, check_selection
-from probattn.sites.repulsive import Projection, Words
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from probattn.sites.disagreement_factor import DisagreementFactor
+from probattn.options import NonNegative, SomeOf
+from probattn.sites.checks import check_parts
+from probattn.sites.deferred import announce
+from probattn.sites.head_penalties import (
+    cosine_agreement,
+    frobenius_penalty,
+    parameter_agreement,
+    position_agreement,
+)
+from probattn.sites.method import Calls, Method, Parts, RecipeKeys
+from probattn.sites.repulsive import Projection
 
 DisagreementMethod = Literal["frobenius", "subspaces", "positions", "outputs", "parameters"]
 OWNER = "DisagreementAttention"
+SUFFIX = ".disagreement"
+"""What follows an attention call's name in that of its factor."""
 
 
 @dataclass(frozen=True)
-class DisagreementAttention:
+class DisagreementAttention(Method):
     r"""Attention whose heads pay for being alike: the penalties that repulsive attention is compared with.
 
     .. math:: \log p(y \mid x) - w \sum_{\text{sites}} P
@@ -39,12 +49,14 @@ class DisagreementAttention:
     the network trains as without it, bit for bit.
 
     Args:
-        method: what is penalised.
-        weight: w, >= 0. Li et al. 2018 take 1.
-        projections: "parameters": whose heads.
-        layers: "all", "first" or "last" of each stack, its numbers, or the calls of the "encoder", of the "decoder"
-            (its self-attention) or the "cross"-attention; None leaves it to ``convert``.
-        attention: "all", "self" or "cross", the kind of calls; None leaves it to ``convert``.
+        method: what is penalised: "frobenius" (attention weights that are no orthonormal rows), or likeness of heads by
+            their values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
+        weight: w of the penalty in the objective, >= 0. Li et al. 2018 take 1.
+        projections: of "parameters": weights whose heads pay.
+        layers: layers of each stack whose heads pay; numbers count from 0, negative ones from the end; or the calls of
+            the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
+            ``convert``.
+        attention: kind of attention calls whose heads pay; None leaves it to ``convert``.
 
     Raises:
         ValueError: an option is outside its range.
@@ -54,17 +66,27 @@ class DisagreementAttention:
         'output'
     """
 
+    kind: ClassVar[str] = "disagreement"
+    section: ClassVar[str] = "disagreement"
+    key: ClassVar[str] = "regularised"
+    recipe: ClassVar[RecipeKeys] = RecipeKeys(
+        "What heads pay in training for being alike, beside all that; null for nothing."
+    )
+    summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
+
     method: DisagreementMethod = "outputs"
-    weight: float = 0.1
-    projections: tuple[Projection, ...] = ("query", "key", "value")
-    layers: Words | Sequence[int] | None = None
-    attention: Literal["all", "self", "cross"] | None = None
+    weight: NonNegative = 0.1
+    projections: SomeOf[Projection] = ("query", "key", "value")
+    layers: Parts | None = None
+    attention: Calls | None = None
 
     def __post_init__(self) -> None:
-        check_choice(OWNER, "method", self.method, DisagreementMethod)
-        check_number(OWNER, "weight", self.weight, positive=False)
         object.__setattr__(self, "projections", check_parts(OWNER, self.projections, Projection))
-        object.__setattr__(self, "layers", check_selection(OWNER, self.layers, self.attention, Words))
+        super().__post_init__()
+
+    def summary(self) -> str:
+        """What is penalised and the weight."""
+        return f"penalty on heads alike ({self.method}), weight {self.weight:g}"
 
     @property
     def looks_at(self) -> Literal["weights", "value", "output", "parameters"]:
@@ -81,6 +103,91 @@ class DisagreementAttention:
         Returns:
             The module, to be called with a name and what it looks at, inside a Pyro model.
         """
-        from probattn.sites.disagreement_factor import DisagreementFactor
-
         return DisagreementFactor(self)
+
+
+class DisagreementFactor(nn.Module):
+    r"""Adds ``-weight * penalty`` to a Pyro model's log density, one term per sample.
+
+    Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
+    The penalty is computed when a density is asked for.
+
+    Args:
+        method: the options.
+
+    Example:
+        >>> import pyro
+        >>> from pyro import poutine
+        >>> differ = DisagreementAttention("positions", weight=1.0).build()
+        >>> def model(weights):
+        ...     with pyro.plate("data", len(weights)):
+        ...         differ("attend", weights)
+        >>> trace = poutine.trace(model).get_trace(torch.eye(2).expand(3, 2, 2).unsqueeze(2))
+        >>> trace.compute_log_prob()
+        >>> trace.nodes["attend.disagreement"]["log_prob"]
+        tensor([-0.5000, -0.5000, -0.5000])
+    """
+
+    def __init__(self, method: DisagreementAttention) -> None:
+        super().__init__()
+        self.method = method
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(network)``."""
+        return str(self.method)
+
+    def forward(self, name: str, heads: Tensor, mask: Tensor | None = None) -> None:
+        """Announces the factor ``name + ".disagreement"``, ``[B]``.
+
+        Args:
+            name: of the attention call.
+            heads: what the method looks at: attention weights ``[B, H, T, S]``, values or outputs ``[B, H, T, E]``.
+            mask: bool ``[B, T]``, True for tokens that count; None for all.
+
+        Raises:
+            RuntimeError: training without a driver.
+        """
+        self.announce(name, len(heads), lambda: self.penalty(heads, mask))
+
+    def announce(self, name: str, rows: int, measure: Callable[[], Tensor]) -> None:
+        """The same with a penalty ``[B]``, or ``[]`` for all samples, that is computed when it is asked for.
+
+        Args:
+            name: of the attention call.
+            rows: B.
+            measure: gives the penalty.
+
+        Raises:
+            RuntimeError: training without a driver.
+        """
+        announce(
+            name + SUFFIX,
+            lambda: (-self.method.weight * measure()).expand(rows),
+            torch.Size([rows]),
+            training=self.training,
+            what="disagreement",
+        )
+
+    def penalty(self, heads: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The unweighted penalty ``[B]``; arguments as for the call.
+
+        Raises:
+            ValueError: the method looks at parameters.
+        """
+        if self.method.method == "frobenius":
+            return frobenius_penalty(heads, mask)
+        if self.method.method == "positions":
+            return position_agreement(heads, mask)
+        if self.method.method == "parameters":
+            raise ValueError(
+                "DisagreementFactor.penalty: the method 'parameters' looks at weights of projections"
+            )
+        return cosine_agreement(heads, mask)
+
+    def parameter_penalty(self, projections: Sequence[Tensor]) -> Tensor:
+        """The unweighted penalty on parameters ``[]``, summed over projections.
+
+        Args:
+            projections: the heads' weights ``[H, N]`` of each.
+        """
+        return torch.stack([parameter_agreement(particles) for particles in projections]).sum()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.masks import AttentionMask
-from probattn.sites.site import AttentionSite
+from probattn.sites.site import AttentionSite, SiteSpec
 
 
 def attention(
@@ -80,7 +80,7 @@ def _site(name: str, method: AttentionSite | BayesianAttention, query: Tensor, k
             f"site {name!r}: these options need parameters of their own; build them once, outside the model: "
             f"method = BayesianAttention(...).build(num_heads={query.shape[1]}, head_dim={key.shape[-1]})"
         )
-    return method.build(query.shape[1], key.shape[-1])
+    return AttentionSite(method, SiteSpec(query.shape[1], key.shape[-1]))
 
 
 def _check_shapes(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from probattn.checks import check_choice, check_integer, check_number
+from probattn.options import Natural, NonNegative, Options, Positive
 from probattn.particles import (
     CosineKernel,
     IdentityKernel,
@@ -34,7 +34,7 @@ _PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKe
 
 
 @dataclass(frozen=True)
-class ParticleOptions:
+class ParticleOptions(Options):
     r"""How particles move. What they are, :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` say.
 
     With u the mean loss over N data, the prior over N included, the noise of "sgld" and "spos" stands for the tempered
@@ -62,33 +62,20 @@ class ParticleOptions:
 
     sampler: Sampler = "svgd"
     _: KW_ONLY
-    step_size: float = 0.1
-    repulsion: float = 0.01
+    step_size: Positive = 0.1
+    repulsion: NonNegative = 0.01
     kernel: KernelName = "median_rbf"
-    bandwidth: float | None = None
-    prior: Literal["uniform"] | float = "uniform"
-    temperature: Literal["datum"] | float = 1.0
-    langevin: float = 1.0
-    seed: int = 0
+    bandwidth: Positive | None = None
+    prior: Literal["uniform"] | Positive = "uniform"
+    temperature: Literal["datum"] | Positive = 1.0
+    langevin: Positive = 1.0
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        check_choice(owner, "sampler", self.sampler, Sampler)
-        check_choice(owner, "kernel", self.kernel, KernelName)
-        check_number(owner, "step_size", self.step_size, positive=True)
-        check_number(owner, "repulsion", self.repulsion, positive=False)
-        check_number(owner, "langevin", self.langevin, positive=True)
-        if self.bandwidth is not None:
-            check_number(owner, "bandwidth", self.bandwidth, positive=True)
-            if self.kernel not in _KERNELS:
-                raise ValueError(f"{owner}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
-        for name, word in (("prior", Literal["uniform"]), ("temperature", Literal["datum"])):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                check_choice(owner, name, value, word)
-            else:
-                check_number(owner, name, value, positive=True)
-        check_integer(owner, "seed", self.seed, least=0)
+        super().__post_init__()
+        if self.bandwidth is not None and self.kernel not in _KERNELS:
+            owner = type(self).__name__
+            raise ValueError(f"{owner}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
 
     @property
     def couples(self) -> bool:

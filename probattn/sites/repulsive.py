@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
+from probattn.options import SomeOf
 from probattn.particles import FusedProjection, HeadSlices, ParticleKernel, UnsmoothedKernel, head_slices
-from probattn.sites.checks import check_flag, check_parts, check_selection
+from probattn.sites.checks import check_parts
+from probattn.sites.method import Calls, Method, Parts, RecipeKeys
 from probattn.sites.particle_options import ParticleOptions
 
 OWNER = "RepulsiveAttention"
@@ -18,11 +19,10 @@ RECORD = "_probattn_heads"
 """Attribute of a network that holds its :class:`HeadRecord`."""
 
 Projection = Literal["query", "key", "value"]
-Words = Literal["all", "first", "last", "encoder", "decoder", "cross"]
 
 
 @dataclass(frozen=True)
-class RepulsiveAttention(ParticleOptions):
+class RepulsiveAttention(ParticleOptions, Method):
     r"""Attention whose heads are particles of one posterior (An et al. 2020).
 
     Head i of a projection, its slice of the weight, is a particle of :math:`p(\theta \mid D) \propto e^{-U(\theta)}`.
@@ -43,33 +43,38 @@ class RepulsiveAttention(ParticleOptions):
     Eq. 5 as printed, :math:`\phi^{\mathrm{SVGD}} - \nabla U / b + \sqrt{2 / (b \epsilon)}\, \xi`, is
     ``temperature="datum", langevin=1 / b``.
 
+    Without ``smoothing`` a head follows its own gradient, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j
+    \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`.
+
     Under SGD ``step_size`` multiplies the rate, and the noise has the variance above at a rate of 1. Adam and its like
     divide by the size of a gradient, so that under them ``step_size`` does nothing in "svgd", and in the others changes
     the size of the noise beside the gradient, as T does; how far heads then spread is not known.
 
     Args:
         sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
-        projections: which weights' heads repel each other.
-        layers: "all", "first" or "last" of each stack, its numbers, or the calls of the "encoder", of the "decoder"
-            (its self-attention) or the "cross"-attention; None leaves it to ``convert``.
-        attention: "all", "self" or "cross", the kind of calls; None leaves it to ``convert``.
-        step_size: epsilon > 0.
-        repulsion: a >= 0; unused by "sgld".
-        kernel: "median_rbf" (the paper's), "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine",
-            or "identity", which couples no heads; see :mod:`probattn.particles`.
+        projections: weights whose heads repel each other; each is a set of particles of its own.
+        layers: layers of each stack with repulsive heads; numbers count from 0, negative ones from the end; or the
+            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
+            ``convert``.
+        attention: kind of attention calls whose heads repel; None leaves it to ``convert``.
+        step_size: epsilon > 0, what multiplies the direction of a head. "adam" and "adamw", which divide by the size
+            of a gradient, undo it. The noise of "spos" and "sgld" is smaller beside the gradient the larger it is.
+        repulsion: a >= 0, weight of the repulsion in Eq. 4; unused by "sgld". The loss is a mean over the batch, so 1
+            is far too much.
+        kernel: between heads: "median_rbf" (the paper's), "marginal_rbf", "sliced_rbf", "inverse_multiquadric",
+            "linear", "cosine", or "identity", which couples no heads; see :mod:`probattn.particles`.
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
         prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
-        temperature: T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior
-            :math:`e^{-N U / T}` of the N training data: 1 is the posterior. "datum" is T = N, the posterior
-            :math:`e^{-U}` of one datum, which Eq. 5 stands for where its U is the mean loss.
-        langevin: w > 0, the weight of Langevin's part in "spos" beside SVGD's; 1 / b in Eq. 5. Langevin's part alone
-            has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
-        smoothing: whether each head also follows the others' gradients, weighted by the kernel. Without it a head
-            follows its own, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j \nabla_{\theta_j}
-            \kappa(\theta_j, \theta_i)`; with the kernel "cosine" that is the second of the three steps of the paper's
-            Table 9, from a penalty to this method.
-        seed: of the noise, >= 0; torch's global generators are not used.
+        temperature: T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior exp(-N U / T) of the N
+            training data: 1 is the posterior. "datum" is T = N, the posterior exp(-U) of one datum, which Eq. 5 stands
+            for where its U is the mean loss. The noise's standard deviation goes with the square root.
+        langevin: w > 0, the weight of Langevin's part in "spos" beside that of "svgd"; 1 / b in Eq. 5. Langevin's part
+            alone has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
+        smoothing: whether each head also follows the others' gradients, weighted by the kernel, or its own alone. With
+            the kernel "cosine" and without it, this is the second of the three steps of Table 9, from a penalty to this
+            method.
+        seed: of the noise and of random directions, >= 0; torch's global generators are not used.
 
     Raises:
         ValueError: an option is outside its range.
@@ -79,16 +84,28 @@ class RepulsiveAttention(ParticleOptions):
         'MedianRBF'
     """
 
-    projections: tuple[Projection, ...] = ("query", "key", "value")
-    layers: Words | Sequence[int] | None = None
-    attention: Literal["all", "self", "cross"] | None = None
+    kind: ClassVar[str] = "repulsive"
+    section: ClassVar[str] = "repulsion"
+    key: ClassVar[str] = "repulsive"
+    recipe: ClassVar[RecipeKeys] = RecipeKeys(
+        "The repulsion between heads in training, beside both; null for none.",
+        renamed={"repulsion": "weight"},
+        order=("sampler", "projections", "layers", "kind", "weight"),
+    )
+    summarised: ClassVar[tuple[str, ...]] = ("sampler", "repulsion")
+
+    projections: SomeOf[Projection] = ("query", "key", "value")
+    layers: Parts | None = None
+    attention: Calls | None = None
     smoothing: bool = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag(OWNER, "smoothing", self.smoothing)
         object.__setattr__(self, "projections", check_parts(OWNER, self.projections, Projection))
-        object.__setattr__(self, "layers", check_selection(OWNER, self.layers, self.attention, Words))
+        super().__post_init__()
+
+    def summary(self) -> str:
+        """The sampler and the weight of the repulsion."""
+        return f"repulsive heads by {self.sampler.upper()}, weight {self.repulsion:g}"
 
     def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
         """The kernel that the options name; ``generator`` gives a sliced one its directions."""

@@ -16,6 +16,7 @@ from probattn.checks import check_integer
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.distributions.carried import carried_log, carried_weights, carries_log
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.building import build
 from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import PosteriorInputs, SitePosterior, as_event
 from probattn.sites.prior import ContextualPrior, site_prior
@@ -281,3 +282,15 @@ def _row_weight(mask: AttentionMask | None, dtype: torch.dtype) -> Tensor | None
     if mask is None or mask.query_valid is None:
         return None
     return mask.query_valid[:, None, :, None].to(dtype)
+
+
+@build.register
+def _site(
+    method: BayesianAttention,
+    num_heads: int,
+    head_dim: int,
+    *,
+    causal: bool = False,
+    max_positions: int | None = None,
+) -> AttentionSite:
+    return AttentionSite(method, SiteSpec(num_heads, head_dim, causal=causal, max_positions=max_positions))

@@ -92,7 +92,7 @@ DAMAGE = {
     "no object": (lambda f: (f / "probattn.json").write_text("[]"), "corrupt"),
     "not text": (lambda f: (f / "probattn.json").write_bytes(b"\xff\xfe\x00"), "corrupt"),
     "no json": (lambda f: (f / "probattn.json").unlink(), "not found; expected a folder written by"),
-    "later format": (lambda f: rewrite(f, format=7), "expected a format from 1 to 4, got 7"),
+    "later format": (lambda f: rewrite(f, format=7), "expected a format from 1 to 5, got 7"),
     "unknown class": (
         lambda f: rewrite(f, **{"class": "BertForNothing"}),
         "no network class 'BertForNothing'",

@@ -9,8 +9,8 @@ from probattn import BayesianAttention
     ("options", "words"),
     [
         ({"posterior": "gamma"}, r"posterior: expected one of 'weibull', 'lognormal', got 'gamma'"),
-        ({"concentration": "fixed"}, r"concentration: expected one of 'learned', got 'fixed'"),
-        ({"concentration": 0.0}, r"concentration: expected a number > 0, got 0\.0"),
+        ({"concentration": "fixed"}, r"concentration: expected 'learned' or a number > 0, got 'fixed'"),
+        ({"concentration": 0.0}, r"concentration: expected 'learned' or a number > 0, got 0\.0"),
         ({"upward": "keys"}, r"upward: expected one of 'heads', 'positions', got 'keys'"),
         ({"prior": "uniform"}, r"prior: expected one of 'contextual', 'constant', got 'uniform'"),
         ({"scores": "log"}, r"scores: expected one of 'normalised', 'raw', got 'log'"),
@@ -24,7 +24,7 @@ from probattn import BayesianAttention
         ({"scale": 0.0}, r"scale: expected a number > 0"),
         ({"prior_scale": float("inf")}, r"prior_scale: expected a finite number > 0"),
         ({"prior_hidden": 0}, r"prior_hidden: expected an integer >= 1, got 0"),
-        ({"max_positions": 0}, r"max_positions: expected an integer >= 1, got 0"),
+        ({"max_positions": 0}, r"max_positions: expected an integer >= 1 or None, got 0"),
         ({"posterior": "lognormal", "sigma": 0.5}, "sigma belongs to the Weibull posterior"),
     ],
 )

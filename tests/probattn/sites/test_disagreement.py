@@ -19,10 +19,10 @@ from probattn.sites import cosine_agreement, frobenius_penalty, position_agreeme
         ({"weight": float("nan")}, r"weight: expected a finite number >= 0, got nan"),
         ({"projections": ()}, r"projections: expected some of 'query', 'key', 'value', each once, got \(\)"),
         ({"projections": ("key", "key")}, r"projections: .* each once, got \('key', 'key'\)"),
-        ({"layers": "middle"}, r"layers: expected one of 'all', .*, got 'middle'"),
-        ({"layers": [0.5]}, r"layers: expected one of 'all', .* or layer numbers, got \[0\.5\]"),
-        ({"layers": []}, r"layers: expected one of 'all', .* or layer numbers, got \[\]"),
-        ({"attention": "none"}, r"attention: expected one of 'all', 'self', 'cross', got 'none'"),
+        ({"layers": "middle"}, r"layers: expected 'all', .*, got 'middle'"),
+        ({"layers": [0.5]}, r"layers: expected 'all', .*, one or more integers or None, got \[0\.5\]"),
+        ({"layers": []}, r"layers: expected 'all', .*, one or more integers or None, got \[\]"),
+        ({"attention": "none"}, r"attention: expected 'all', 'self', 'cross' or None, got 'none'"),
     ],
 )
 def test_options_out_of_range_are_refused_in_one_line(options, message):

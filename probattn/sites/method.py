@@ -1,0 +1,98 @@
+"""What an attention method is: options that say how they are stored, written in recipes and put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+from probattn.options import Options, SomeOf
+
+Layers = Literal["all", "first", "last"] | SomeOf[int]
+"""Layers of each stack: a word, or numbers from 0, negative ones from the end."""
+Parts = Literal["all", "first", "last", "encoder", "decoder", "cross"] | SomeOf[int]
+"""The same, or the calls of a part of an encoder-decoder."""
+Calls = Literal["all", "self", "cross"]
+"""Kinds of attention calls."""
+
+
+@dataclass(frozen=True)
+class RecipeKeys:
+    """How a method is written in a recipe, where that differs from its options.
+
+    In every section ``attention`` is the key ``kind``, ``layers`` and ``kind`` are "all" where they are left out, and
+    ``seed`` is that of the training.
+
+    Args:
+        about: what the section asks for, in a sentence.
+        renamed: keys of options that have another name in recipes.
+        extra: options that only recipes have.
+        order: keys that come first, in this order; the others follow in that of the options.
+    """
+
+    about: str = "Options of this method; null for none."
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    extra: type[Options] | None = None
+    order: tuple[str, ...] = ()
+
+
+class Method(Options):
+    """Base of the options of an attention method.
+
+    A method is a frozen dataclass that inherits this and is registered in :data:`METHODS`. How it is put on a network
+    is registered beside it with :func:`probattn.models.hosts.place`.
+
+    Attributes:
+        kind: what it is called in the description of a saved network.
+        section: its section in recipes.
+        key: what networks with it are called in records, where no method before it in the registry is present.
+        recipe: how it is written in recipes.
+        summarised: options that :meth:`summary` names.
+
+    Example:
+        >>> from probattn import AlignmentAttention
+        >>> AlignmentAttention("ot", layers="last").words()
+        'OT alignment, weight 0.01, layers last'
+    """
+
+    kind: ClassVar[str]
+    section: ClassVar[str]
+    key: ClassVar[str]
+    recipe: ClassVar[RecipeKeys] = RecipeKeys()
+    summarised: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def layers(self) -> str | Sequence[int] | None:
+        """Which layers it concerns; None leaves it to ``convert``."""
+        return None
+
+    @property
+    def attention(self) -> Calls | None:
+        """Which kind of attention calls it concerns; None leaves it to ``convert``."""
+        return None
+
+    def summary(self) -> str:
+        """What it is, in words, with the options that are always named."""
+        return type(self).__name__
+
+    def words(self) -> str:
+        """The summary and the options that differ from their defaults."""
+        changed = [f"{name} {_word(value)}" for name, value in self._changed().items()]
+        if not changed and not self.summarised:
+            changed = ["default options"]
+        return ", ".join([self.summary(), *changed])
+
+    def _changed(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        own: Any = self
+        for option in fields(own):
+            usual = option.default if option.default_factory is MISSING else option.default_factory()
+            value = getattr(self, option.name)
+            everywhere = option.name in {"layers", "attention"} and value in {None, "all"}
+            if not everywhere and option.name not in {"seed", *self.summarised} and value != usual:
+                found[option.name] = value
+        return found
+
+
+def _word(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)

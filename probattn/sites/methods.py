@@ -1,0 +1,80 @@
+"""The attention methods there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.disagreement import DisagreementAttention
+from probattn.sites.method import Method
+from probattn.sites.repulsive import RepulsiveAttention
+
+Kind = TypeVar("Kind", bound=type[Method])
+
+
+class MethodRegistry:
+    """Classes of options of attention methods; those before come first where a network has several.
+
+    Args:
+        methods: the classes.
+
+    Example:
+        >>> [method.kind for method in METHODS]
+        ['bayesian', 'alignment', 'repulsive', 'disagreement']
+        >>> METHODS["alignment"].section
+        'alignment'
+    """
+
+    def __init__(self, methods: Iterable[type[Method]] = ()) -> None:
+        self._methods: list[type[Method]] = []
+        for method in methods:
+            self.register(method)
+
+    def __iter__(self) -> Iterator[type[Method]]:
+        return iter(tuple(self._methods))
+
+    def __getitem__(self, kind: str) -> type[Method]:
+        """The method of a kind.
+
+        Raises:
+            KeyError: there is none.
+        """
+        found = next((method for method in self._methods if method.kind == kind), None)
+        if found is None:
+            known = ", ".join(repr(method.kind) for method in self._methods)
+            raise KeyError(f"no attention method of kind {kind!r}; there are {known}")
+        return found
+
+    def register(self, method: Kind) -> Kind:
+        """Adds a method, after the others; a decorator of its class.
+
+        Args:
+            method: the class.
+
+        Returns:
+            The class.
+
+        Raises:
+            ValueError: another method has its kind, or its section of recipes.
+        """
+        for known in self._methods:
+            for name in ("kind", "section"):
+                if getattr(known, name) == getattr(method, name):
+                    said = f"{method.__name__}.{name}: expected one that no method has"
+                    raise ValueError(f"{said}, got {getattr(method, name)!r} of {known.__name__}")
+        self._methods.append(method)
+        return method
+
+    def remove(self, method: type[Method]) -> None:
+        """Takes a method out again.
+
+        Raises:
+            ValueError: it is not registered.
+        """
+        self._methods.remove(method)
+
+
+METHODS = MethodRegistry([BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention])
+"""Every attention method, in order of precedence."""
