@@ -10,7 +10,6 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
-from probattn.checks import check_choice, check_integer
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
 from probattn.options import Count, NonNegative, Positive
@@ -63,12 +62,6 @@ class EnsembleOptions(ParticleOptions):
     repulsion: NonNegative = 1.0
     sets: Sets = "model"
     num_data: Count | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(type(self).__name__, "sets", self.sets, Sets)
-        if self.num_data is not None:
-            check_integer(type(self).__name__, "num_data", self.num_data, least=1)
 
     @classmethod
     def independent(cls, num_particles: int) -> EnsembleOptions:
