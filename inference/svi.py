@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 import torch
@@ -50,6 +51,8 @@ class SVIDriver(RunOptions):
     killed and resumed therefore repeats the uninterrupted one, on a CPU bit for bit (data sets that draw random
     numbers in worker processes excepted). The caller's own random generators are left as they were.
 
+    All options of :class:`RunOptions` are keyword arguments, and attributes that may be set between two runs.
+
     Args:
         model: a Pyro model that is an ``nn.Module``; ``model(batch)`` announces the sites, with the labels observed.
         guide: by default ``AttentionGuide(model)``. For a model with other latent sites any guide of Pyro's that is an
@@ -91,8 +94,13 @@ class SVIDriver(RunOptions):
                 "module (pyro.nn.PyroModule) that holds its parameters"
             )
         refuse_unwrapped(self.model)
-        self._check_guide()
+        if not isinstance(self.guide, (AttentionGuide, nn.Module, NoneType)):
+            raise TypeError(
+                f"{type(self).__name__}.guide: expected an AttentionGuide or a torch.nn.Module, whose parameters are "
+                f"trained, got {type(self.guide).__name__}; wrap a function in a module (pyro.nn.PyroModule)"
+            )
         super().__post_init__()
+        self._check_guide()
         self._resume: Resume = False
 
     def resume(self, folder: Path | str) -> SVIDriver:
@@ -159,8 +167,17 @@ class SVIDriver(RunOptions):
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
             particles = self.particles(len(train))
             update = Update(options, *self.objective(), particles)
-            data = {"rows": train, "validation": validation, "steps": steps, "epochs": epochs}
-            training = ProgramTraining(options, accelerator, self.model, self.elbo, update, **data)
+            training = ProgramTraining(
+                options,
+                accelerator,
+                self.model,
+                self.elbo,
+                update,
+                rows=train,
+                validation=validation,
+                steps=steps,
+                epochs=epochs,
+            )
             training.check_stopping()
             return Run(options, accelerator, training).train(resume)
 
@@ -191,11 +208,6 @@ class SVIDriver(RunOptions):
         guide = self.guide
         if guide is None or isinstance(guide, AttentionGuide):
             return
-        if not isinstance(guide, nn.Module):
-            raise TypeError(
-                f"{type(self).__name__}.guide: expected an AttentionGuide or a torch.nn.Module, whose parameters are "
-                f"trained, got {type(guide).__name__}; wrap a function in a module (pyro.nn.PyroModule)"
-            )
         if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
             raise ValueError(
                 f"{type(self).__name__}.guide: this {type(guide).__name__} has no parameters yet; call it once on a "

@@ -96,9 +96,9 @@ class ProgramTraining(Training):
         model: nn.Module,
         elbo: ELBO | None,
         update: Update,
+        *,
         rows: Any,
         validation: Any,
-        *,
         steps: int | None,
         epochs: int | None,
     ) -> None:
