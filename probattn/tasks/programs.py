@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     MODEL_LABELS,
@@ -33,8 +33,7 @@ from probattn.inference.report import (
     site_health,
     weight_spreads,
 )
-from probattn.inference.result import FitResult
-from probattn.inference.schedules import KLSchedule
+from probattn.inference.run import FitResult
 from probattn.models import capture, convert, save
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall

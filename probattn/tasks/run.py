@@ -16,7 +16,7 @@ from accelerate import PartialState
 from probattn.files.durable import write_atomically
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription, read_results, write_results
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 

@@ -10,7 +10,7 @@ import torch
 
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import RunDescription, Sheet
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.recipes import ConditionRecipe, ExperimentRecipe
 from probattn.recipes.experiment import SEARCH
 from probattn.tasks.errors import RunError, one_line

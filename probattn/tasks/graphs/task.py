@@ -18,8 +18,8 @@ from probattn.data import NodeGraph
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVIDriver
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.report import (
     DataSet,
     EdgeAttention,
@@ -31,7 +31,6 @@ from probattn.inference.report import (
     evaluate,
     training_curves,
 )
-from probattn.inference.schedules import KLSchedule
 from probattn.recipes import GraphRecipe
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.classification.task import Classification
