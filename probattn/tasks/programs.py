@@ -41,12 +41,12 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
-from probattn.recipes import TrainingRecipe
 from probattn.sites import METHODS, DisagreementAttention, Method
 from probattn.sites.bayesian import KLReduction
 from probattn.sites.repulsive import RepulsiveAttention, repulsive_heads
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.run import describe
+from probattn.tasks.sections.training import TrainingRecipe
 from probattn.tasks.task import BASELINE, MODEL, RECORDS, AnyRecipe, AnyResults, Part, Task
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
 

@@ -11,7 +11,7 @@ from probattn.inference.session import Precision
 from probattn.inference.svi import SVIDriver
 from probattn.models.hosts.convert import Kind, Layers
 from probattn.recipes import AttentionRecipe, EarlyStoppingRecipe, ReportRecipe, TrainingRecipe
-from probattn.recipes.section import Section
+from probattn.tasks.sections.base import Section
 
 
 def words(annotation: Any) -> set[str]:

@@ -24,6 +24,7 @@ from probattn.inference import (
 )
 from probattn.models import Classifier, load
 from probattn.recipes import RecipeError, read_recipe
+from probattn.tasks import load_results
 
 OLD = Path(__file__).parent / "old"
 EXPECTED = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))

@@ -49,7 +49,6 @@ from probattn.inference.report import (
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.recipes import Recipe
 from probattn.tasks.classification.looks import attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     Words,
@@ -58,6 +57,7 @@ from probattn.tasks.classification.networks import (
     load_tokenizer,
     make_words,
 )
+from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import compared_calls, measure_heads
 from probattn.tasks.programs import (

@@ -31,10 +31,10 @@ from probattn.inference.report import (
     evaluate,
     training_curves,
 )
-from probattn.recipes import GraphRecipe
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.programs import Data, Network, ProgramTask, digest, health, on_device, predictions
 from probattn.tasks.task import BASELINE, MODEL, RECIPE
 

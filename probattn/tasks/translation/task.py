@@ -23,7 +23,6 @@ from probattn.metrics.functional import bleu, bleu_counts
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.recipes import TranslationRecipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.programs import (
@@ -42,6 +41,7 @@ from probattn.tasks.programs import (
 )
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
 from probattn.tasks.translation.page import headline, render, translation_table
+from probattn.tasks.translation.recipe import TranslationRecipe
 from probattn.tasks.translation.results import (
     BleuDifference,
     TranslationResults,

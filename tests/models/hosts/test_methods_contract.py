@@ -14,8 +14,8 @@ from probattn.models import convert, inspect, load, revert, save
 from probattn.models.hosts.convert import conversion
 from probattn.options import descriptions, hints
 from probattn.recipes import read_recipe
-from probattn.recipes.derived import method_section
 from probattn.sites import METHODS
+from probattn.tasks.sections.derived import method_section
 
 KINDS = pytest.mark.parametrize("kind", list(METHODS), ids=lambda kind: kind.kind)
 RECIPE = "data: {train: imdb}\nattention: {method: deterministic}\n"

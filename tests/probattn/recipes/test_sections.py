@@ -28,10 +28,10 @@ from probattn.recipes import (
     TrainingRecipe,
     read_recipe,
 )
-from probattn.recipes.network import VocabularyRecipe
-from probattn.recipes.section import Section
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.repulsive import RepulsiveAttention
+from probattn.tasks.classification.recipe import VocabularyRecipe
+from probattn.tasks.sections.base import Section
 
 
 def choices(section: type[Section], key: str) -> tuple[Any, ...]:

@@ -8,13 +8,21 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from probattn.recipes.run import RunRecipe
-from probattn.recipes.section import Section
+from probattn.tasks.sections.base import RunRecipe, Section
 
 SEARCH = "search"
 """Name of the stage that tries heads, which no condition may have."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+INTRODUCTION = """# Recipes of experiments
+
+A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
+[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys
+(`--set experiment.conditions.NAME.types=50`).
+"""
 
 
 class ConditionRecipe(Section):
@@ -194,6 +202,8 @@ class ExperimentRecipe(RunRecipe):
         >>> recipe.by_step, recipe.titles()
         (300, {'all': 'all', 'more': 'more'})
     """
+
+    introduction = INTRODUCTION
 
     experiment: ExperimentSection = Field(description="What is compared.")
     network: ExperimentNetworkRecipe = Field(default=ExperimentNetworkRecipe(), description="The network.")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 from pydantic import Field, create_model, model_validator
 
 from probattn.options import Options, descriptions, hints
-from probattn.recipes.section import Section
 from probattn.sites import Method
+from probattn.tasks.sections.base import Section
 
 LEFT_TO_CONVERT = "; None leaves it to `convert`"
 """What descriptions say of ``layers`` and ``attention``; in a recipe "all" is meant instead."""

@@ -13,7 +13,7 @@ from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from probattn.checks import shown
-from probattn.recipes.errors import RecipeError
+from probattn.tasks.errors import RecipeError
 
 KeyPath = tuple[str | int, ...]
 Places = dict[KeyPath, str]

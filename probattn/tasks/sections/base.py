@@ -1,23 +1,40 @@
-"""What recipes of every kind have: a name, a folder for the run, and how they are written."""
+"""What every section of a recipe has in common, what recipes of every task have, and errors about them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from probattn.recipes.section import Section
-from probattn.recipes.yaml_nodes import RecipeDumper
+from probattn.tasks.sections.yaml_nodes import RecipeDumper
+
+
+class Section(BaseModel):
+    """A frozen section: unknown keys, wrong types, NaN and infinities are errors; nothing is converted silently."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        protected_namespaces=(),
+    )
 
 
 class RunRecipe(Section):
     """The name and the folder of a run.
 
+    Attributes:
+        introduction: beginning of the page that describes its keys, in Markdown.
+
     Example:
         >>> RunRecipe(name="first").output
         'runs/first'
     """
+
+    introduction: ClassVar[str] = "# Recipe reference\n"
 
     name: str = Field(
         default="run",

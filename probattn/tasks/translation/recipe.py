@@ -1,4 +1,4 @@
-"""A recipe of translation: all that a run depends on."""
+"""Recipes of translation: data, network, training, search, report, and all of them together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
-from probattn.recipes.methods import (
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     DisagreementRecipe,
     MethodRecipe,
@@ -16,10 +17,173 @@ from probattn.recipes.methods import (
     TranslationAttentionRecipe,
     beside,
 )
-from probattn.recipes.probe import TranslationProbeRecipe
-from probattn.recipes.section import Section
-from probattn.recipes.translation_network import TranslationNetworkRecipe
-from probattn.recipes.translation_training import TranslationTrainingRecipe
+from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe
+
+OF_ONE: dict[str, tuple[str, ...]] = {
+    "transformer": ("feed_forward", "attention_dropout", "activation_dropout"),
+    "lstm": ("bidirectional", "recurrent_dropout", "output_width", "uniform_attention"),
+}
+"""Keys that only one of the networks has."""
+
+LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0.0}
+"""What an LSTM has of the keys that both have, where they are left out."""
+
+
+INTRODUCTION = """# Recipes of translation
+
+A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+class TranslationNetworkRecipe(Section):
+    """An encoder-decoder with one embedding for both languages: a Transformer (Vaswani et al. 2017) or an LSTM.
+
+    The defaults are the size that An et al. 2020 call small: that of IWSLT experiments, with 4 heads. An LSTM has those
+    of Snell et al. 2021: `width: 256`, `layers: 2`, `heads: 1`, `dropout: 0.0`.
+
+    Example:
+        >>> TranslationNetworkRecipe(name="lstm").width, TranslationNetworkRecipe().width
+        (256, 512)
+    """
+
+    name: Literal["transformer", "lstm"] = Field(
+        default="transformer",
+        description="`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention "
+        "between them (Luong et al. 2015, Snell et al. 2021).",
+    )
+    width: int = Field(
+        default=512,
+        ge=1,
+        description="Of embeddings and hidden states; of an `lstm` encoder's in each direction.",
+    )
+    layers: int = Field(default=6, ge=1, description="Of the encoder, and of the decoder.")
+    heads: int = Field(
+        default=4,
+        ge=1,
+        description="Of every attention call. They divide the width of a `transformer`; those of an `lstm` have the "
+        "size of the encoder's states each, and their contexts are summed.",
+    )
+    dropout: float = Field(
+        default=0.3,
+        ge=0,
+        lt=1,
+        description="Of embeddings and of every sublayer's output; of an `lstm`, of embeddings and in the network that "
+        "makes tokens of contexts and states.",
+    )
+    feed_forward: int = Field(
+        default=1024, ge=1, description="Hidden width of the feed-forward layers of a `transformer`."
+    )
+    attention_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Of a `transformer`'s attention weights; latent ones have none."
+    )
+    activation_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Inside the feed-forward layers of a `transformer`."
+    )
+    bidirectional: bool = Field(
+        default=True, description="Whether the encoder of an `lstm` reads from both ends."
+    )
+    recurrent_dropout: float = Field(
+        default=0.5, ge=0, lt=1, description="Of what passes from layer to layer of an `lstm`."
+    )
+    output_width: int | None = Field(
+        default=None,
+        ge=0,
+        description="Hidden units of the network that makes tokens of an `lstm`'s contexts and states; 0 for a single "
+        "linear map, null for the width.",
+    )
+    uniform_attention: bool = Field(
+        default=False,
+        description="Whether an `lstm` attends to all tokens alike, whatever the scores: what is learned about single "
+        "words while attention is not.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        return LSTM_SIZE | value if isinstance(value, dict) and value.get("name") == "lstm" else value
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> TranslationNetworkRecipe:
+        fields = type(self).model_fields
+        for name, keys in OF_ONE.items():
+            for key in keys if name != self.name else ():
+                if getattr(self, key) != fields[key].default:
+                    raise ValueError(f"{key}: this key is for {name!r}, and the network is {self.name!r}")
+        if self.name == "transformer" and (self.width % self.heads or self.width % 2):
+            raise ValueError(f"width: expected an even multiple of heads ({self.heads}), got {self.width}")
+        return self
+
+
+STEPS = 20_000
+"""Updates where neither steps nor epochs are given."""
+
+
+def _betas() -> dict[str, bool | int | float | list[float]]:
+    return {"betas": [0.9, 0.98]}
+
+
+class TranslationTrainingRecipe(TrainingRecipe):
+    """How a translation network is trained, from random weights.
+
+    The defaults are those of IWSLT experiments with a small Transformer.
+
+    Example:
+        >>> TranslationTrainingRecipe().optimizer_arguments
+        {'betas': [0.9, 0.98]}
+        >>> TranslationTrainingRecipe(epochs=2).steps is None
+        True
+    """
+
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        description=f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where neither is "
+        "given.",
+    )
+    batch_size: int = Field(default=256, ge=1, description="Sentence pairs of a micro-batch on one device.")
+    length_pool: int | None = Field(
+        default=20,
+        ge=1,
+        description="Batches hold pairs of similar length, sorted within this many updates' pairs; null for pairs "
+        "at random.",
+    )
+    optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adam", description="Optimiser of torch.")
+    optimizer_arguments: dict[str, bool | int | float | list[float]] = Field(
+        default_factory=_betas, description="Further arguments of the optimiser."
+    )
+    learning_rate: float = Field(default=5e-4, gt=0, lt=10, description="Of the network's own parameters.")
+    weight_decay: float = Field(
+        default=1e-4, ge=0, description="Of matrices; biases and norms are not decayed."
+    )
+    schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = Field(
+        default="inverse_sqrt", description="Course of the learning rates after their warm-up."
+    )
+    warmup_steps: int | None = Field(
+        default=4000,
+        ge=0,
+        description="Updates in which the learning rates rise; null for `warmup`, which it replaces.",
+    )
+    label_smoothing: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of a token's probability that the likelihood spreads over all.",
+    )
+    per: Literal["token", "pair"] = Field(
+        default="token",
+        description="Unit of the objective: nats per target token, or per sentence pair. It scales likelihood, "
+        "divergence and factors alike.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
+            return value | {"steps": STEPS}
+        return value
+
 
 PARTS = ("train", "validation", "test")
 
@@ -198,6 +362,8 @@ class TranslationRecipe(MethodRecipe):
         >>> recipe.methods(), recipe.network.heads, recipe.training.label_smoothing
         ((), 4, 0.1)
     """
+
+    introduction = INTRODUCTION
 
     translation: TranslationDataRecipe = Field(
         default=TranslationDataRecipe(), description="What to train on and to measure on."

@@ -7,8 +7,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, create_model, model_validator
 
-from probattn.recipes.derived import MethodSection, method_section
-from probattn.recipes.run import RunRecipe
 from probattn.sites import (
     METHODS,
     AlignmentAttention,
@@ -18,6 +16,8 @@ from probattn.sites import (
 )
 from probattn.sites.inverse_temperature import without_inverse_temperature
 from probattn.sites.repulsive import RepulsiveAttention
+from probattn.tasks.sections.base import RunRecipe
+from probattn.tasks.sections.derived import MethodSection, method_section
 
 Asked = TypeVar("Asked", bound=Method)
 Taking = TypeVar("Taking", bound="MethodRecipe")

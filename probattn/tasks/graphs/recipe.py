@@ -1,4 +1,4 @@
-"""A recipe of node classification on a graph: all that a run depends on."""
+"""Recipes of graphs: data, network, training, report, and all of them together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,53 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
-from probattn.recipes.graph_training import GraphTrainingRecipe
-from probattn.recipes.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
-from probattn.recipes.section import Section
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
+from probattn.tasks.sections.training import EarlyStoppingRecipe
+
+INTRODUCTION = """# Recipes of graphs
+
+A recipe with a section `graph` trains a graph attention network on a citation graph; see
+[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+class GraphTrainingRecipe(Section):
+    """How the network is trained: all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
+
+    epochs: int = Field(default=2000, ge=1, description="Updates, unless early stopping ends the run before.")
+    learning_rate: float = Field(default=0.005, gt=0, lt=10, description="Of Adam; 0.01 for Pubmed.")
+    site_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        lt=10,
+        description="Of the parameters that latent attention brings along; null for `learning_rate`.",
+    )
+    weight_decay: float = Field(
+        default=5e-4, ge=0, description="L2 penalty of everything but biases; 1e-3 for Pubmed."
+    )
+    gradient_clip: float | None = Field(
+        default=None, gt=0, description="Norm at which gradients are clipped; null for never."
+    )
+    device: Literal["auto", "cpu"] = Field(
+        default="auto", description="`auto` takes an accelerator where there is one."
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of all parameters, noise and dropout.")
+    kl_weight: float = Field(default=1.0, ge=0, description="Weight of the divergence after its warm-up.")
+    kl_schedule: Literal["constant", "linear", "sigmoid"] = Field(
+        default="linear", description="Course of that weight while it warms up, from 0."
+    )
+    kl_warmup_steps: int = Field(default=100, ge=0, description="Updates in which that weight rises.")
+    log_every: int = Field(default=10, ge=1, description="Updates between records.")
+    checkpoint_every: int = Field(default=100, ge=1, description="Updates between checkpoints.")
+    keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept.")
+    early_stopping: EarlyStoppingRecipe | None = Field(
+        default=EarlyStoppingRecipe(
+            metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
+        ),
+        description="When to stop before the end, evaluated after every update; null for never.",
+    )
 
 
 class GraphDataRecipe(Section):
@@ -86,6 +130,8 @@ class GraphRecipe(MethodRecipe):
         >>> recipe.methods(), recipe.training.learning_rate
         ((), 0.005)
     """
+
+    introduction = INTRODUCTION
 
     takes_registered: ClassVar[bool] = False
 
