@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,9 @@ def built_in_recipes() -> dict[str, Traversable]:
     """Files of the recipes that come with tasks, by name: those in a folder "recipes" beside the task's module."""
     found: dict[str, Traversable] = {}
     for task in TASKS:
-        folder = files(task.__module__.rpartition(".")[0] or task.__module__).joinpath("recipes")
-        found |= _recipes(folder) if folder.is_dir() else {}
+        module = getattr(sys.modules[task.__module__], "__file__", None)
+        folder = None if module is None else Path(module).with_name("recipes")
+        found |= _recipes(folder) if folder is not None and folder.is_dir() else {}
     return found
 
 

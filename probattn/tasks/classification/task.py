@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
@@ -186,12 +186,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             except ValueError as error:
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
         return Classifier(net, num_data=len(data.train))
-
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Accuracy of a batch, per row."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
 
     def save_beside(self, folder: Path) -> None:
         """Saves the tokenizer."""
