@@ -10,9 +10,9 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
-from probattn.checks import check_choice, check_integer
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
+from probattn.options import Count, NonNegative
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.particle_options import ParticleOptions
@@ -59,15 +59,9 @@ class EnsembleOptions(ParticleOptions):
 
     _: KW_ONLY
     step_size: float = 1.0
-    repulsion: float = 1.0
+    repulsion: NonNegative = 1.0
     sets: Sets = "model"
-    num_data: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(type(self).__name__, "sets", self.sets, Sets)
-        if self.num_data is not None:
-            check_integer(type(self).__name__, "num_data", self.num_data, least=1)
+    num_data: Count | None = None
 
     @classmethod
     def independent(cls, num_particles: int) -> EnsembleOptions:
