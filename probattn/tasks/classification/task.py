@@ -49,7 +49,7 @@ from probattn.inference.report import (
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.tasks.classification.looks import attention_of, calls_with_maps, head_rows, shown_texts
+from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     Words,
     load_classifier,
@@ -307,15 +307,19 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
         chosen = self._answers(own, report.texts, report.second_texts()) if report.texts else []
-        maps = [self._attention(networks, item, "chosen") for item in chosen]
-        maps += [self._attention(networks, item, "uncertain") for item in uncertain]
+        maps = [self._attention(networks, item, "chosen", GIVEN) for item in chosen]
+        maps += [self._attention(networks, item, "uncertain", data.source) for item in uncertain]
         return {"uncertain": tuple(uncertain), "mistakes": tuple(mistakes), "attention": tuple(maps)}
 
     def _attention(
-        self, networks: Sequence[TrainedClassifier], example: Example, reason: Literal["chosen", "uncertain"]
+        self,
+        networks: Sequence[TrainedClassifier],
+        example: Example,
+        reason: Literal["chosen", "uncertain"],
+        source: str,
     ) -> AttentionExample:
         pairs = None if example.pair is None else (example.pair,)
-        single = TextDataset((example.text,), None, (), "one text", pairs=pairs)
+        single = TextDataset((example.text,), None, (), source, pairs=pairs)
         batch = networks[-1].moved(next(iter(self.batches(networks[-1], single))))
         return attention_of(networks, batch, example, options=self.recipe, reason=reason)
 
@@ -421,9 +425,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         self, network: TrainedClassifier, texts: Sequence[str], pairs: Sequence[str] | None
     ) -> list[Example]:
         prediction = self.recipe.prediction
-        data = TextDataset(
-            tuple(texts), None, (), "texts given", pairs=None if pairs is None else tuple(pairs)
-        )
+        data = TextDataset(tuple(texts), None, (), GIVEN, pairs=None if pairs is None else tuple(pairs))
         described = DataSet(key="given", title="Given", role="in_domain", size=len(texts), labelled=False)
         found = predictions(
             network, self.batches(network, data), prediction, chunk_size=prediction.chunk_size, dropout=False
