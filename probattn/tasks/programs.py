@@ -45,9 +45,10 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
-from probattn.sites import METHODS, DisagreementAttention, Method
+from probattn.sites import METHODS, Method
 from probattn.sites.bayesian import KLReduction
-from probattn.sites.repulsive import RepulsiveAttention, repulsive_heads
+from probattn.sites.method import Measured
+from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.run import describe
 from probattn.tasks.sections.training import TrainingRecipe
@@ -448,10 +449,10 @@ def model_key(net: nn.Module) -> ModelKey:
     return METHODS.key(record.methods) or "deterministic"
 
 
-def compares_heads(net: nn.Module) -> bool:
-    """Whether the heads of a network repelled each other in training, or a penalty kept them apart."""
+def measured(net: nn.Module) -> set[Measured]:
+    """What a report measures of a network, because of its methods."""
     record = conversion(net)
-    return record is not None and any(record.of(kind) for kind in (RepulsiveAttention, DisagreementAttention))
+    return set() if record is None else {each for method in record.methods for each in method.measured}
 
 
 def save_weights(net: nn.Module, folder: Path) -> None:

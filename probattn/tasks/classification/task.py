@@ -66,10 +66,10 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
     health,
+    measured,
     model_key,
     on_device,
     predictions,
@@ -252,6 +252,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if record is None:
             return {}
         details = self._inputs(networks, predicted, test)
+        wanted = measured(own.net)
         if record.method is not None:
             prediction = self.recipe.prediction
             details["health"] = health(
@@ -261,9 +262,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 record.method.kl_reduction,
                 prediction.chunk_size or HEALTH_CHUNK,
             )
-        if record.alignment is not None:
+        if "alignment" in wanted:
             details["alignment"] = self._alignment(networks, test)
-        if compares_heads(own.net):
+        if "heads" in wanted:
             details["heads"] = self._heads(networks, test)
         return details
 

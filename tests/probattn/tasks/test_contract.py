@@ -161,7 +161,8 @@ def test_a_run_without_its_last_checkpoint_is_resumed_bit_for_bit(
             removed += 1
     for model in list(place.rglob("model")):
         shutil.rmtree(model)
-    assert removed
+    if not removed:  # parts that keep one checkpoint each
+        shutil.rmtree(max(place.glob("*/checkpoints"), key=lambda part: part.stat().st_mtime).parent)
     succeeds("train", recipe(name), "-o", place, "--quiet", "--resume")
     same(finished(name), place)
     for file in finished(name).rglob("metrics.jsonl"):
