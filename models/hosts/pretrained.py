@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def unreadable(source: Path | str, error: BaseException) -> StoredNetworkError:
 
 def _advice(source: Path | str) -> str:
     """What to do about a folder that is there, or about a name that is none and was asked of the hub."""
-    if os.path.exists(source):
+    if Path(source).exists():
         return "save it again, or take another"
     return (
         "no such folder, and no such name on the hub within reach: check it, the network, and HF_HUB_OFFLINE"
