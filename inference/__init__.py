@@ -6,26 +6,25 @@ if __name__ != "probattn.inference":
     )
 
 from probattn.inference.checkpoint import CheckpointError
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
-from probattn.inference.graph_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.head_particles import HeadParticles
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.many_runs import ManyRunsDriver
-from probattn.inference.meter import NonFiniteError
-from probattn.inference.observer import StepObserver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
+from probattn.inference.particle_update import HeadParticles
 from probattn.inference.predictive import (
     Posterior,
     PosteriorExpectation,
     posterior_expectation,
     posterior_predict,
 )
+from probattn.inference.program_elbo import TraceGraphMeanFieldELBO
+from probattn.inference.progress import StepObserver
 from probattn.inference.records import read_records
-from probattn.inference.result import FitResult
-from probattn.inference.schedules import KLSchedule
+from probattn.inference.run import FitResult
 from probattn.inference.svgd import SVGDDriver
 from probattn.inference.svi import SVIDriver
 
@@ -47,6 +46,7 @@ __all__ = [
     "ParticleEnsemble",
     "Posterior",
     "PosteriorExpectation",
+    "RunOptions",
     "SVGDDriver",
     "SVIDriver",
     "SchedulerOptions",

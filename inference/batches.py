@@ -15,12 +15,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Share(NamedTuple):
-    """What one rank computes in one micro-batch.
-
-    Attributes:
-        rows: indices into the data set, never empty.
-        weight: fraction of the step's rows that they are; 0 for a stand-in that keeps ranks in step.
-    """
+    """One rank's part of a micro-batch: rows, never none, and their fraction of the step's rows, 0 for a stand-in."""
 
     rows: list[int]
     weight: float
@@ -28,36 +23,16 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DataOrder:
-    """Which rows are seen when.
+    """Which rows are seen when: a pure function of seed and epoch.
 
     An epoch is a permutation of the rows, cut into steps of ``batch_size * accumulation * num_processes`` rows; the
-    last step of an epoch takes what is left. Which rows a step sees depends on that product only, so that more ranks
-    or more accumulation at the same product see the same data.
-
-    With ``length_pool`` the rows of a step are of similar length, so that little of a batch is padding: the rows of
-    that many neighbouring steps of the permutation are sorted by length and cut into steps again, in random order.
-
-    Args:
-        num_rows: N.
-        batch_size: rows of a micro-batch on one rank, at most.
-        accumulation: micro-batches per step, at most.
-        num_processes: ranks.
-        seed: of the permutations.
-        shuffle: False keeps the data set's own order.
-        drop_last: leave out an epoch's last step if it is incomplete.
-        length_pool: steps whose rows are sorted together, >= 1, with ``shuffle``; None leaves steps to chance.
-        lengths: of the rows, ``[N]``; needed for ``length_pool`` and for nothing else.
-
-    Raises:
-        ValueError: no rows, or fewer than one step's with ``drop_last``; ``length_pool`` without ``shuffle`` or
-            without the rows' lengths.
+    last step takes what is left. With ``length_pool`` the rows of that many neighbouring steps are sorted by length and
+    cut anew, in random order, so that little of a batch is padding.
 
     Example:
         >>> order = DataOrder(num_rows=5, batch_size=2, seed=0, shuffle=False)
-        >>> order.steps_per_epoch
-        3
-        >>> order.shares(step=2, rank=0)
-        [Share(rows=[4], weight=1.0)]
+        >>> order.steps_per_epoch, order.shares(step=2, rank=0)
+        (3, [Share(rows=[4], weight=1.0)])
     """
 
     num_rows: int
@@ -157,18 +132,7 @@ class DataOrder:
 
 
 class TensorRows(Dataset[dict[str, Tensor]]):
-    """The rows of a mapping of tensors that share their first dimension.
-
-    Args:
-        columns: tensors ``[N, ...]``.
-
-    Raises:
-        ValueError: no tensors, or different N.
-
-    Example:
-        >>> TensorRows({"x": torch.arange(3)})[1]
-        {'x': tensor(1)}
-    """
+    """The rows of a mapping of tensors ``[N, ...]`` that share their first dimension."""
 
     def __init__(self, columns: Mapping[str, Tensor]) -> None:
         sizes = {name: len(column) for name, column in columns.items()}
@@ -185,19 +149,7 @@ class TensorRows(Dataset[dict[str, Tensor]]):
 
 
 def as_rows(data: Any, what: str) -> Any:
-    """Checks that ``data`` can be read by row, in any order.
-
-    Args:
-        data: a mapping of tensors ``[N, ...]``, or anything with ``len()`` and ``[row]``.
-        what: its name in messages.
-
-    Returns:
-        A data set of at least one row.
-
-    Raises:
-        TypeError: a data loader or a stream.
-        ValueError: no rows.
-    """
+    """``data``, or a mapping's rows, once it is sure that it can be read by row; ``what`` names it in messages."""
     if isinstance(data, DataLoader):
         raise TypeError(
             f"{what}: expected a data set, got a DataLoader; the driver orders and batches the rows itself, so that a "
@@ -216,11 +168,7 @@ def as_rows(data: Any, what: str) -> Any:
 
 
 def row_lengths(rows: Any) -> Sequence[int]:
-    """Lengths of a data set's rows, as its ``lengths()`` gives them.
-
-    Raises:
-        TypeError: it has no such method.
-    """
+    """Lengths of a data set's rows, as its ``lengths()`` gives them."""
     if not hasattr(rows, "lengths"):
         raise TypeError(
             f"train_data: length_pool needs a data set with a method lengths(), got {type(rows).__name__}; "
@@ -235,8 +183,7 @@ def load_batches(
 ) -> DataLoader[Any]:
     """A loader of given batches of rows.
 
-    Its workers are seeded from ``seed`` and not from torch's global generator, which a resumed run must find where
-    the uninterrupted one left it.
+    Workers are seeded from ``seed``: a resumed run must find torch's generator where the uninterrupted one left it.
     """
     generator = torch.Generator()
     generator.manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))

@@ -26,6 +26,7 @@ from probattn.inference.migration import migrated_configuration
 
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
+_OWN = re.compile(r"probattn(\.\w+)+")
 
 
 class CheckpointError(RuntimeError):
@@ -46,14 +47,7 @@ class DiskFullError(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint in memory.
-
-    Attributes:
-        path: its folder.
-        step: completed updates.
-        state: plain values of ``state.json``.
-        parts: contents of the ``.pt`` files by name, tensors on the CPU.
-    """
+    """A verified checkpoint in memory: values of ``state.json``, ``.pt`` files by name, tensors on the CPU."""
 
     path: Path
     step: int
@@ -62,28 +56,10 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run: ``folder/step-000123/`` each.
+    """The checkpoints of one run: ``folder/step-000123/`` each, of which the ``keep_last`` newest stay.
 
-    Writing goes to a hidden folder beside them, which is synced to the disk and renamed only when complete, so that a
-    kill or a full disk at any moment leaves the earlier ones as they were. Files are read with
-    ``torch.load(weights_only=True)`` and JSON alone: loading runs no code.
-
-    Args:
-        folder: holds the checkpoints; made on the first save.
-        keep_last: how many to keep, >= 1.
-
-    Raises:
-        ValueError: ``keep_last`` below 1.
-
-    Example:
-        >>> import tempfile
-        >>> store = CheckpointStore(Path(tempfile.mkdtemp()), keep_last=1)
-        >>> _ = store.save(1, {"step": 1}, {"model": {"w": torch.ones(2)}})
-        >>> _ = store.save(2, {"step": 2}, {"model": {"w": torch.zeros(2)}})
-        >>> store.steps()
-        [2]
-        >>> store.load(2).parts["model"]["w"]
-        tensor([0., 0.])
+    Each is written to a hidden folder beside them, which is synced to the disk and renamed once complete, so that a
+    kill or a full disk leaves the earlier ones as they were. Loading runs no code.
     """
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:
@@ -110,20 +86,9 @@ class CheckpointStore:
         parts: Mapping[str, Any],
         protect: Collection[int] = (),
     ) -> Path:
-        """Writes one checkpoint, then drops those beyond ``keep_last``.
+        """Writes one checkpoint, then drops those beyond ``keep_last`` that ``protect`` does not name.
 
-        Args:
-            step: completed updates.
-            state: plain JSON values.
-            parts: what ``torch.save`` is to keep, by file name without ``.pt``; tensors and plain containers.
-            protect: steps that are kept whatever their age.
-
-        Returns:
-            The new checkpoint's folder.
-
-        Raises:
-            DiskFullError: no room; nothing is left of the attempt.
-            CheckpointError: any other failure to write, or a value that a safe checkpoint cannot hold.
+        ``state`` holds plain JSON values, ``parts`` tensors and plain containers by name of their file.
         """
         plain = {name: plain_values(part, name) for name, part in parts.items()}
         target = self.path(step)
@@ -140,11 +105,7 @@ class CheckpointStore:
         return target
 
     def load(self, step: int) -> Checkpoint:
-        """Verifies and reads one checkpoint.
-
-        Raises:
-            CorruptCheckpointError: a file is missing, changed or unreadable.
-        """
+        """Verifies and reads one checkpoint; raises :class:`CorruptCheckpointError`."""
         path = self.path(step)
         manifest = verify_checkpoint(path)
         if manifest.step != step:
@@ -192,17 +153,7 @@ class CheckpointStore:
 
 
 def verify_checkpoint(path: Path) -> Manifest:
-    """Compares a checkpoint's files with its manifest.
-
-    Args:
-        path: the checkpoint's folder.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        CorruptCheckpointError: what is wrong, by file name.
-    """
+    """Compares a checkpoint's files with its manifest; raises :class:`CorruptCheckpointError`."""
     try:
         return verify_manifest(path)
     except DamagedFolderError as error:
@@ -210,22 +161,16 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, Any], path: Path) -> None:
-    """Refuses a checkpoint whose configuration differs.
-
-    Args:
-        expected: of this run; JSON values, nested.
-        found: of the checkpoint.
-        path: the checkpoint, for the message.
-
-    Raises:
-        ConfigurationMismatchError: names every differing key with both values.
-    """
+    """Refuses a checkpoint whose configuration ``found`` differs from this run's, and names every difference."""
     here, there = flatten(json.loads(json.dumps(expected))), flatten(migrated_configuration(found))
+    moved = {
+        key for key in here.keys() & there.keys() if _own_class(here[key]) == _own_class(there[key]) != ""
+    }
     missing = "(absent)"
     differing = [
         f"{key}: checkpoint {there.get(key, missing)!r}, this run {here.get(key, missing)!r}"
         for key in sorted(here.keys() | there.keys())
-        if here.get(key, missing) != there.get(key, missing)
+        if here.get(key, missing) != there.get(key, missing) and key not in moved
     ]
     if differing:
         raise ConfigurationMismatchError(
@@ -234,13 +179,13 @@ def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, 
         )
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keys joined by dots.
+def _own_class(value: Any) -> str:
+    """The name of a class of this library without its module, which may change between versions."""
+    return value.rpartition(".")[2] if isinstance(value, str) and _OWN.fullmatch(value) else ""
 
-    Example:
-        >>> flatten({"a": {"b": 1}, "c": 2})
-        {'a.b': 1, 'c': 2}
-    """
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -251,11 +196,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain_values(value: Any, where: str) -> Any:
-    """Checks that a safe load can read a value back; numpy's numbers become Python's.
-
-    Raises:
-        CheckpointError: names the place of an object that only running code could restore.
-    """
+    """A value with numpy's numbers as Python's; raises :class:`CheckpointError` where a safe load could not read it."""
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):

@@ -71,11 +71,7 @@ def kl_reduction_label(model: nn.Module) -> str:
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Refuses modules around which a Pyro site is silently wrong.
-
-    Raises:
-        ValueError: names the module and the way out.
-    """
+    """Refuses modules around which a Pyro site is silently wrong, and names the way out."""
     for name, module in model.named_modules():
         if isinstance(module, nn.DataParallel):
             raise ValueError(
@@ -90,11 +86,7 @@ def refuse_unsupported(model: nn.Module) -> None:
 
 
 def refuse_unwrapped(model: nn.Module, owner: str = "SVIDriver") -> None:
-    """Refuses a network of transformers, which takes the parts of a batch by name and not the batch.
-
-    Raises:
-        TypeError: names it and the way out.
-    """
+    """Refuses a network of transformers, which takes the parts of a batch by name and not the batch."""
     if getattr(model, "main_input_name", None) in signature(model.forward).parameters:
         raise TypeError(
             f"{owner}: expected a model that takes a whole batch, got {type(model).__name__}, which takes its parts by "

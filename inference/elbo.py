@@ -148,11 +148,7 @@ class AttentionELBOModule(ELBOModule):
 
 
 def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
-    """The objective's parts from a pair of traces, undivided, and the attention sites among them.
-
-    Raises:
-        ValueError: an attention call outside the plate of its data, or a latent site without a closed divergence.
-    """
+    """The objective's parts from a pair of traces, undivided, and the attention sites among them."""
     log_likelihood: Tensor | float = 0.0
     factors: Tensor | float = 0.0
     kl: Tensor | float = 0.0
@@ -196,14 +192,9 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
 
 
 def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor | None:
-    """KL of a latent site's posterior from its prior in closed form, elementwise, scaled and masked as in the guide.
+    """KL of a latent site's posterior from its prior, elementwise, scaled and masked as in the guide.
 
-    Args:
-        prior: the site in the trace of the model.
-        posterior: the site in the trace of the guide.
-
-    Returns:
-        Of the sites' batch shape; None for a pair of distributions that no closed form is registered for.
+    None for a pair of distributions that no closed form is registered for.
     """
     own, other = posterior["fn"], prior["fn"]
     if isinstance(own, Categorical) and isinstance(other, Categorical):
@@ -220,10 +211,9 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
 
 
 def _categorical_divergence(own: Categorical, other: Categorical) -> Tensor:
-    """``kl_divergence(own, other)``, finite too where a probability of ``other`` is too small for its type.
+    """``kl_divergence(own, other)``, infinite only where ``own`` has what ``other`` forbids (logit -inf, or 0 given).
 
-    torch's is infinite there. Here it is where a category that ``own`` has is impossible: a logit of -inf, or a
-    probability given as 0, whose logarithm torch clamps.
+    torch's is infinite too where a probability of ``other`` is too small for its type.
     """
     impossible = (other.probs == 0) & (other.logits.exp() > 0)
     ratio = (own.logits - other.logits).masked_fill(impossible, torch.inf).masked_fill(own.probs == 0, 0)
@@ -248,11 +238,7 @@ def data_size(trace: Trace) -> int:
 
 
 def require_data(trace: Trace) -> None:
-    """Refuses a program that observes nothing, or not what it should.
-
-    Raises:
-        ValueError: a value to predict in place of data, or no observed site and no factor.
-    """
+    """Refuses a program that observes nothing, or a value to predict in place of data."""
     samples = [site for site in trace.nodes.values() if site["type"] == "sample"]
     for site in samples:
         if not site["is_observed"] and site["infer"].get(PREDICTION_KEY):

@@ -1,41 +1,27 @@
-"""What a training loop asks of accelerate: a session that leaves no trace, gradients of one step, an evaluation."""
+"""The numbers of a step: its gradients, means over rows and ranks, and what is said of one that is not finite."""
 
 from __future__ import annotations
 
+import math
 import textwrap
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyro
 import pyro.distributions as dist
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from accelerate.tracking import GeneralTracker
-from accelerate.utils import (
-    DistributedDataParallelKwargs,
-    DistributedType,
-    GradientAccumulationPlugin,
-    gather_object,
-    send_to_device,
-)
+from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
 from probattn.inference.elbo import ELBOTerms
 
-Precision = Literal["no", "bf16", "fp16"]
-ValidationMetrics = Callable[[nn.Module, Any], Mapping[str, Tensor]]
-"""Called with the model and a batch; gives each metric's values per row ``[B]`` or their mean."""
 
-_UNSUPPORTED = (
-    DistributedType.DEEPSPEED,
-    DistributedType.FSDP,
-    DistributedType.MEGATRON_LM,
-    DistributedType.XLA,
-)
+class NonFiniteError(ArithmeticError):
+    """The loss or its gradient is not finite; the parameters are those before the update that failed."""
 
 
 class StepTerms(NamedTuple):
@@ -48,99 +34,29 @@ class StepTerms(NamedTuple):
     factors: float
 
 
-_SESSION = threading.RLock()
+@dataclass
+class Meter:
+    """Means of the objective's parts over the updates since the last record."""
 
+    steps: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(StepTerms._fields))
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Refuses a second thread: accelerate's state and the seeded generators are the process's."""
-    if not _SESSION.acquire(blocking=False):
-        raise RuntimeError(
-            "expected one training run at a time in a process, got a second one in another thread: both would draw "
-            "from torch's one generator; wait for the first, or train in a process of its own"
-        )
-    try:
-        yield
-    finally:
-        _SESSION.release()
+    def add(self, terms: StepTerms) -> None:
+        """Takes in one update."""
+        self.steps += 1
+        self.sums = [total + term for total, term in zip(self.sums, terms, strict=True)]
 
-
-@contextmanager
-def accelerator_session(
-    *,
-    precision: Precision,
-    cpu: bool = False,
-    trackers: Sequence[str | GeneralTracker] = (),
-    folder: Path | None = None,
-    find_unused_parameters: bool = False,
-) -> Iterator[Accelerator]:
-    """An accelerator of its own, whatever others live in this process.
-
-    accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
-    precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
-
-    Args:
-        precision: "no" (the parameters' own), "bf16" or "fp16" autocast.
-        cpu: stay on the CPU where there is an accelerator device.
-        trackers: names or instances that accelerate knows.
-        folder: where trackers write.
-        find_unused_parameters: let parameters go without gradient in distributed training, at some cost.
-
-    Yields:
-        The accelerator.
-
-    Raises:
-        RuntimeError: another thread of this process is in a session.
-        ValueError: "fp16" without a GPU, or a launch under DeepSpeed, FSDP, Megatron or XLA.
-    """
-    with _alone(), _own_accelerate_state():
-        accelerator = Accelerator(
-            mixed_precision=precision,
-            cpu=cpu,
-            log_with=list(trackers) or None,
-            project_dir=folder,
-            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
-            dynamo_backend="no",  # a compiled graph cannot hold pyro.sample
-            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters)],
-        )
-        if accelerator.distributed_type in _UNSUPPORTED:
-            raise ValueError(
-                f"expected one process or data-parallel ones, got {accelerator.distributed_type.value}; launch with "
-                "accelerate's or torchrun's plain multi-process mode"
-            )
-        try:
-            yield accelerator
-        finally:
-            for tracker in accelerator.trackers:
-                tracker.finish()  # not end_training(), which would also end the caller's process group
-
-
-@contextmanager
-def _own_accelerate_state() -> Iterator[None]:
-    singletons = (AcceleratorState, GradientState, PartialState)
-    before = [dict(singleton._shared_state) for singleton in singletons]
-    for singleton in singletons:
-        singleton._shared_state.clear()
-    try:
-        yield
-    finally:
-        for singleton, state in zip(singletons, before, strict=True):
-            singleton._shared_state.clear()
-            singleton._shared_state.update(state)
+    def take(self) -> StepTerms:
+        """The means, after which it starts anew."""
+        means = StepTerms(*(total / self.steps for total in self.sums))
+        self.steps, self.sums = 0, [0.0] * len(self.sums)
+        return means
 
 
 class NonFiniteThrough(nn.Module):
     """Computes on where Pyro's validation stops at a NaN, so that every rank can report the step together.
 
-    With validation on, parameters or values that are not finite raise a ``ValueError`` inside a distribution, on the
-    rank that met them. The batch is then computed again without validation; if the loss is not finite it is returned,
-    otherwise the error was about something else and is raised.
-
-    Args:
-        module: gives :class:`probattn.inference.ELBOTerms`.
-
-    Attributes:
-        complaint: the beginning of the validation's last error that was passed over.
+    An error of the validation is raised if the loss is finite without it; :attr:`complaint` keeps one that is not.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -172,19 +88,9 @@ class NonFiniteThrough(nn.Module):
 def accumulate_gradients(
     accelerator: Accelerator, module: nn.Module, weights: Sequence[float], batches: Iterator[Any]
 ) -> Tensor:
-    r"""Adds one step's gradient: the mean over all rows of all micro-batches of all ranks.
+    r"""Adds one step's gradient :math:`\sum_i \frac{n_i}{n} \nabla \text{loss}_i` over micro-batches of all ranks.
 
-    With n_i rows in micro-batch i of the step and n their sum, the gradient is
-    :math:`\sum_i \frac{n_i}{n} \nabla \text{loss}_i`: micro-batches of unequal size count by their rows.
-
-    Args:
-        accelerator: the session's.
-        module: prepared; ``module(batch)`` gives :class:`probattn.inference.ELBOTerms` per datum.
-        weights: n_i / n of this rank's micro-batches.
-        batches: as many batches.
-
-    Returns:
-        The terms' means over the step's rows, on every rank, ``[5]``.
+    ``weights`` are the n_i / n of this rank; returns the terms' means over the step's rows, on every rank, ``[5]``.
     """
     total: Tensor | None = None
     for index, weight in enumerate(weights):
@@ -205,19 +111,9 @@ def evaluate(
     batches: Iterable[tuple[Any, int]],
     metrics: Callable[[Any], Mapping[str, Tensor]] | None = None,
 ) -> dict[str, float]:
-    """Means over the rows of all ranks, without gradients, in evaluation mode.
+    """Means over the rows of all ranks, without gradients, in evaluation mode: the terms', then the metrics'.
 
-    Args:
-        accelerator: the session's.
-        module: not wrapped for distribution; its terms are averaged.
-        batches: this rank's batches and their numbers of rows; may be empty on some ranks.
-        metrics: further values of a batch, per row ``[B]`` or their mean.
-
-    Returns:
-        Means by name: the terms', then the metrics'.
-
-    Raises:
-        ValueError: a metric has the name of a term.
+    ``batches`` are this rank's, with their numbers of rows; there may be none.
     """
     sums: dict[str, float] = {}
     rows = 0
@@ -253,3 +149,61 @@ def _mean_over_ranks(sums: dict[str, float], rows: int) -> dict[str, float]:
     names = {name: None for part, _ in ranks for name in part}
     order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
     return {name: sum(part.get(name, 0.0) for part, _ in ranks) / total for name in order}
+
+
+def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Each site's figures, averaged over the ranks."""
+    return {
+        site: {name: sum(rank[site][name] for rank in ranks) / len(ranks) for name in figures}
+        for site, figures in ranks[0].items()
+    }
+
+
+def unhealthy_sites(diagnostics: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Sites with a figure that is not finite, each with that figure."""
+    bad = {
+        site: [f"{name} {value}" for name, value in figures.items() if not math.isfinite(value)]
+        for site, figures in diagnostics.items()
+    }
+    return [f"{site} ({', '.join(figures)})" for site, figures in bad.items() if figures]
+
+
+def unhealthy_gradients(module: nn.Module) -> list[str]:
+    """Names of the parameters whose gradient is not finite."""
+    return [
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
+    ]
+
+
+def describe_failure(
+    *,
+    where: str,
+    terms: StepTerms,
+    gradient_norm: float,
+    sites: Sequence[str],
+    gradients: Sequence[str],
+    complaints: Sequence[str],
+    checkpoint: Path | None,
+) -> str:
+    """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
+    parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
+    found = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
+    site = (
+        f"sites: {_first(sites)}"
+        if sites
+        else "no attention site is to blame: every site's KL, concentration and spread are finite"
+    )
+    gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
+    said = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
+    kept = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
+    return (
+        f"{found}; {site}{gradient}{said}; {kept}. No update was made from it. Lower the learning rates, clip harder "
+        "(max_grad_norm), warm up the KL weight more slowly, or train with precision='no'"
+    )
+
+
+def _first(names: Sequence[str], count: int = 3) -> str:
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from probattn.checks import check_integer, check_number
-from probattn.inference.checkpoint import Checkpoint
-from probattn.inference.loop import accelerator_session
-from probattn.inference.meter import NonFiniteError
-from probattn.inference.progress import TrainingProgress
+from probattn.inference.loop import NonFiniteError
+from probattn.inference.options import RunOptions
 from probattn.inference.records import Record
-from probattn.inference.result import FitResult
-from probattn.inference.storage import Resume, RunStorage
+from probattn.inference.run import FitResult, Run, Training
+from probattn.inference.session import accelerator_session
+from probattn.inference.storage import Resume
+from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"
-
-
-class ManyRuns(Protocol):
-    """A module whose parameters have a leading axis of runs; no run sees another's."""
-
-    def losses(self, batch: Any) -> Tensor:
-        """The loss of every run, ``[R]``."""
 
 
 Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
@@ -37,7 +27,7 @@ Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
 
 
 @dataclass(eq=False)
-class ManyRunsDriver:
+class ManyRunsDriver(Options):
     r"""Trains R models that are stacked in one module, each as if it were alone.
 
     Minimises the sum of their losses with Adam: no run sees another's parameters and Adam works entry by entry, so that
@@ -60,6 +50,7 @@ class ManyRunsDriver:
         fingerprint: plain values that a resumed run must match.
         cpu: stay on the CPU where there is a GPU.
         progress: whether to show a bar.
+        title: what the bar says first.
 
     Raises:
         ValueError: an option out of its range.
@@ -82,22 +73,21 @@ class ManyRunsDriver:
 
     model: nn.Module
     batches: Callable[[int], Any]
-    steps: int
+    steps: Count
     _: KW_ONLY
     evaluate: Evaluation | None = None
     evaluate_at: Sequence[int] = ()
     parameters: Sequence[nn.Parameter] | None = None
-    learning_rate: float = 1e-3
-    checkpoint_every: int = 50
+    learning_rate: Positive = 1e-3
+    checkpoint_every: Count = 50
     folder: Path | str | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     cpu: bool = False
     progress: bool = True
+    title: str = "training"
 
     def __post_init__(self) -> None:
-        check_integer(OWNER, "steps", self.steps, least=1)
-        check_integer(OWNER, "checkpoint_every", self.checkpoint_every, least=1)
-        check_number(OWNER, "learning_rate", self.learning_rate, positive=True)
+        super().__post_init__()
         outside = [step for step in self.evaluate_at if not 0 <= step <= self.steps]
         if outside:
             raise ValueError(f"{OWNER}.evaluate_at: expected steps from 0 to {self.steps}, got {outside[0]}")
@@ -115,13 +105,22 @@ class ManyRunsDriver:
             CheckpointError: nothing to resume, or a checkpoint that is corrupt, of another configuration or cannot be
                 written.
             FileExistsError: the folder holds a run and ``resume`` is False.
+            KeyboardInterrupt: SIGINT or SIGTERM came; as for :meth:`probattn.inference.SVIDriver.fit`.
             NonFiniteError: a loss is not finite; the message says whose.
             ValueError: started as one of several processes.
         """
+        options = RunOptions(
+            checkpoint_every=self.checkpoint_every,
+            keep_last=1,
+            folder=self.folder,
+            fingerprint=self.fingerprint,
+            progress=self.progress,
+            title=self.title,
+        )
         with accelerator_session(precision="no", cpu=self.cpu) as accelerator:
             if accelerator.num_processes > 1:
                 raise ValueError(f"{OWNER}: expected one process, got {accelerator.num_processes}")
-            return _Fit(self, accelerator).run(resume)
+            return Run(options, accelerator, _ManyRuns(self, accelerator.device)).train(resume)
 
     def configuration(self) -> dict[str, Any]:
         """What a resumed run must share; ``steps`` is not among it, since Adam's updates do not depend on it."""
@@ -134,107 +133,55 @@ class ManyRunsDriver:
         }
 
 
-class _Fit:
-    """One fit inside an accelerator session."""
+class _ManyRuns(Training):
+    """The hooks of a run: all models make the same updates."""
 
-    def __init__(self, driver: ManyRunsDriver, accelerator: Accelerator) -> None:
-        self._driver, self._device = driver, accelerator.device
-        driver.model.to(self._device)
+    def __init__(self, driver: ManyRunsDriver, device: torch.device) -> None:
+        super().__init__(driver.model.to(device), driver.steps, driver.steps)
+        self._device, self._described = device, driver.configuration()
+        self._batches, self._measure, self._measured_at = driver.batches, driver.evaluate, driver.evaluate_at
         learning = driver.parameters
         if learning is None:
             learning = [each for each in driver.model.parameters() if each.requires_grad]
         self._optimizer = torch.optim.Adam(learning, lr=driver.learning_rate)
-        self._storage = None if driver.folder is None else RunStorage(Path(driver.folder), 1, accelerator)
-        self._step = 0
-        self._earlier_seconds, self._started = 0.0, time.monotonic()
-        self._last: Record | None = None
+        self._losses = torch.empty(0)
 
-    def run(self, resume: Resume) -> FitResult:
-        driver, storage = self._driver, self._storage
-        configuration = driver.configuration()
-        checkpoint = None if storage is None else storage.open(resume, configuration)
-        try:
-            if checkpoint is not None:
-                self._restore(checkpoint)
-            else:
-                self._evaluate()
-            with TrainingProgress(
-                total=driver.steps, done=self._step, reduction="", shown=driver.progress
-            ) as bar:
-                while self._step < driver.steps:
-                    mean = self._update()
-                    bar.show(self._step, f"loss {mean:.4f}")
-                    self._evaluate()
-                    if storage is not None and self._due():
-                        self._save(storage, configuration)
-        finally:
-            if storage is not None:
-                storage.close()
-        driver.model.eval()
-        return self._result()
+    def configuration(self) -> dict[str, Any]:
+        return self._described
 
-    def _update(self) -> float:
-        batch = send_to_device(self._driver.batches(self._step + 1), self._device)
-        runs: Any = self._driver.model
+    def update(self, step: int, rescue: Callable[[], Path | None]) -> None:
+        batch = send_to_device(self._batches(step + 1), self._device)
+        runs: Any = self.model
         losses = runs.losses(batch)
         if not bool(losses.isfinite().all()):
             found = [index for index, finite in enumerate(losses.isfinite().tolist()) if not finite]
             raise NonFiniteError(
-                f"step {self._step + 1}: expected finite losses, got {losses[found[0]].item()} in run {found[0]} "
+                f"step {step + 1}: expected finite losses, got {losses[found[0]].item()} in run {found[0]} "
                 f"({len(found)} of {len(losses)} runs); lower the learning rate"
             )
         self._optimizer.zero_grad()
         losses.sum().backward()
         self._optimizer.step()
-        self._step += 1
-        return losses.detach().mean().item()
+        self._losses = losses.detach()
 
-    def _evaluate(self) -> None:
-        driver = self._driver
-        if driver.evaluate is None or self._step not in driver.evaluate_at:
+    def words(self) -> str:
+        return f"loss {self._losses.mean().item():.4g}"
+
+    def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
+        if self._measure is None or step not in self._measured_at:
             return
-        driver.model.eval()
+        self.model.eval()
         with torch.no_grad():
-            values = driver.evaluate(self._step, self._device)
-        driver.model.train()
+            values = self._measure(step, self._device)
+        self.model.train()
         measured = {name: value.tolist() for name, value in values.items()}
-        self._last = {"kind": "validation", "step": self._step, "seconds": self._seconds(), **measured}
-        if self._storage is not None:
-            self._storage.append(self._last)
+        yield {"kind": "validation", "step": step, "seconds": seconds, **measured}
 
-    def _due(self) -> bool:
-        return self._step % self._driver.checkpoint_every == 0 or self._step == self._driver.steps
+    def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        parts = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return {"last": self.last.get("validation")}, parts
 
-    def _save(self, storage: RunStorage, configuration: Mapping[str, Any]) -> None:
-        state = {
-            "step": self._step,
-            "seconds": self._seconds(),
-            "last": self._last,
-            "early_stopping": {"best_step": None},
-            "configuration": configuration,
-        }
-        parts = {"model": self._driver.model.state_dict(), "optimizer": self._optimizer.state_dict()}
-        storage.save(self._step, state, parts, protect=())
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        self._driver.model.load_state_dict(checkpoint.parts["model"])
-        self._optimizer.load_state_dict(checkpoint.parts["optimizer"])
-        self._step = checkpoint.step
-        self._earlier_seconds = checkpoint.state["seconds"]
-        self._last = checkpoint.state["last"]
-
-    def _seconds(self) -> float:
-        return self._earlier_seconds + time.monotonic() - self._started
-
-    def _result(self) -> FitResult:
-        return FitResult(
-            step=self._step,
-            total_steps=self._driver.steps,
-            stopped_early=False,
-            best=None,
-            best_step=None,
-            seconds=self._seconds(),
-            train=None,
-            validation=self._last,
-            folder=None if self._storage is None else self._storage.folder,
-        )
+    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+        self.load_weights(parts)
+        self._optimizer.load_state_dict(parts["optimizer"])
+        self.last = {} if state["last"] is None else {"validation": state["last"]}

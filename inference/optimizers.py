@@ -1,18 +1,19 @@
-"""Optimisers and learning-rate schedulers: parameter groups, options and the factories behind them."""
+"""Optimisers and learning-rate schedulers: options, parameter groups, and what of them is clipped together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from probattn.checks import check_integer, check_number, check_share
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.options import Natural, NonNegative, Options, Positive, Share
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.site import LatentSite
 
@@ -25,7 +26,7 @@ SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 
 
 @dataclass(frozen=True)
-class OptimizerOptions:
+class OptimizerOptions(Options):
     """An optimiser of ``torch.optim`` over up to six parameter groups.
 
     The groups are ``pretrained``, ``sites`` (the parameters that attention sites brought along and that no one has
@@ -53,19 +54,15 @@ class OptimizerOptions:
     """
 
     name: str = "AdamW"
-    learning_rate: float = 2e-5
-    site_learning_rate: float | None = 1e-3
-    alignment_learning_rate: float | None = 1e-3
-    weight_decay: float = 0.01
+    learning_rate: Positive = 2e-5
+    site_learning_rate: Positive | None = 1e-3
+    alignment_learning_rate: Positive | None = 1e-3
+    weight_decay: NonNegative = 0.01
     decay_biases_and_norms: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "site_learning_rate", "alignment_learning_rate"):
-            rate = getattr(self, name)
-            if rate is not None or name == "learning_rate":
-                check_number("OptimizerOptions", name, rate, positive=True)
-        check_number("OptimizerOptions", "weight_decay", self.weight_decay, positive=False)
+        super().__post_init__()
         found = getattr(torch.optim, self.name, None)
         if not (isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer):
             raise ValueError(
@@ -101,7 +98,7 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True)
-class SchedulerOptions:
+class SchedulerOptions(Options):
     r"""A scheduler of ``transformers.get_scheduler``, stepped once per update.
 
     Args:
@@ -120,14 +117,9 @@ class SchedulerOptions:
     """
 
     name: str = "linear"
-    warmup_steps: int | None = None
-    warmup_fraction: float = 0.1
+    warmup_steps: Natural | None = None
+    warmup_fraction: Share = 0.1
     arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.warmup_steps is not None:
-            check_integer("SchedulerOptions", "warmup_steps", self.warmup_steps, least=0)
-        check_share("SchedulerOptions", "warmup_fraction", self.warmup_fraction)
 
     def warmup(self, total_steps: int) -> int:
         """Steps of warm-up in a run of ``total_steps`` updates."""
@@ -154,15 +146,7 @@ class SchedulerOptions:
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
     """Trainable parameters by group name: those of sites and of alignment apart, the undecayed apart from the others.
 
-    Args:
-        model: holds each parameter in one group, shared ones once.
-        decay_biases_and_norms: make no ``.no_decay`` groups.
-
-    Returns:
-        Name to parameters, without empty groups, in a fixed order.
-
-    Raises:
-        ValueError: nothing to train.
+    Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
     """
     stacks = stacked_parameters(model)
     kinds = {"sites": _ids(model, LatentSite), "alignment": _ids(model, AlignmentFactor)}
@@ -182,11 +166,7 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Trainable parameters without the networks of alignment factors, and those networks' own.
 
-    The two are clipped apart: these networks learn from the unweighted divergence, whose gradient says nothing about
-    the step of all others.
-
-    Args:
-        model: holds each parameter in one of the lists.
+    These learn from the unweighted divergence, whose gradient says nothing about the step of all others.
     """
     ids = _ids(model, AlignmentFactor)
     parameters = list(_trainable(model))
@@ -210,11 +190,7 @@ def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def build_optimizer(optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module) -> Optimizer:
-    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace.
-
-    Raises:
-        TypeError: the factory made something else.
-    """
+    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace."""
     if isinstance(optimizer, OptimizerOptions):
         return optimizer.build(optimizer.groups(model))
     made = optimizer(OptimizerOptions().groups(model))
@@ -231,3 +207,66 @@ def learning_rates(optimizer: Optimizer) -> dict[str, float]:
         str(group.get("name", number)): float(group["lr"])
         for number, group in enumerate(optimizer.param_groups)
     }
+
+
+class Clipped:
+    """Parameters that are clipped by one joint norm, or, as stacks ``[P, ...]``, by one for each particle."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *, stacked: bool) -> None:
+        self._parameters = parameters
+        self._stacked = stacked
+        self._norms = torch.zeros(())
+
+    def measure(self) -> Tensor:
+        """Measures the gradients; the norm, over particles the root of the mean of its square."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if not self._stacked or not gradients:
+            self._norms = get_total_norm(gradients)
+            return self._norms
+        norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in map(_matrix, gradients)]
+        self._norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [P]
+        return self._norms.square().mean().sqrt()
+
+    @torch.no_grad()
+    def clip(self, limit: float) -> None:
+        """Shortens gradients whose norm, as measured, is above ``limit``."""
+        if not self._stacked:
+            clip_grads_with_norm_(self._parameters, limit, self._norms)
+            return
+        factors = (limit / (self._norms + 1e-6)).clamp(max=1.0)  # as torch has it
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factors.to(parameter.grad).view(-1, *[1] * (parameter.dim() - 1)))
+
+
+class Clipping:
+    """What of a module is clipped together: all but alignment's networks, and those; particles each for themselves."""
+
+    def __init__(self, module: nn.Module) -> None:
+        stacks = stacked_parameters(module)
+        self._main, self._alignment = (_groups(part, stacks) for part in split_alignment(module))
+
+    def measure(self) -> tuple[Tensor, Tensor]:
+        """Norms of all gradients but alignment's networks', and of theirs."""
+        return _joint(self._main), _joint(self._alignment)
+
+    def clip(self, limit: float) -> None:
+        """Shortens what is longer than ``limit``, as last measured."""
+        for group in (*self._main, *self._alignment):
+            group.clip(limit)
+
+
+def _groups(parameters: Sequence[nn.Parameter], stacks: set[int]) -> list[Clipped]:
+    parts = [[p for p in parameters if (id(p) in stacks) == stacked] for stacked in (False, True)]
+    return [Clipped(part, stacked=bool(number)) for number, part in enumerate(parts) if part]
+
+
+def _joint(groups: Sequence[Clipped]) -> Tensor:
+    norms = [group.measure() for group in groups]
+    if len(norms) == 1:
+        return norms[0]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+
+
+def _matrix(gradient: Tensor) -> Tensor:
+    return gradient if gradient.dim() > 1 else gradient.unsqueeze(1)

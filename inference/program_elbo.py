@@ -1,4 +1,4 @@
-"""Pyro's own estimators of the evidence lower bound as objectives of a driver."""
+"""Pyro's own estimators of the evidence lower bound as objectives of a driver, and one with closed forms beside."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import Any
 
 import torch
 from pyro.distributions import Unit
+from pyro.distributions.score_parts import ScoreParts
 from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.infer.util import Dice
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
-from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms, data_size, require_data
+from probattn.inference.elbo import (
+    AttentionELBO,
+    AttentionELBOModule,
+    ELBOTerms,
+    data_size,
+    require_data,
+    site_divergence,
+)
 
 ESTIMATORS = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
 """Classes whose objects, and those of classes derived from them, a driver knows how to differentiate."""
@@ -23,31 +31,8 @@ ESTIMATORS = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
 class ProgramELBOModule(AttentionELBOModule):
     """A model, a guide of its own and one of Pyro's estimators as one module; ``forward`` gives the loss parts.
 
-    Parameters of the guide are trained if it is an ``nn.Module``. The parts per datum are the loss with the estimator's
-    gradient, the expected log-likelihood of what is observed, ``pyro.factor`` terms, and as KL what is left of the
-    loss; from draws both are estimates. Sites of :class:`probattn.BayesianAttention` have parts of their own with
-    :class:`AttentionELBO` alone.
-
-    Args:
-        model: the Pyro model.
-        guide: its guide.
-        elbo: a ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
-
-    Raises:
-        TypeError: another estimator.
-
-    Example:
-        >>> import pyro, torch
-        >>> import pyro.distributions as dist
-        >>> def model(y):
-        ...     z = pyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
-        ...     pyro.sample("y", dist.Normal(z, 1.0), obs=y)
-        >>> def guide(y):
-        ...     q = pyro.param("q", torch.tensor(0.25))
-        ...     pyro.sample("z", dist.Bernoulli(q), infer={"enumerate": "parallel"})
-        >>> terms = ProgramELBOModule(model, guide, TraceEnum_ELBO(max_plate_nesting=0))(torch.tensor(1.0))
-        >>> [round(term.item(), 4) for term in (terms.loss, terms.log_likelihood, terms.kl)]
-        [1.4248, -1.2939, 0.1308]
+    They are the loss with the estimator's gradient, the expected log-likelihood of what is observed, factors, and as KL
+    what is left of the loss; from draws both are estimates.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO) -> None:
@@ -73,13 +58,7 @@ class ProgramELBOModule(AttentionELBOModule):
 
 
 def differentiable_loss(elbo: ELBO, model_trace: Trace, guide_trace: Trace) -> Tensor:
-    """The negative bound of a pair of traces, undivided, with the estimator's gradient.
-
-    Args:
-        elbo: whose traces they are.
-        model_trace: of the model.
-        guide_trace: of the guide.
-    """
+    """The negative bound of a pair of traces, undivided, with the gradient of their estimator."""
     if isinstance(elbo, TraceEnum_ELBO):
         return torch.as_tensor(-_compute_dice_elbo(model_trace, guide_trace))
     if isinstance(elbo, TraceGraph_ELBO):
@@ -95,10 +74,6 @@ def expected_observations(model_trace: Trace, guide_trace: Trace) -> tuple[Tenso
     """Log density of the observed sites and the sum of factors, undivided and without gradient.
 
     Where the guide enumerates, they are expectations under it; otherwise those of the draw.
-
-    Args:
-        model_trace: of the model.
-        guide_trace: of the guide.
     """
     sites = [site for site in model_trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
     parts = [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
@@ -126,16 +101,62 @@ def _ordinal(site: dict[str, Any], symbols: dict[str, str]) -> frozenset[str]:
 
 
 def bind(model: Callable[..., Any], guide: Any, elbo: ELBO | None) -> AttentionELBOModule:
-    """Model, guide and estimator as one module.
-
-    Args:
-        model: the Pyro model.
-        guide: an :class:`AttentionGuide`, or any guide of Pyro's.
-        elbo: an :class:`AttentionELBO` or one of Pyro's; None for the former.
-
-    Raises:
-        TypeError: an estimator that is not known.
-    """
+    """Model, guide and estimator as one module; None for an :class:`AttentionELBO`."""
     if elbo is None or isinstance(elbo, AttentionELBO):
         return (elbo or AttentionELBO())(model, guide)
     return ProgramELBOModule(model, guide, elbo)
+
+
+class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
+    r"""``pyro.infer.TraceGraph_ELBO`` that knows the divergence of a latent site where it has a closed form.
+
+    .. math:: \mathcal L = \mathrm E_q[\log p(y \mid z)] - \sum_i \mathrm E_q[\mathrm{KL}(q(z_i) \| p(z_i))]
+
+    The expected log-likelihood has the score-function gradient of Pyro's class, with its baselines; of the divergence
+    Pyro's class draws :math:`\log q(z_i) - \log p(z_i)` too, and its noise is in every gradient of the prior and of the
+    posterior. Here they have the exact one, as in ``pyro.infer.TraceMeanField_ELBO``, and a ``baseline_value`` stands
+    against the log-likelihood alone. The expectations are the same. Sites without a closed form are drawn, and all are
+    where model and guide have them in different orders: the closed form of a site is right for what is drawn before it
+    in both.
+
+    Example:
+        >>> import pyro
+        >>> import pyro.distributions as dist
+        >>> from torch.distributions import kl_divergence
+        >>> prior, posterior = dist.Bernoulli(0.5), dist.Bernoulli(0.9)
+        >>> def model(y):
+        ...     z = pyro.sample("z", prior)
+        ...     pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+        >>> def guide(y):
+        ...     pyro.sample("z", posterior)
+        >>> pyro.set_rng_seed(0)
+        >>> loss = TraceGraphMeanFieldELBO().loss(model, guide, torch.tensor(0.5))
+        >>> likelihood = dist.Normal(1.0, 1.0).log_prob(torch.tensor(0.5))  # the same for both values of z
+        >>> bool(torch.isclose(torch.tensor(loss), kl_divergence(posterior, prior) - likelihood))
+        True
+    """
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
+        model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
+        shared = [name for name in _latent(guide_trace) if name in model_trace]
+        if shared != [name for name in _latent(model_trace) if name in guide_trace]:
+            return model_trace, guide_trace
+        for name in shared:
+            prior, posterior = model_trace.nodes[name], guide_trace.nodes[name]
+            divergence = site_divergence(prior, posterior)
+            if divergence is None:  # also of a subsample of the data: the site stays as Pyro draws it
+                continue
+            nothing = torch.zeros_like(divergence)
+            prior.update(log_prob=-divergence, log_prob_sum=-divergence.sum())
+            posterior.update(
+                log_prob=nothing,
+                log_prob_sum=nothing.sum(),
+                score_parts=ScoreParts(nothing, posterior["score_parts"].score_function, 0),
+            )
+        return model_trace, guide_trace
+
+
+def _latent(trace: Trace) -> list[str]:
+    return [
+        name for name, site in trace.nodes.items() if site["type"] == "sample" and not site["is_observed"]
+    ]

@@ -1,58 +1,63 @@
-"""The progress bar: loss, log-likelihood and KL apart."""
+"""What is seen of a training under way: its progress bar, and observers that look at the model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+import torch
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+from torch import nn
 
-from probattn.inference.loop import StepTerms
+from probattn.inference.session import evaluating, preserved_random_state
+
+Observe = Callable[[int, nn.Module], None]
+"""Called with the number of updates done and the model."""
+
+
+class _TwoLines(Progress):
+    """A bar with words under it, which are wrapped where the terminal is narrow."""
+
+    words = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.words)
 
 
 class TrainingProgress:
-    """A bar on the error stream; nothing is shown where that is no terminal.
-
-    Args:
-        total: steps of the run.
-        done: steps done before.
-        reduction: how the KL is reduced, shown beside it.
-        shown: False for silence.
-        console: where to draw; the error stream by default.
-
-    Example:
-        >>> with TrainingProgress(total=2, done=0, reduction="mean", shown=False) as bar:
-        ...     bar.update(1, StepTerms(0.7, -0.6, 0.1, 12.0, 0.0), kl_weight=0.5)
-    """
+    """A bar on the error stream, title, step and time left first; nothing is shown where that is no terminal."""
 
     def __init__(
-        self, *, total: int, done: int, reduction: str, shown: bool = True, console: Console | None = None
+        self,
+        *,
+        total: int,
+        done: int,
+        title: str = "training",
+        shown: bool = True,
+        console: Console | None = None,
     ) -> None:
         console = Console(stderr=True) if console is None else console
-        self._reduction = reduction
-        self._bar = Progress(
-            TextColumn("training"),
-            BarColumn(bar_width=24),
+        self._bar = _TwoLines(
+            TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[terms]}", markup=False),
+            TextColumn("left"),
+            BarColumn(bar_width=None),
             console=console,
             disable=not (shown and console.is_terminal),
         )
-        self._task = self._bar.add_task("training", total=total, completed=done, terms="")
+        self._task = self._bar.add_task(title, total=total, completed=done)
 
-    def update(self, step: int, terms: StepTerms, kl_weight: float) -> None:
-        """Shows a completed step."""
-        text = (
-            f"loss {terms.loss:.4f}  log-likelihood {terms.log_likelihood:.4f}  "
-            f"KL {terms.kl:.4f} ({self._reduction}, weight {kl_weight:.2f}; {terms.kl_nats:.4g} nats)"
-        )
-        self.show(step, text)
-
-    def show(self, step: int, words: str) -> None:
-        """Shows a completed step with words of one's own."""
-        self._bar.update(self._task, completed=step, terms=words)
+    def show(self, step: int, words: Callable[[], str]) -> None:
+        """Shows a completed step and words about it, which are not asked for in silence."""
+        if not self._bar.disable:
+            self._bar.words = words()
+            self._bar.update(self._task, completed=step)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -61,7 +66,52 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if (
-            not self._bar.disable
-        ):  # several releases of rich end even a bar that was never drawn with an empty line
+        if not self._bar.disable:  # several releases of rich end even a bar never drawn with an empty line
             self._bar.stop()
+
+
+@dataclass(frozen=True)
+class StepObserver:
+    """Something that looks at the model after chosen updates; the training takes the course it would take unseen.
+
+    While it looks, the model is in evaluation mode and without gradients, and random numbers that it draws are not
+    missed afterwards. It must change nothing itself. With several processes it looks in the first alone.
+
+    Args:
+        observe: called with the number of updates done and the model.
+        steps: numbers of updates after which it looks; 0 is before the first. It always looks after the last one.
+            A resumed run looks again at what follows the checkpoint it went on from.
+
+    Raises:
+        ValueError: a step is negative or no integer.
+
+    Example:
+        >>> StepObserver(lambda step, model: print(step), steps=(0, 100)).is_due(100, last=False)
+        True
+    """
+
+    observe: Observe
+    steps: Collection[int] = ()
+
+    def __post_init__(self) -> None:
+        wrong = [
+            step for step in self.steps if isinstance(step, bool) or not isinstance(step, int) or step < 0
+        ]
+        if wrong:
+            raise ValueError(f"StepObserver.steps: expected integers >= 0, got {wrong[0]!r}")
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Whether it looks after this update."""
+        return last or step in self.steps
+
+
+def observe_step(
+    observers: Sequence[StepObserver], step: int, model: nn.Module, device: torch.device, *, last: bool
+) -> None:
+    """Lets those look whose turn it is after ``step`` updates; ``last`` says that the training ends here."""
+    due = [observer for observer in observers if observer.is_due(step, last=last)]
+    if not due:
+        return
+    with preserved_random_state(device), evaluating(model):
+        for observer in due:
+            observer.observe(step, model)

@@ -57,21 +57,7 @@ class RecordsError(ValueError):
 
 
 class RecordWriter:
-    """Appends records to a ``.jsonl`` file, each handed to the operating system once :meth:`append` returns.
-
-    Numbers that are not finite become ``null``: JSON has no NaN.
-
-    Args:
-        path: the file; made with its folder if missing, continued if present.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "metrics.jsonl"
-        >>> with RecordWriter(path) as writer:
-        ...     writer.append({"kind": "train", "step": 1, "loss": 0.5})
-        >>> read_records(path)
-        [{'kind': 'train', 'step': 1, 'loss': 0.5}]
-    """
+    """Appends records to a ``.jsonl`` file, which is made or continued; numbers that are not finite become ``null``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,11 +65,7 @@ class RecordWriter:
         self._file = path.open("ab", buffering=0)  # what could not be written is not tried again on closing
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes one line and hands it to the operating system, so that a killed process loses none.
-
-        Raises:
-            OSError: the disk is full or gone; the message says where and what to do.
-        """
+        """Writes one line and hands it to the operating system, so that a killed process loses none."""
         rest = (json.dumps(_finite(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
         try:
             while rest:
@@ -94,9 +76,7 @@ class RecordWriter:
     def sync(self) -> None:
         """Forces the lines onto the disk; a checkpoint does so before it counts as complete.
 
-        Raises:
-            OSError: they cannot be written, or the file under this name is another one: whoever removed it, with its
-                folder or alone, would find the rest of the run missing.
+        Raises ``OSError`` too where the file under this name is another one: the rest of the run would be missing.
         """
         try:
             written = os.fstat(self._file.fileno())
@@ -139,13 +119,7 @@ def read_records(path: Path | str) -> list[Record]:
 
 
 def truncate_records(path: Path, step: int) -> None:
-    """Drops the records after ``step`` and an unfinished last line, atomically.
-
-    A run that continues from the checkpoint of ``step`` then writes the lines that the uninterrupted run would have.
-
-    Raises:
-        RecordsError: a line that is no record.
-    """
+    """Drops the records after ``step`` and an unfinished last line, atomically, for a run that continues."""
     if path.exists():
         kept = [line for record, line in _parsed(path) if record["step"] <= step]
         write_atomically(path, "".join(f"{line}\n" for line in kept).encode())

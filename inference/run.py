@@ -1,287 +1,272 @@
-"""One run of a driver: updates, records, evaluations and checkpoints, in their order."""
+"""The one training loop: updates, records, evaluations, checkpoints and interruptions, in their order."""
 
 from __future__ import annotations
 
-import itertools
-import math
+import signal
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
+import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from torch import Tensor, nn
 
-from probattn.inference.batches import DataOrder, Share, load_batches, row_lengths
-from probattn.inference.checkpoint import Checkpoint
-from probattn.inference.configuration import options_configuration
-from probattn.inference.early_stopping import StoppingState
-from probattn.inference.loop import StepTerms
-from probattn.inference.meter import NonFiniteError, describe_failure, unhealthy_gradients, unhealthy_sites
-from probattn.inference.observer import observe_step
-from probattn.inference.progress import TrainingProgress
-from probattn.inference.random_states import RandomState, capture_random_state, restore_random_state
-from probattn.inference.reporter import Reporter, mean_diagnostics
-from probattn.inference.result import FitResult
+from probattn.inference.checkpoint import flatten
+from probattn.inference.options import RunOptions, StoppingState
+from probattn.inference.progress import TrainingProgress, observe_step
+from probattn.inference.records import Record
 from probattn.inference.storage import Resume, RunStorage
-from probattn.inference.training_state import TrainingState
-from probattn.inference.validation import Validation
 
-if TYPE_CHECKING:
-    from probattn.inference.svi import SVIDriver
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What came out of a run.
+
+    Attributes:
+        step: completed updates.
+        total_steps: updates that were asked for.
+        stopped_early: whether early stopping ended it.
+        best: best value of early stopping's metric, None without early stopping.
+        best_step: the update it was seen at; the model holds its weights.
+        seconds: time spent, over all sessions of a resumed run.
+        train: the last training record.
+        validation: the last validation record.
+        folder: of the run.
+    """
+
+    step: int
+    total_steps: int
+    stopped_early: bool
+    best: float | None
+    best_step: int | None
+    seconds: float
+    train: Record | None
+    validation: Record | None
+    folder: Path | None
+
+
+class Training(ABC):
+    """What a :class:`Run` trains: it begins, updates, gives records and has a state; ``total`` counts its updates."""
+
+    def __init__(self, model: nn.Module, total: int, steps_per_epoch: int) -> None:
+        self.model, self.total, self.steps_per_epoch = model, total, steps_per_epoch
+        self.last: dict[str, Record] = {}
+        """The last record of each kind."""
+
+    @abstractmethod
+    def configuration(self) -> dict[str, Any]:
+        """What a resumed run must find again, beside its fingerprint."""
+
+    def begin(self, step: int) -> None:
+        """Prepares the update that follows ``step`` completed ones."""
+        self.model.train()
+
+    @abstractmethod
+    def update(self, step: int, rescue: Callable[[], Path | None]) -> None:
+        """Makes the update that follows ``step`` completed ones.
+
+        ``rescue`` keeps the state before it, if that is still whole, and gives the newest checkpoint.
+        """
+
+    @abstractmethod
+    def words(self) -> str:
+        """What a progress bar says of the last update."""
+
+    @abstractmethod
+    def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
+        """Records that are due after ``step`` updates, each measured when it is asked for."""
+
+    @abstractmethod
+    def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Plain values and parts of a checkpoint after ``step`` updates."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state` returned."""
+
+    def load_weights(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over the weights among ``parts``."""
+        self.model.load_state_dict(parts["model"])
+
+    def finish(self) -> None:
+        """Leaves the model ready for use."""
+        self.model.eval()
 
 
 class Run:
-    """One fit, made inside an accelerator session; :meth:`train` may be called once.
+    """One fit, made inside an accelerator session; :meth:`train` may be called once."""
 
-    Args:
-        driver: the options.
-        accelerator: the session's.
-        rows: training data by row.
-        validation: validation data by row, or None.
-        steps: updates of the whole run, or None for ``epochs``.
-        epochs: passes over the data, or None for ``steps``.
-    """
-
-    def __init__(
-        self,
-        driver: SVIDriver,
-        accelerator: Accelerator,
-        rows: Any,
-        validation: Any,
-        *,
-        steps: int | None,
-        epochs: int | None,
-    ) -> None:
-        self._driver, self._accelerator = driver, accelerator
-        self._rows = rows
-        self._order = DataOrder(
-            len(rows),
-            batch_size=driver.batch_size,
-            accumulation=driver.accumulation,
-            num_processes=accelerator.num_processes,
-            seed=driver.seed,
-            shuffle=driver.shuffle,
-            drop_last=driver.drop_last,
-            length_pool=driver.length_pool,
-            lengths=None if driver.length_pool is None else row_lengths(rows),
-        )
-        self._total = steps if steps is not None else (epochs or 0) * self._order.steps_per_epoch
-        self._particles = driver.particles(len(rows))
-        self._state = TrainingState(driver, accelerator, self._total)
-        self._validation: Validation | None = None
-        if validation is not None:
-            self._validation = Validation(driver, accelerator, self._state.guarded, validation)
+    def __init__(self, options: RunOptions, accelerator: Accelerator, training: Training) -> None:
+        self._options, self._accelerator, self._training = options, accelerator, training
         self._storage: RunStorage | None = None
-        if driver.folder is not None:
-            self._storage = RunStorage(Path(driver.folder), driver.keep_last, accelerator)
-        self._reporter = Reporter(driver, accelerator, self._storage, self._order.steps_per_epoch)
+        if options.folder is not None:
+            self._storage = RunStorage(Path(options.folder), options.keep_last, accelerator)
+        self._configuration = training.configuration() | {"fingerprint": dict(options.fingerprint)}
         self._stopping = StoppingState()
         self._step = 0
-        self._kl_weight = 0.0
-        self._rates: dict[str, float] = {}
-        self._gradient_norm = 0.0
         self._best_weights: dict[str, Any] | None = None
-        self._earlier_seconds = 0.0
-        self._started = time.monotonic()
+        self._earlier_seconds, self._started = 0.0, time.monotonic()
 
     def train(self, resume: Resume) -> FitResult:
-        """Takes the run to its end, from a checkpoint if asked to."""
-        if self._validation is not None:
-            self._validation.check_stopping()
-        configuration = self._configuration()
-        checkpoint = None if self._storage is None else self._storage.open(resume, configuration)
+        """Takes the run to its end, from a checkpoint if asked to.
+
+        Raises:
+            KeyboardInterrupt: a signal came; the update under way is complete, and in a checkpoint.
+        """
+        checkpoint = None if self._storage is None else self._storage.open(resume, self._configuration)
         try:
             if checkpoint is not None:
-                self._restore(checkpoint)
-            self._reporter.start_trackers(configuration)
-            self._state.module.train()
-            self._state.optimizer.zero_grad()
-            if self._step == 0:
+                self._training.load_state(checkpoint.state, checkpoint.parts)
+                self._step = checkpoint.step
+                self._earlier_seconds = checkpoint.state["seconds"]
+                self._stopping = StoppingState(**checkpoint.state["early_stopping"])
+            self._start_trackers()
+            self._training.begin(self._step)
+            if checkpoint is None:
+                self._report()
                 self._observe()
-            with self._progress() as progress:
-                while not self._finished():
-                    self._train_epoch(progress)
-            self._settle()
+            with self._progress() as progress, Interruption() as interruption:
+                self._update_until_the_end(progress, interruption)
         finally:
             if self._storage is not None:
                 self._storage.close()
         return self._result()
 
-    def _train_epoch(self, progress: TrainingProgress) -> None:
-        for shares, batches in self._rest_of_epoch():
-            terms = self._update(shares, batches)
-            progress.update(self._step, terms, self._kl_weight)
+    def _update_until_the_end(self, progress: TrainingProgress, interruption: Interruption) -> None:
+        interrupted = False
+        while not (interrupted or self._finished()):
+            self._training.update(self._step, self._rescue)
+            self._step += 1
+            progress.show(self._step, self._training.words)
             self._after_update()
-            if self._finished():
-                return
-
-    def _rest_of_epoch(self) -> Iterator[tuple[list[Share], Iterator[Any]]]:
-        driver, rank = self._driver, self._accelerator.process_index
-        epoch, _ = self._order.position(self._step)
-        steps = list(self._order.epoch_shares(self._step, rank))[: self._total - self._step]
-        loader = load_batches(
-            self._rows,
-            [share.rows for shares in steps for share in shares],
-            collate=driver.collate,
-            num_workers=driver.num_workers,
-            seed=(driver.seed, epoch, rank),
-        )
-        batches = iter(loader)
-        for shares in steps:
-            yield shares, itertools.islice(batches, len(shares))
-
-    def _update(self, shares: list[Share], batches: Iterator[Any]) -> StepTerms:
-        before = None if self._storage is None else capture_random_state(self._accelerator.device)
-        self._kl_weight = self._driver.kl_schedule.weight(self._step, self._total)
-        self._state.weigh_kl(self._kl_weight)
-        terms, self._gradient_norm = self._state.gradients([share.weight for share in shares], batches)
-        self._require_finite(terms, before)
-        self._rates = self._state.apply(self._direct)
-        self._step += 1
-        self._reporter.meter.add(terms)
-        return terms
-
-    def _direct(self) -> None:
-        """Turns the gradients of particles into directions; measures them where a record follows."""
-        if self._particles is not None:
-            self._particles.direct(self._step, measure=self._recorded(self._step + 1))
-
-    def _recorded(self, step: int) -> bool:
-        return step == self._total or step % self._driver.log_every == 0
-
-    def _require_finite(self, terms: StepTerms, before: RandomState | None) -> None:
-        norm_matters = (
-            self._accelerator.scaler is None
-        )  # a gradient scaler skips such updates and tries again
-        if math.isfinite(sum(terms)) and (math.isfinite(self._gradient_norm) or not norm_matters):
-            return
-        sites = gather_object(unhealthy_sites(self._state.bare.diagnostics()))
-        complaint = self._state.guarded.complaint
-        complaints = gather_object([] if complaint is None else [complaint])
-        if before is not None and self._step > self._saved_step():
-            self._save(before)
-        epoch, index = self._order.position(self._step)
-        raise NonFiniteError(
-            describe_failure(
-                where=f"the loss of step {self._step + 1} (epoch {epoch + 1}, its step {index + 1})",
-                terms=terms,
-                gradient_norm=self._gradient_norm,
-                sites=list(dict.fromkeys(sites)),
-                gradients=unhealthy_gradients(self._state.bare),
-                complaints=list(dict.fromkeys(complaints)),
-                checkpoint=None if self._storage is None else self._storage.latest,
+            interrupted = self._interrupted(interruption)
+        if self._finished():
+            self._settle()
+        if interrupted:
+            checkpoint = self._rescue()
+            raise KeyboardInterrupt(
+                f"training was interrupted after update {self._step} of {self._training.total}; "
+                + (f"checkpoint: {checkpoint}" if checkpoint else "without a folder there is no checkpoint")
             )
-        )
 
     def _after_update(self) -> None:
-        ended = self._step == self._total
-        if self._recorded(self._step):
-            diagnostics = mean_diagnostics(gather_object([self._state.bare.diagnostics()]))
-            details: dict[str, Any] = {"learning_rates": self._rates, "gradient_norm": self._gradient_norm}
-            if self._particles is not None:
-                details["particles"] = self._particles.diagnostics
-            self._reporter.training(self._step, self._kl_weight, {**details, "sites": diagnostics})
-        improved = False
-        if self._validation is not None and (ended or self._due(self._driver.eval_every)):
-            improved = self._evaluate()
+        improved = self._report()
         self._observe()
         if self._storage is None:
             if improved:
-                self._best_weights = self._state.weights()
-        elif improved or self._finished() or self._due(self._driver.checkpoint_every):
-            self._save(capture_random_state(self._accelerator.device))
+                self._best_weights = self._weights()
+        elif improved or self._finished() or self._due():
+            self._save()
+
+    def _report(self) -> bool:
+        """Publishes what is due; whether early stopping's metric is the best so far."""
+        rule, improved = self._options.early_stopping, False
+        for record in self._training.records(
+            self._step, last=self._step == self._training.total, seconds=self._seconds()
+        ):
+            self._publish(record)
+            if rule is not None and record["kind"] == "validation":
+                improved = self._stopping.update(rule, rule.values(record), self._step)
+        return improved
+
+    def _publish(self, record: Record) -> None:
+        self._training.last[record["kind"]] = record
+        if self._storage is not None:
+            self._storage.append(record)
+        if self._accelerator.trackers:
+            numbers = {
+                f"{record['kind']}/{name}": value
+                for name, value in flatten(record).items()
+                if isinstance(value, (int, float)) and name != "step"
+            }
+            self._accelerator.log(numbers, step=record["step"])
+        if self._accelerator.is_main_process:
+            for callback in self._options.callbacks:
+                callback(record, self._training.model)
+
+    def _start_trackers(self) -> None:
+        """Opens accelerate's trackers with the run's configuration as hyper-parameters."""
+        if self._options.trackers:
+            plain = {
+                name: value if isinstance(value, (bool, int, float, str)) else str(value)
+                for name, value in flatten(self._configuration).items()
+            }
+            self._accelerator.init_trackers("probattn", config=plain)
 
     def _observe(self) -> None:
         if self._accelerator.is_main_process:
             device, last = self._accelerator.device, self._step > 0 and self._finished()
-            observe_step(self._driver.observers, self._step, self._driver.model, device, last=last)
+            observe_step(self._options.observers, self._step, self._training.model, device, last=last)
 
-    def _due(self, every: int | None) -> bool:
-        return self._step % (self._order.steps_per_epoch if every is None else every) == 0
-
-    def _evaluate(self) -> bool:
-        """Evaluates and records; whether early stopping's metric is the best so far."""
-        assert self._validation is not None
-        driver = self._driver
-        weight = driver.kl_schedule.final  # so that values of different steps can be compared
-        self._state.weigh_kl(weight)
-        means = self._validation.means()
-        self._reporter.validation(self._step, weight, means)
-        self._state.validated(means["loss"])
-        rule = driver.early_stopping
-        return rule is not None and self._stopping.update(rule, rule.values(means), self._step)
+    def _due(self) -> bool:
+        return self._step % (self._options.checkpoint_every or self._training.steps_per_epoch) == 0
 
     def _finished(self) -> bool:
-        return self._step >= self._total or self._stopped_early()
+        return self._step >= self._training.total or self._stopped_early()
 
     def _stopped_early(self) -> bool:
-        rule = self._driver.early_stopping
+        rule = self._options.early_stopping
         return rule is not None and self._stopping.exhausted(rule)
 
-    def _saved_step(self) -> int:
-        return (self._storage.latest_step if self._storage is not None else None) or 0
-
-    def _save(self, random_state: RandomState) -> None:
-        assert self._storage is not None
-        epoch, index = self._order.position(self._step)
-        state = {
-            "step": self._step,
-            "epoch": epoch,
-            "step_in_epoch": index,
-            "kl_weight": self._kl_weight,
-            "seconds": self._seconds(),
-            "early_stopping": self._stopping.state_dict(),
-            "reporter": self._reporter.state_dict(),
-            "configuration": self._configuration(),
-        }
-        parts = self._state.parts()
-        parts["training"]["random"] = gather_object([random_state])  # of every rank
-        best = self._stopping.best_step
-        self._storage.save(self._step, state, parts, protect=() if best is None else (best,))
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        self._state.load_parts(checkpoint.parts)
-        self._step = checkpoint.step
-        self._kl_weight = checkpoint.state["kl_weight"]
-        self._earlier_seconds = checkpoint.state["seconds"]
-        self._stopping.load_state_dict(checkpoint.state["early_stopping"])
-        self._reporter.load_state_dict(checkpoint.state["reporter"])
-        states = checkpoint.parts["training"]["random"]
-        restore_random_state(states[self._accelerator.process_index], self._accelerator.device)
+    def _interrupted(self, interruption: Interruption) -> bool:
+        """Whether a signal reached any of the processes, which all end after the same update."""
+        if self._accelerator.num_processes == 1:
+            return interruption.came
+        mine = torch.tensor(float(interruption.came), device=self._accelerator.device)
+        return bool(self._accelerator.reduce(mine, "sum") > 0)
 
     def _settle(self) -> None:
-        """Leaves the model with the weights to keep, in evaluation mode, under the final KL weight."""
+        """Leaves the model with the weights to keep, ready for use."""
         best = self._stopping.best_step
         if best is not None and best != self._step:
             weights = self._best_weights if self._storage is None else self._storage.store.load(best).parts
             assert weights is not None
-            self._state.load_weights(weights)
-        self._state.weigh_kl(self._driver.kl_schedule.final)
-        self._state.module.eval()
+            self._training.load_weights(weights)
+        self._training.finish()
 
-    def _configuration(self) -> dict[str, Any]:
-        driver = self._driver
-        rule = driver.early_stopping
+    def _rescue(self) -> Path | None:
+        """Makes sure that there is a checkpoint of this step; the newest one."""
+        if self._storage is None:
+            return None
+        if self._step > (self._storage.latest_step or 0):
+            self._save()
+        return self._storage.latest
+
+    def _save(self) -> None:
+        assert self._storage is not None
+        plain, parts = self._training.state(self._step)
+        state = {
+            "step": self._step,
+            **plain,
+            "seconds": self._seconds(),
+            "early_stopping": asdict(self._stopping),
+            "configuration": self._configuration,
+        }
+        best = self._stopping.best_step
+        self._storage.save(self._step, state, parts, protect=() if best is None else (best,))
+
+    def _weights(self) -> dict[str, Any]:
+        """A copy of the weights, on the CPU, that later updates leave alone."""
+        _, parts = self._training.state(self._step)
         return {
-            "steps": self._total,
-            "data": self._order.configuration(),
-            "precision": driver.precision,
-            "max_grad_norm": driver.max_grad_norm,
-            "kl_schedule": options_configuration(driver.kl_schedule),
-            "early_stopping": None if rule is None else asdict(rule) | {"eval_every": driver.eval_every},
-            **self._state.configuration(),
-            **({} if self._particles is None else self._particles.configuration()),
-            "fingerprint": dict(driver.fingerprint),
+            name: {key: value.detach().to("cpu", copy=True) for key, value in part.items()}
+            for name, part in parts.items()
+            if name in ("model", "guide")
         }
 
     def _progress(self) -> TrainingProgress:
         return TrainingProgress(
-            total=self._total,
+            total=self._training.total,
             done=self._step,
-            reduction=self._reporter.reduction,
-            shown=self._driver.progress and self._accelerator.is_main_process,
+            title=self._options.title,
+            shown=self._options.progress and self._accelerator.is_main_process,
         )
 
     def _seconds(self) -> float:
@@ -290,12 +275,46 @@ class Run:
     def _result(self) -> FitResult:
         return FitResult(
             step=self._step,
-            total_steps=self._total,
-            stopped_early=self._stopped_early() and self._step < self._total,
+            total_steps=self._training.total,
+            stopped_early=self._stopped_early() and self._step < self._training.total,
             best=self._stopping.best,
             best_step=self._stopping.best_step,
             seconds=self._seconds(),
-            train=self._reporter.last.get("train"),
-            validation=self._reporter.last.get("validation"),
+            train=self._training.last.get("train"),
+            validation=self._training.last.get("validation"),
             folder=None if self._storage is None else self._storage.folder,
         )
+
+
+class Interruption:
+    """Lets SIGINT and SIGTERM wait for the end of an update; a second one does what it does outside.
+
+    Handlers can be set in the main thread alone; a signal that is ignored, or not handled by Python, stays so.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._former: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                former = signal.getsignal(number)
+                if former not in (None, signal.SIG_IGN):
+                    self._former[number] = former
+                    signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        self._restore()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        self._former.clear()

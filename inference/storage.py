@@ -30,15 +30,9 @@ Resume = bool | Literal["auto"]
 
 
 class RunStorage:
-    """``folder/metrics.jsonl`` and ``folder/checkpoints/`` of one run.
+    """``folder/metrics.jsonl`` and ``folder/checkpoints/`` of one run, which several processes must see alike.
 
-    Several processes must see the same folder. A failure of the first process to write is raised in all of them, so
-    that none waits for the others. While it is open a lock keeps other programs out.
-
-    Args:
-        folder: of the run; made if missing.
-        keep_last: newest checkpoints to keep.
-        accelerator: the session's.
+    A failure of the first process to write is raised in all. While it is open a lock keeps other programs out.
     """
 
     def __init__(self, folder: Path, keep_last: int, accelerator: Accelerator) -> None:
@@ -56,18 +50,9 @@ class RunStorage:
         return self.folder / RECORDS
 
     def open(self, resume: Resume, configuration: Mapping[str, Any]) -> Checkpoint | None:
-        """Finds the checkpoint to continue from and opens the records where it left them.
+        """Finds the checkpoint to continue from, None for a run that begins, and opens the records where it left them.
 
-        Args:
-            resume: as for :meth:`probattn.inference.SVIDriver.fit`.
-            configuration: of this run.
-
-        Returns:
-            The checkpoint, or None for a run that begins.
-
-        Raises:
-            CheckpointError: nothing to resume, corrupt, or of another configuration.
-            FileExistsError: the folder holds a run and ``resume`` is False, or another program is writing it.
+        Raises :class:`CheckpointError` or, where a run or another program is in the folder, ``FileExistsError``.
         """
         if not resume:
             self._require_unused()
@@ -93,12 +78,7 @@ class RunStorage:
     def save(
         self, step: int, state: Mapping[str, Any], parts: Mapping[str, Any], protect: Collection[int]
     ) -> None:
-        """Writes a checkpoint, in the first process, once the records up to it are on the disk.
-
-        Raises:
-            CheckpointError: it could not be written, in every process.
-            OSError: the records could not.
-        """
+        """Writes a checkpoint, in the first process, once the records are on the disk; if it cannot, all raise."""
         failure: CheckpointError | OSError | None = None
         if self._writer is not None:
             try:
@@ -123,11 +103,7 @@ class RunStorage:
             self._lock.release()
 
     def _take(self) -> None:
-        """Keeps other programs from writing the same run; the system lets go of it when the process dies.
-
-        Raises:
-            FileExistsError: one does already, in every process.
-        """
+        """Keeps other programs from writing the same run; the system lets go of it when the process dies."""
         free = True
         if self._accelerator.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -13,11 +13,10 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.head_particles import HeadParticles
-from probattn.inference.particle_update import ParticleUpdate
+from probattn.inference.particle_update import HeadParticles, ParticleUpdate
 from probattn.inference.program_elbo import bind
-from probattn.inference.stein_step import SteinStep
 from probattn.inference.svi import SVIDriver
+from probattn.inference.training import Update
 from probattn.particles import ParticleKernel
 from probattn.sites.repulsive import repulsive_heads
 
@@ -85,7 +84,8 @@ class SVGDDriver(SVIDriver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._stein: SteinStep | None = None
+        self._update: Update | None = None
+        self._updates, self._num_data = 0, 0
         ensemble = isinstance(self.model, ParticleEnsemble)
         if self.method is not None and not ensemble:
             raise ValueError(
@@ -127,14 +127,24 @@ class SVGDDriver(SVIDriver):
             ValueError: another ``num_data`` than in the first call, or no particles.
         """
         size = len(next(iter(batch.values()))) if num_data is None else num_data
-        if self._stein is None:
-            self._stein = SteinStep(self, size)
-        if size != self._stein.num_data:
+        if self._update is None:
+            self._update, self._num_data = Update(self, *self.objective(), self.particles(size)), size
+            self._update.weigh_kl(self.kl_schedule.final)
+        if size != self._num_data:
             raise ValueError(
-                f"SVGDDriver.step: expected data of {self._stein.num_data} rows as in the first step, got {size}; give "
+                f"SVGDDriver.step: expected data of {self._num_data} rows as in the first step, got {size}; give "
                 "num_data"
             )
-        return self._stein(batch)
+        update, particles = self._update, self._update.particles
+        assert particles is not None
+        update.optimizer.zero_grad()
+        update.objective(batch).loss.backward()
+        update.norms()
+        update.direct(self._updates)
+        squares = particles.mean_squared_gradients()
+        update.optimizer.step()
+        self._updates += 1
+        return squares
 
     def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
         """See :meth:`SVIDriver.objective`; that of an ensemble gives each particle the gradient of its own loss."""

@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import Any, Literal
 
 import torch
-from accelerate.tracking import GeneralTracker
 from pyro.infer import ELBO
 from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
-from probattn.inference.batches import Collate, as_rows
+from probattn.checks import check_integer
+from probattn.inference.batches import as_rows
 from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.loop import Precision, ValidationMetrics, accelerator_session
-from probattn.inference.observer import StepObserver
-from probattn.inference.optimizers import (
-    OptimizerFactory,
-    OptimizerOptions,
-    SchedulerFactory,
-    SchedulerOptions,
-)
+from probattn.inference.options import RunOptions
 from probattn.inference.particle_update import ParticleUpdate
 from probattn.inference.program_elbo import bind
-from probattn.inference.random_states import preserved_random_state, seed_generators
-from probattn.inference.records import Record
-from probattn.inference.result import FitResult
-from probattn.inference.run import Run
-from probattn.inference.schedules import KLSchedule
+from probattn.inference.run import FitResult, Run
+from probattn.inference.session import (
+    Precision,
+    accelerator_session,
+    preserved_random_state,
+    seed_generators,
+)
 from probattn.inference.storage import Resume
+from probattn.inference.training import ProgramTraining, Update
 from probattn.sites.repulsive import repulsive_heads
-
-Callback = Callable[[Record, nn.Module], None]
-"""Called on the main process with every record, once it is written, and the model."""
 
 
 @dataclass(eq=False)
-class SVIDriver:
+class SVIDriver(RunOptions):
     r"""Fits the posterior of a model's attention by stochastic variational inference.
 
     Minimises :math:`-\frac{1}{N} (\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}_l)` with S drawn from the
@@ -58,6 +51,8 @@ class SVIDriver:
     killed and resumed therefore repeats the uninterrupted one, on a CPU bit for bit (data sets that draw random
     numbers in worker processes excepted). The caller's own random generators are left as they were.
 
+    All options of :class:`RunOptions` are keyword arguments, and attributes that may be set between two runs.
+
     Args:
         model: a Pyro model that is an ``nn.Module``; ``model(batch)`` announces the sites, with the labels observed.
         guide: by default ``AttentionGuide(model)``. For a model with other latent sites any guide of Pyro's that is an
@@ -65,36 +60,6 @@ class SVIDriver:
             ``kl_schedule`` must be 1 throughout: ``KLSchedule("constant")``.
         elbo: by default ``AttentionELBO()``; with a guide of one's own one of Pyro's ``Trace_ELBO``,
             ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
-        optimizer: options, or a function from parameter groups to any torch optimiser.
-        scheduler: options, a function of optimiser and number of steps to any torch scheduler, or None. A
-            ``ReduceLROnPlateau`` steps on each validation loss, others on each update.
-        kl_schedule: weight of the KL.
-        batch_size: rows per micro-batch and process, >= 1; of evaluations too.
-        collate: rows to batch; torch's default stacks tensors.
-        shuffle: whether to permute the rows anew each epoch.
-        drop_last: whether to leave out an epoch's incomplete last step.
-        length_pool: steps, >= 1, whose rows are sorted by length together, so that batches need little padding; the
-            data then have a method ``lengths()``. None leaves batches to chance.
-        num_workers: processes that load data.
-        precision: "no" for the parameters' own, "bf16" or "fp16" for autocast ("fp16" needs a GPU).
-        cpu: stay on the CPU where there is a GPU.
-        accumulation: micro-batches per update, >= 1.
-        max_grad_norm: joint 2-norm at which gradients are clipped, > 0, or None; the networks of alignment factors are
-            clipped apart from all others.
-        seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
-        log_every: updates between records, >= 1.
-        eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.
-        checkpoint_every: updates between checkpoints; None for once an epoch. The last update always has one.
-        keep_last: newest checkpoints to keep, >= 1; the best one of early stopping is kept besides.
-        early_stopping: the rule, or None.
-        validation_metrics: function of model and batch that gives further metrics, per row or as means.
-        folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.
-        trackers: names or instances that accelerate knows.
-        callbacks: called with every record.
-        observers: look at the model after chosen updates.
-        fingerprint: further plain values that a resumed run must match (a data file's digest, a network's name).
-        progress: whether to show a bar.
-        find_unused_parameters: set it if several processes complain about parameters without gradient.
 
     Raises:
         TypeError: model or guide is no ``nn.Module``, or the estimator is not known.
@@ -121,33 +86,6 @@ class SVIDriver:
     _: KW_ONLY
     guide: AttentionGuide | nn.Module | None = None
     elbo: ELBO | None = None
-    optimizer: OptimizerOptions | OptimizerFactory = field(default_factory=OptimizerOptions)
-    scheduler: SchedulerOptions | SchedulerFactory | None = field(default_factory=SchedulerOptions)
-    kl_schedule: KLSchedule = field(default_factory=KLSchedule)
-    batch_size: int = 16
-    collate: Collate | None = None
-    shuffle: bool = True
-    drop_last: bool = False
-    length_pool: int | None = None
-    num_workers: int = 0
-    precision: Precision = "no"
-    cpu: bool = False
-    accumulation: int = 1
-    max_grad_norm: float | None = 1.0
-    seed: int = 0
-    log_every: int = 10
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_last: int = 2
-    early_stopping: EarlyStopping | None = None
-    validation_metrics: ValidationMetrics | None = None
-    folder: Path | str | None = None
-    trackers: Sequence[str | GeneralTracker] = ()
-    callbacks: Sequence[Callback] = ()
-    observers: Sequence[StepObserver] = ()
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    progress: bool = True
-    find_unused_parameters: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -156,21 +94,12 @@ class SVIDriver:
                 "module (pyro.nn.PyroModule) that holds its parameters"
             )
         refuse_unwrapped(self.model)
-        for name in ("batch_size", "accumulation", "log_every", "keep_last"):
-            _require_at_least(1, name, getattr(self, name))
-        for name in ("eval_every", "checkpoint_every", "length_pool"):
-            if getattr(self, name) is not None:
-                _require_at_least(1, name, getattr(self, name))
-        for name in ("seed", "num_workers"):
-            _require_at_least(0, name, getattr(self, name))
-        if self.precision not in get_args(Precision):
-            raise ValueError(
-                f"SVIDriver.precision: expected one of {', '.join(get_args(Precision))}, got {self.precision!r}"
+        if not isinstance(self.guide, (AttentionGuide, nn.Module, NoneType)):
+            raise TypeError(
+                f"{type(self).__name__}.guide: expected an AttentionGuide or a torch.nn.Module, whose parameters are "
+                f"trained, got {type(self.guide).__name__}; wrap a function in a module (pyro.nn.PyroModule)"
             )
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(
-                f"SVIDriver.max_grad_norm: expected a number > 0 or None, got {self.max_grad_norm}"
-            )
+        super().__post_init__()
         self._check_guide()
         self._resume: Resume = False
 
@@ -210,6 +139,8 @@ class SVIDriver:
             CheckpointError: nothing to resume, or a checkpoint that is corrupt, of another configuration or cannot be
                 written.
             FileExistsError: the folder holds a run and ``resume`` is False.
+            KeyboardInterrupt: SIGINT or SIGTERM came (in the main thread); the update under way is complete and, with a
+                folder, in a checkpoint. A second signal does not wait.
             NonFiniteError: the loss or its gradient is not finite; the message says where.
             TypeError: data that cannot be read by row.
             ValueError: neither or both of steps and epochs; early stopping without validation data or on a metric that
@@ -233,8 +164,22 @@ class SVIDriver:
             _frozen_parameters(),
         ):
             seed_generators(self.seed, accelerator.process_index)
-            run = Run(self, accelerator, train, validation, steps=steps, epochs=epochs)
-            return run.train(resume)
+            options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
+            particles = self.particles(len(train))
+            update = Update(options, *self.objective(), particles)
+            training = ProgramTraining(
+                options,
+                accelerator,
+                self.model,
+                self.elbo,
+                update,
+                rows=train,
+                validation=validation,
+                steps=steps,
+                epochs=epochs,
+            )
+            training.check_stopping()
+            return Run(options, accelerator, training).train(resume)
 
     def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
         """The guide, whose KL weight a run sets, and the module that gives a batch's :class:`ELBOTerms`."""
@@ -263,11 +208,6 @@ class SVIDriver:
         guide = self.guide
         if guide is None or isinstance(guide, AttentionGuide):
             return
-        if not isinstance(guide, nn.Module):
-            raise TypeError(
-                f"{type(self).__name__}.guide: expected an AttentionGuide or a torch.nn.Module, whose parameters are "
-                f"trained, got {type(guide).__name__}; wrap a function in a module (pyro.nn.PyroModule)"
-            )
         if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
             raise ValueError(
                 f"{type(self).__name__}.guide: this {type(guide).__name__} has no parameters yet; call it once on a "
@@ -287,9 +227,8 @@ class SVIDriver:
             raise ValueError(
                 f"SVIDriver.fit: expected one of steps and epochs, got steps={steps}, epochs={epochs}"
             )
-        _require_at_least(
-            1, "fit(steps)" if epochs is None else "fit(epochs)", steps if epochs is None else epochs
-        )
+        name, length = ("steps", steps) if epochs is None else ("epochs", epochs)
+        check_integer("SVIDriver", f"fit({name})", length, least=1)
         if self.early_stopping is not None and validation_data is None:
             raise ValueError(
                 f"SVIDriver.fit: early stopping on {self.early_stopping.metric!r} needs validation_data"
@@ -311,8 +250,3 @@ def _frozen_parameters() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not registered in the param store because requires_grad")
         yield
-
-
-def _require_at_least(least: int, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"SVIDriver.{name}: expected an integer >= {least}, got {value!r}")

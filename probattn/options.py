@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import (
@@ -235,9 +235,16 @@ def _member(annotation: Any, metadata: tuple[Any, ...], vocabulary: Vocabulary) 
 
 
 def _single(annotation: Any, metadata: tuple[Any, ...], vocabulary: Vocabulary) -> str:
-    known = {NoneType: vocabulary.nothing, bool: vocabulary.boolean, str: "text"}
+    known: dict[Any, str] = {
+        NoneType: vocabulary.nothing,
+        bool: vocabulary.boolean,
+        str: "text",
+        Any: "anything",
+    }
     if annotation in known:
         return known[annotation]
+    if get_origin(annotation) is Callable:
+        return "a function"
     if annotation in (int, float):
         return (vocabulary.integer if annotation is int else "a number") + _range(metadata)
     if not isinstance(annotation, type):
@@ -266,7 +273,8 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _plural(words: str, vocabulary: Vocabulary) -> str:
-    for one, many in ((vocabulary.integer, vocabulary.integers), ("a number", "numbers"), ("text", "texts")):
+    plurals = {"a number": "numbers", "text": "texts", "a function": "functions"}
+    for one, many in {vocabulary.integer: vocabulary.integers, **plurals}.items():
         if words.startswith(one):
             return many + words.removeprefix(one)
     return words

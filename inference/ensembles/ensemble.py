@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from probattn.checks import check_integer, check_number
+from probattn.files.durable import replace_atomically
+from probattn.inference.checkpoint import plain_values
 from probattn.inference.ensembles.execution import Execution, ExecutionName
 from probattn.inference.ensembles.stacking import (
     OWNER,
@@ -24,9 +28,9 @@ from probattn.inference.ensembles.stacking import (
     repeated,
     rows_of,
 )
-from probattn.inference.ensembles.storage import read_ensemble, write_ensemble
 
 Initial = Literal["perturb"] | Callable[[int], nn.Module]
+FORMAT = 1
 
 
 class ParticleEnsemble(nn.Module):
@@ -159,7 +163,7 @@ class ParticleEnsemble(nn.Module):
         Returns:
             ``[P, ...]``.
         """
-        return self.execution.run("outputs", self, lambda rows: self.call(rows, batch))
+        return self.execution.run("outputs", self, self.stacks(), lambda rows: self.call(rows, batch))
 
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
@@ -178,9 +182,15 @@ class ParticleEnsemble(nn.Module):
         Raises:
             OSError: the file cannot be written; what was there is untouched.
         """
-        write_ensemble(
-            Path(path), self.num_particles, self.parameter_names, self.buffer_names, self.model.state_dict()
-        )
+        content = {
+            "format": FORMAT,
+            "num_particles": self.num_particles,
+            "parameters": list(self.parameter_names),
+            "buffers": list(self.buffer_names),
+            "state": dict(self.model.state_dict()),
+        }
+        plain = plain_values(content, str(path))
+        replace_atomically(Path(path), lambda file: torch.save(plain, file))
 
     @classmethod
     def load(
@@ -203,9 +213,9 @@ class ParticleEnsemble(nn.Module):
             OSError: no such file.
             ValueError: not such a file, or of a model of another structure.
         """
-        stored = read_ensemble(Path(path))
+        stored = _read(Path(path))
         trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        wanted, kept = set(stored.parameters), set(stored.buffers)
+        wanted, kept = set(stored["parameters"]), set(stored["buffers"])
         missing = sorted((wanted | kept) - trainable.keys() - dict(model.named_buffers()).keys())
         if missing:
             raise ValueError(
@@ -213,7 +223,7 @@ class ParticleEnsemble(nn.Module):
             )
         ensemble = cls(
             model,
-            stored.num_particles,
+            stored["num_particles"],
             parameters=lambda name, _: name in wanted,
             buffers=lambda name, _: name in kept,
             spread=0.0,
@@ -221,10 +231,27 @@ class ParticleEnsemble(nn.Module):
             chunk_size=chunk_size,
         )
         try:
-            ensemble.model.load_state_dict(stored.state)
+            ensemble.model.load_state_dict(stored["state"])
         except RuntimeError as error:
             raise ValueError(f"{path}: it does not fit a {type(model).__name__}: {error}") from error
         return ensemble
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What :meth:`ParticleEnsemble.save` wrote, on the CPU."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, ValueError, EOFError, UnpicklingError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path}: expected an ensemble that was saved, got an unreadable file ({error})"
+        ) from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path}: expected a saved ensemble of format {FORMAT}, got {found!r}; it is no ensemble, or from another "
+            "version of probattn"
+        )
+    return content
 
 
 def log_mean_probabilities(logits: Tensor) -> Tensor:

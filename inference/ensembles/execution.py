@@ -6,20 +6,16 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pyro
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from probattn.checks import check_choice, check_integer
-from probattn.inference.evaluation_mode import evaluating
-from probattn.inference.random_states import preserved_random_state
+from probattn.inference.session import evaluating, preserved_random_state
 from probattn.sites.site import LatentSite
-
-if TYPE_CHECKING:
-    from probattn.inference.ensembles.ensemble import ParticleEnsemble
 
 ExecutionName = Literal["auto", "vectorized", "loop"]
 OneParticle = Callable[[Mapping[str, Tensor]], Tensor]
@@ -33,15 +29,7 @@ LOW_TOLERANCE = 5e-2
 
 
 class Execution:
-    """Runs a function of one particle for all of them.
-
-    Args:
-        choice: "auto", "vectorized" or "loop"; see :class:`probattn.inference.ParticleEnsemble`.
-        chunk_size: particles in one pass, >= 1, or None for all.
-
-    Raises:
-        ValueError: an unknown choice, or a chunk size below 1.
-    """
+    """Runs a function of one particle for all of them; the options are :class:`ParticleEnsemble`'s."""
 
     def __init__(self, choice: ExecutionName, chunk_size: int | None) -> None:
         check_choice("ParticleEnsemble", "execution", choice, ExecutionName)
@@ -51,16 +39,15 @@ class Execution:
         self.chunk_size = chunk_size
         self.taken: dict[str, str] = {}
 
-    def run(self, what: str, ensemble: ParticleEnsemble, one: OneParticle) -> Tensor:
+    def run(self, what: str, owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> Tensor:
         """Values of all particles ``[P, ...]``; ``what`` names the function, whose way of running is found once."""
-        self.settle(what, ensemble, one)
-        stacks = ensemble.stacks()
+        self.settle(what, owner, stacks, one)
         return torch.cat([self.chunk(what, part, one) for part in self.parts(what, stacks)])
 
-    def settle(self, what: str, ensemble: ParticleEnsemble, one: OneParticle) -> None:
-        """Finds out how ``what`` runs, if that is not known yet."""
+    def settle(self, what: str, owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> None:
+        """Finds out how ``what`` runs, if that is not known yet; ``owner`` holds everything that it runs."""
         if what not in self.taken:
-            self.taken[what] = self.choice if self.choice != "auto" else _found(ensemble, one)
+            self.taken[what] = self.choice if self.choice != "auto" else _found(owner, stacks, one)
 
     def parts(self, what: str, stacks: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         """The stacks in the chunks in which ``what`` runs, views."""
@@ -84,21 +71,22 @@ def _values(stacks: Mapping[str, Tensor], one: OneParticle, *, vectorized: bool)
         return torch.stack([one({name: stack[i] for name, stack in stacks.items()}) for i in range(count)])
 
 
-def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
+def _found(owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> str:
     """Runs everything both ways without a trace in weights, buffers or generators; what to take, with the reason."""
-    if any(isinstance(module, LatentSite) for module in ensemble.modules()):
+    if any(isinstance(module, LatentSite) for module in owner.modules()):
         return "loop: attention is latent, and its draws are made particle by particle"
-    stacks = {name: stack.detach().clone() for name, stack in ensemble.stacks().items()}
-    training, graded = ensemble.training, torch.is_grad_enabled()
+    trained = [name for name, stack in stacks.items() if isinstance(stack, nn.Parameter)]
+    stacks = {name: stack.detach().clone() for name, stack in stacks.items()}
+    training, graded = owner.training, torch.is_grad_enabled()
     device = next(iter(stacks.values())).device
     with preserved_random_state(device):
-        with evaluating(ensemble):
+        with evaluating(owner):
             apart = _values(stacks, one, vectorized=False)
         try:
-            with evaluating(ensemble):
+            with evaluating(owner):
                 together = _values(stacks, one, vectorized=True)
             if training or graded:
-                _try_training(ensemble, stacks, one)
+                _try_training({name: stacks[name] for name in trained}, stacks, one)
         except (RuntimeError, ValueError, TypeError) as error:
             # All that vmap refuses a program with: RuntimeError for an operation without a batching rule or a branch on
             # values, the others for shapes or types that the program itself refuses then. The loop has run by now, so
@@ -112,9 +100,9 @@ def _found(ensemble: ParticleEnsemble, one: OneParticle) -> str:
     return "vectorized"
 
 
-def _try_training(ensemble: ParticleEnsemble, stacks: Mapping[str, Tensor], one: OneParticle) -> None:
-    """A vectorised pass in the mode that the ensemble is in, and back where gradients are on."""
-    leaves = {name: stacks[name].requires_grad_() for name in ensemble.parameter_names}
+def _try_training(trained: Mapping[str, Tensor], stacks: Mapping[str, Tensor], one: OneParticle) -> None:
+    """A vectorised pass in the mode that the module is in, and back where gradients are on."""
+    leaves = {name: stack.requires_grad_() for name, stack in trained.items()}
     total = _values({**stacks, **leaves}, one, vectorized=True).sum()
     if total.requires_grad:
         torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
@@ -122,11 +110,7 @@ def _try_training(ensemble: ParticleEnsemble, stacks: Mapping[str, Tensor], one:
 
 @contextmanager
 def _expected_warnings() -> Iterator[None]:
-    """Leaves out what says nothing here.
-
-    An operation that vmap runs in a loop of its own is slow and right; and Pyro misses rows of a stack, which are no
-    leaves, in its parameter store, where they are not meant to be.
-    """
+    """Leaves out that vmap loops over some operations, and that Pyro misses rows of stacks in its store."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         warnings.filterwarnings("ignore", message=".* was not registered in the param store")

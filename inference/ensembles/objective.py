@@ -84,7 +84,8 @@ class EnsembleObjective(nn.Module):
             named = {f"objective.model.{name}": row for name, row in rows.items()}
             return functional_call(self.program, named, (batch,))
 
-        execution.settle(WHAT, ensemble, one)
+        stacks = ensemble.stacks()
+        execution.settle(WHAT, ensemble, stacks, one)
         versions = self._versions()
         parameters = ensemble.stacked_parameters()
         own = {id(stack) for stack in parameters.values()}
@@ -92,7 +93,7 @@ class EnsembleObjective(nn.Module):
         values: list[Tensor] = []
         pieces: list[Sequence[Tensor | None]] = []
         graded = torch.is_grad_enabled()
-        for part in execution.parts(WHAT, ensemble.stacks()):
+        for part in execution.parts(WHAT, stacks):
             leaves = {name: part[name].detach().requires_grad_(graded) for name in parameters}
             terms = execution.chunk(WHAT, part | leaves, one)  # [chunk, 5]
             if graded:

@@ -10,9 +10,9 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
-from probattn.checks import check_choice, check_integer
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
+from probattn.options import Count, NonNegative, Positive
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.particle_options import ParticleOptions
@@ -58,16 +58,10 @@ class EnsembleOptions(ParticleOptions):
     """
 
     _: KW_ONLY
-    step_size: float = 1.0
-    repulsion: float = 1.0
+    step_size: Positive = 1.0
+    repulsion: NonNegative = 1.0
     sets: Sets = "model"
-    num_data: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(type(self).__name__, "sets", self.sets, Sets)
-        if self.num_data is not None:
-            check_integer(type(self).__name__, "num_data", self.num_data, least=1)
+    num_data: Count | None = None
 
     @classmethod
     def independent(cls, num_particles: int) -> EnsembleOptions:
@@ -87,11 +81,7 @@ class EnsembleOptions(ParticleOptions):
 
 @dataclass(frozen=True)
 class StackedSet:
-    """Stacked parameters as particles ``[P, N]``: a row is one particle's numbers, parameter after parameter.
-
-    Attributes:
-        parameters: the stacks ``[P, ...]`` by name.
-    """
+    """Stacked parameters ``[P, ...]`` by name as particles ``[P, N]``: a row is one particle's numbers."""
 
     parameters: Mapping[str, nn.Parameter]
 
@@ -100,11 +90,7 @@ class StackedSet:
         return self._rows([parameter.detach() for parameter in self.parameters.values()])
 
     def gradients(self) -> Tensor:
-        """Their gradients ``[P, N]``, detached.
-
-        Raises:
-            ValueError: a parameter has none.
-        """
+        """Their gradients ``[P, N]``, detached; raises ``ValueError`` where a parameter has none."""
         missing = [name for name, parameter in self.parameters.items() if parameter.grad is None]
         if missing:
             raise ValueError(

@@ -25,7 +25,7 @@ def expected_errors() -> tuple[type[Exception], ...]:
     """Errors that a user can put right. Anything else is a defect of ours and keeps its traceback."""
     from probattn.data import DataError
     from probattn.inference.checkpoint import CheckpointError
-    from probattn.inference.meter import NonFiniteError
+    from probattn.inference.loop import NonFiniteError
     from probattn.inference.records import RecordsError
     from probattn.inference.report import ResultsFileError
     from probattn.models import StoredNetworkError

@@ -1,9 +1,21 @@
-"""Recipes: all that a run depends on, written in YAML and checked strictly."""
+"""Recipes: all that a run depends on, written in YAML and checked strictly.
 
-from probattn.recipes.data import DataRecipe, LimitsRecipe, SourceRecipe
-from probattn.recipes.derived import MethodSection
-from probattn.recipes.errors import RecipeError
-from probattn.recipes.experiment import (
+They belong to the tasks in :mod:`probattn.tasks`; their names are gathered here.
+"""
+
+from functools import partial
+
+from probattn.tasks.classification.recipe import (
+    DataRecipe,
+    LimitsRecipe,
+    NetworkRecipe,
+    PredictionRecipe,
+    Recipe,
+    ReportRecipe,
+    SourceRecipe,
+)
+from probattn.tasks.errors import RecipeError
+from probattn.tasks.experiments.recipe import (
     ConditionRecipe,
     ExperimentNetworkRecipe,
     ExperimentRecipe,
@@ -11,16 +23,17 @@ from probattn.recipes.experiment import (
     ExperimentTrainingRecipe,
     HeadSearchRecipe,
 )
-from probattn.recipes.graph import (
+from probattn.tasks.graphs.recipe import (
     GraphDataRecipe,
     GraphNetworkRecipe,
     GraphPredictionRecipe,
     GraphRecipe,
     GraphReportRecipe,
+    GraphTrainingRecipe,
 )
-from probattn.recipes.graph_training import GraphTrainingRecipe
-from probattn.recipes.loading import AnyRecipe, load_any_recipe, load_recipe, read_recipe, recipe_names
-from probattn.recipes.methods import (
+from probattn.tasks.registry import load_any_recipe, load_recipe, read_recipe, recipe_names
+from probattn.tasks.sections.derived import MethodSection
+from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionKeys,
     AttentionRecipe,
@@ -29,25 +42,29 @@ from probattn.recipes.methods import (
     RepulsionRecipe,
     TranslationAttentionRecipe,
 )
-from probattn.recipes.network import NetworkRecipe
-from probattn.recipes.prediction import PredictionRecipe, ReportRecipe
-from probattn.recipes.probe import ProbeRecipe, TranslationProbeRecipe
-from probattn.recipes.recipe import Recipe
-from probattn.recipes.reference import (
-    experiment_recipe_reference,
-    graph_recipe_reference,
-    recipe_reference,
-    translation_recipe_reference,
+from probattn.tasks.sections.reference import reference
+from probattn.tasks.sections.training import (
+    EarlyStoppingRecipe,
+    ProbeRecipe,
+    TrainingRecipe,
+    TranslationProbeRecipe,
 )
-from probattn.recipes.training import EarlyStoppingRecipe, TrainingRecipe
-from probattn.recipes.translation import (
+from probattn.tasks.translation.recipe import (
     SearchRecipe,
     TranslationDataRecipe,
+    TranslationNetworkRecipe,
     TranslationRecipe,
     TranslationReportRecipe,
+    TranslationTrainingRecipe,
 )
-from probattn.recipes.translation_network import TranslationNetworkRecipe
-from probattn.recipes.translation_training import TranslationTrainingRecipe
+
+AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | ExperimentRecipe
+"""A recipe of texts, of a graph, of translation or of a synthetic experiment."""
+
+recipe_reference = partial(reference, Recipe)
+graph_recipe_reference = partial(reference, GraphRecipe)
+translation_recipe_reference = partial(reference, TranslationRecipe)
+experiment_recipe_reference = partial(reference, ExperimentRecipe)
 
 __all__ = [
     "AlignmentRecipe",

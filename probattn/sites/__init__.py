@@ -3,6 +3,7 @@
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.deferred import announce
 from probattn.sites.disagreement import DisagreementAttention, DisagreementFactor
 from probattn.sites.edge_site import EdgeAttentionSite, EdgePosterior
 from probattn.sites.edges import Edges
@@ -43,6 +44,7 @@ __all__ = [
     "SitePosterior",
     "SiteSpec",
     "UpwardChain",
+    "announce",
     "attention_scores",
     "cosine_agreement",
     "frobenius_penalty",

@@ -12,7 +12,7 @@ from torch import Generator, nn
 from probattn.divergences.networks import DiscriminatorKind
 from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
 from probattn.sites.building import build
-from probattn.sites.method import Calls, Layers, Method, RecipeKeys
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 
 AlignmentMethod = Literal["ct", "ot", "gan", "mmd"]
 AlignmentReduction = Literal["sum", "mean"]
@@ -50,7 +50,7 @@ class AlignmentAttention(Method):
     Args:
         method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial) or "mmd"
             (maximum mean discrepancy); see :mod:`probattn.divergences`.
-        weight: w of the divergence in the objective, >= 0.
+        weight: weight w of the divergence in the objective, >= 0.
         reduction: "sum" over heads and sites, or "mean" over them (heads times sites weaker).
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
             to ``convert``.
@@ -90,6 +90,7 @@ class AlignmentAttention(Method):
         order=("method", "preset", "weight", "learning_rate"),
     )
     summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
+    measured: ClassVar[tuple[Measured, ...]] = ("alignment",)
 
     method: AlignmentMethod = "ct"
     weight: NonNegative = 0.01

@@ -9,7 +9,7 @@ from torch import nn
 
 from probattn.options import Count, NonNegative, Options, Positive
 from probattn.sites.building import build
-from probattn.sites.method import Calls, Layers, Method, RecipeKeys
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 
 PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]
@@ -52,8 +52,8 @@ class BayesianAttention(Method):
 
     Args:
         posterior: family of q(S): "weibull", or "lognormal" with log S normal around Phi - s^2 / 2 (BAM).
-        concentration: k of the Weibull posterior: "learned" (BABN, ``babn`` in a recipe), or a constant > 0 (BAM,
-            ``bam`` in a recipe, 10 where it is left out). Unused by "lognormal".
+        concentration: concentration k of the Weibull posterior: "learned" (BABN, ``babn`` in a recipe), or a constant >
+            0 (BAM, ``bam`` in a recipe, 10 where it is left out). Unused by "lognormal".
         rho: weight of the upward path in k, >= 0. 0 leaves ``exp(scores) + floor``. 4, the upper end of the range that
             the paper finds alike (1 to 4), begins near k = 3, as wide as the attention dropout of 0.1 that latent
             weights take the place of; the paper uses 1.5.
@@ -63,8 +63,8 @@ class BayesianAttention(Method):
             (along queries, up to ``max_positions``; only for networks without causal masks or cache).
         prior: concentration alpha of the prior: "contextual" (softmax over keys of an MLP of the key) or "constant".
         prior_hidden: hidden width of the contextual prior's MLP.
-        prior_concentration: alpha of the constant prior, > 0.
-        rate: beta of the gamma prior, > 0.
+        prior_concentration: concentration alpha of the constant prior, > 0.
+        rate: rate beta of the gamma prior, > 0.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that keeps exp() and the KL
             bounded; "raw" is the paper's form, finite only while exp(scores) is.
         noise: uniform noise of the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the
@@ -73,8 +73,8 @@ class BayesianAttention(Method):
             queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are given in nats beside.
         floor: added to k so that it stays positive, >= 0. With 0, k = exp(scores) may be so small at unlikely pairs
             that E[S] or the KL exceed the floating-point range; k itself stays above 3e-10 in float32.
-        max_positions: longest query of ``upward="positions"``; None for the network's own.
-        scale: s, standard deviation of log S under the log-normal posterior, > 0.
+        max_positions: longest query where ``upward`` is "positions"; None for the network's own.
+        scale: standard deviation s of log S under the log-normal posterior, > 0.
         prior_scale: standard deviation of log S under the log-normal prior, > 0.
 
     Raises:
@@ -90,6 +90,7 @@ class BayesianAttention(Method):
     kind: ClassVar[str] = "bayesian"
     section: ClassVar[str] = "attention"
     key: ClassVar[str] = "bayesian_mean"
+    measured: ClassVar[tuple[Measured, ...]] = ("posterior",)
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
         "The attention method.", extra=AttentionWords, order=("method", "preset", "layers", "kind")
     )

@@ -18,7 +18,7 @@ from probattn.sites.head_penalties import (
     parameter_agreement,
     position_agreement,
 )
-from probattn.sites.method import Calls, Method, Parts, RecipeKeys
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys
 from probattn.sites.repulsive import Projection
 
 DisagreementMethod = Literal["frobenius", "subspaces", "positions", "outputs", "parameters"]
@@ -51,7 +51,7 @@ class DisagreementAttention(Method):
     Args:
         method: what is penalised: "frobenius" (attention weights that are no orthonormal rows), or likeness of heads by
             their values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
-        weight: w of the penalty in the objective, >= 0. Li et al. 2018 take 1.
+        weight: weight w of the penalty in the objective, >= 0. Li et al. 2018 take 1.
         projections: of "parameters": weights whose heads pay.
         layers: layers of each stack whose heads pay; numbers count from 0, negative ones from the end; or the calls of
             the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
@@ -73,6 +73,7 @@ class DisagreementAttention(Method):
         "What heads pay in training for being alike, beside all that; null for nothing."
     )
     summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
+    measured: ClassVar[tuple[Measured, ...]] = ("heads",)
 
     method: DisagreementMethod = "outputs"
     weight: NonNegative = 0.1

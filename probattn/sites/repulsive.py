@@ -11,7 +11,7 @@ from torch import nn
 from probattn.options import SomeOf
 from probattn.particles import FusedProjection, HeadSlices, ParticleKernel, UnsmoothedKernel, head_slices
 from probattn.sites.checks import check_parts
-from probattn.sites.method import Calls, Method, Parts, RecipeKeys
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys
 from probattn.sites.particle_options import ParticleOptions
 
 OWNER = "RepulsiveAttention"
@@ -51,28 +51,29 @@ class RepulsiveAttention(ParticleOptions, Method):
     the size of the noise beside the gradient, as T does; how far heads then spread is not known.
 
     Args:
-        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
+        sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
+            without repulsion).
         projections: weights whose heads repel each other; each is a set of particles of its own.
         layers: layers of each stack with repulsive heads; numbers count from 0, negative ones from the end; or the
             calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
             ``convert``.
         attention: kind of attention calls whose heads repel; None leaves it to ``convert``.
-        step_size: epsilon > 0, what multiplies the direction of a head. "adam" and "adamw", which divide by the size
-            of a gradient, undo it. The noise of "spos" and "sgld" is smaller beside the gradient the larger it is.
-        repulsion: a >= 0, weight of the repulsion in Eq. 4; unused by "sgld". The loss is a mean over the batch, so 1
-            is far too much.
+        step_size: factor epsilon > 0 of the direction of a head. "adam" and "adamw", which divide by the size of a
+            gradient, undo it. The noise of "spos" and "sgld" is smaller beside the gradient the larger it is.
+        repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); unused by "sgld". The loss is a mean over the
+            batch, so 1 is far too much.
         kernel: between heads: "median_rbf" (the paper's), "marginal_rbf", "sliced_rbf", "inverse_multiquadric",
             "linear", "cosine", or "identity", which couples no heads; see :mod:`probattn.particles`.
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
         prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
-        temperature: T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior exp(-N U / T) of the N
-            training data: 1 is the posterior. "datum" is T = N, the posterior exp(-U) of one datum, which Eq. 5 stands
-            for where its U is the mean loss. The noise's standard deviation goes with the square root.
-        langevin: w > 0, the weight of Langevin's part in "spos" beside that of "svgd"; 1 / b in Eq. 5. Langevin's part
-            alone has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
-        smoothing: whether each head also follows the others' gradients, weighted by the kernel, or its own alone. With
-            the kernel "cosine" and without it, this is the second of the three steps of Table 9, from a penalty to this
+        temperature: temperature T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior exp(-N U / T)
+            of the N training data: 1 is the posterior. "datum" is T = N, the posterior exp(-U) of one datum, which Eq.
+            5 stands for where its U is the mean loss. The noise's standard deviation goes with the square root.
+        langevin: weight w > 0 of Langevin's part in "spos" beside that of "svgd"; 1 / b in Eq. 5. Langevin's part alone
+            has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
+        smoothing: whether each head also follows the others' gradients, weighted by the kernel, or its own alone: that,
+            with the kernel "cosine", is the second of the three steps of the paper's Table 9, from a penalty to this
             method.
         seed: of the noise and of random directions, >= 0; torch's global generators are not used.
 
@@ -93,6 +94,7 @@ class RepulsiveAttention(ParticleOptions, Method):
         order=("sampler", "projections", "layers", "kind", "weight"),
     )
     summarised: ClassVar[tuple[str, ...]] = ("sampler", "repulsion")
+    measured: ClassVar[tuple[Measured, ...]] = ("heads",)
 
     projections: SomeOf[Projection] = ("query", "key", "value")
     layers: Parts | None = None

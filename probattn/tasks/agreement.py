@@ -16,9 +16,9 @@ from probattn.inference import OptimizerOptions, SVIDriver
 from probattn.inference.report import Agreement, Contextualized, Group, PairAgreement, Rating, Sheet
 from probattn.models import ProxyProgram, RatedWords, word_saliency
 from probattn.probes import BagOfWordsProxy, contextualized_agreement, kendall_tau
-from probattn.tasks import run_task
 from probattn.tasks.errors import RunError
 from probattn.tasks.programs import ProgramTask
+from probattn.tasks.registry import run_task
 from probattn.tasks.run import check_same_recipe
 from probattn.tasks.watching import Watched, read_ratings, recorded_bleu
 

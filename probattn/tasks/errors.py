@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from probattn.checks import shortened
+from collections.abc import Sequence
+
+from probattn.checks import MESSAGE, shortened
 from probattn.files.durable import os_error_words
+
+PLACE, PROBLEM = 140, 300
+"""Most characters of the recipe's name and of a problem."""
 
 
 class RunError(ValueError):
@@ -24,3 +29,35 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:  # without the number that Python puts before it
         words = error.strerror if error.filename is None else f"{error.filename}: {os_error_words(error)}"
     return shortened(words) or type(error).__name__
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be followed; the message is one line that names the problems and their places.
+
+    Args:
+        where: the recipe, as messages name it.
+        problems: one sentence each; all of them are kept as ``problems``, the message names those that fit into a line.
+
+    Example:
+        >>> print(RecipeError("my.yaml", ["unknown key 'a'", "missing key 'b'"]))
+        my.yaml: 2 problems: (1) unknown key 'a' (2) missing key 'b'
+    """
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.where = where
+        self.problems = tuple(shortened(problem, PROBLEM) for problem in problems)
+        super().__init__(_listed(shortened(where, PLACE), self.problems))
+
+
+def _listed(where: str, problems: Sequence[str]) -> str:
+    """The problems with their numbers, as many as fit into a message."""
+    if len(problems) == 1:
+        return f"{where}: {problems[0]}"
+    said = f"{where}: {len(problems)} problems:"
+    for number, problem in enumerate(problems, start=1):
+        longer = f"{said} ({number}) {problem}"
+        rest = "" if number == len(problems) else f" and {len(problems) - number} more"
+        if number > 1 and len(longer + rest) > MESSAGE:
+            return f"{said} and {len(problems) - number + 1} more"
+        said = longer
+    return said

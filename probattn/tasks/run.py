@@ -16,8 +16,9 @@ from accelerate import PartialState
 from probattn.files.durable import write_atomically
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription, read_results, write_results
-from probattn.inference.result import FitResult
-from probattn.tasks.errors import RunError, one_line
+from probattn.inference.run import FitResult
+from probattn.tasks.errors import RecipeError, RunError, one_line
+from probattn.tasks.sections.loading import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
 AnyTask = Task[Any, Any]
@@ -81,7 +82,7 @@ def train(task: AnyTask, folder: Path, *, resume: bool = False, quiet: bool = Fa
         DataError: the data are not what the recipe says.
         RunError: the folder holds a run already, or none to resume; or the recipe asks for what cannot be done.
     """
-    _check_folder(task.recipe, folder, resume)
+    _check_folder(task, folder, resume)
     parts = task.parts(folder)
     processes = Processes(cpu=task.recipe.training.device == "cpu")
     with processes.first_writes() as writes:
@@ -112,9 +113,13 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
         DataError: the data are not what they were.
         RunError: the folder holds no finished run, or the baseline does not fit.
     """
-    recipe = None if baseline is None else baseline / RECIPE  # the baseline within a run has none
-    if recipe is not None and recipe.exists() and type(_task(recipe)) is not type(task):
-        raise RunError(f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run")
+    if baseline is not None and (baseline / RECIPE).exists():  # the baseline within a run has none
+        try:
+            _recipe(task, baseline / RECIPE)
+        except RecipeError as error:
+            raise RunError(
+                f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run ({error})"
+            ) from error
     results = task.evaluate(run, baseline)
     write_results(results, run / RESULTS)
     return results
@@ -161,10 +166,9 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     return write_results(combined, first / f"{SEEDS}.json"), combined
 
 
-def _task(recipe: Path) -> AnyTask:
-    from probattn.tasks import load_task  # the registry, which imports this module
-
-    return load_task(recipe)
+def _recipe(task: AnyTask, file: Path) -> Any:
+    """A recipe, read as one of this task."""
+    return load(file, (), lambda _: task.recipe_class, {})
 
 
 def write_page(task: AnyTask, results: Any, file: Path) -> Path:
@@ -290,13 +294,13 @@ def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _check_folder(recipe: Any, folder: Path, resume: bool) -> None:
+def _check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     """Makes sure that a new run does not write over another, and that a resumed one is that of its recipe."""
     known = folder / RECIPE
     if resume:
         if not known.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if _task(known).recipe != recipe.resolved():
+        if _recipe(task, known) != task.recipe.resolved():
             raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")

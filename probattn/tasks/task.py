@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from probattn.inference.report import Sheet
-from probattn.inference.result import FitResult
+from probattn.inference.run import FitResult
 from probattn.tasks.errors import RunError
 
 RECIPE = "recipe.yaml"

@@ -22,8 +22,8 @@ from probattn.inference.report import Dynamics, ModelKey, WatchedExample, Watche
 from probattn.inference.report.dynamics_records import Bleu
 from probattn.inference.report.record import Count, Record
 from probattn.models import RatedWords, rate_words
-from probattn.recipes import ProbeRecipe
 from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.sections.training import ProbeRecipe
 
 FOLDER = "probe"
 EXAMPLES = "examples.json"

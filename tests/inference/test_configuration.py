@@ -12,7 +12,7 @@ from probattn.inference.configuration import (
     refuse_unsupported,
     refuse_unwrapped,
 )
-from probattn.inference.schedules import KLSchedule
+from probattn.inference.options import KLSchedule
 from probattn.inference.svi import SVIDriver
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.site import AttentionSite, SiteSpec

@@ -1,7 +1,8 @@
 """The loop's use of accelerate: gradients against plain torch, means over rows, and no trace left behind."""
 
 import math
-from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -9,24 +10,21 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from accelerate.tracking import GeneralTracker
 from torch import nn
 
 from probattn.inference.elbo import AttentionELBO, ELBOTerms
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import (
+    Meter,
     NonFiniteThrough,
     StepTerms,
-    accelerator_session,
     accumulate_gradients,
+    describe_failure,
     evaluate,
+    unhealthy_gradients,
+    unhealthy_sites,
 )
-
-
-def state() -> list[dict[str, Any]]:
-    return [dict(singleton._shared_state) for singleton in (AcceleratorState, GradientState, PartialState)]
+from probattn.inference.session import accelerator_session
 
 
 def module_of(tiny: ModuleType, **options: Any) -> nn.Module:
@@ -126,47 +124,68 @@ def test_a_metric_may_not_take_a_terms_name(tiny: ModuleType) -> None:
             evaluate(accelerator, module, parts, lambda _: {"loss": torch.ones(2)})
 
 
-def test_sessions_of_different_precision_follow_each_other() -> None:
-    before = state()
-    for precision in ("no", "bf16", "no"):
-        with accelerator_session(precision=precision, cpu=True) as accelerator:
-            assert accelerator.mixed_precision == precision
-        assert state() == before
+TERMS = StepTerms(1.0, -0.5, 0.5, 7.0, 0.0)
 
 
-def test_the_callers_own_accelerator_survives_a_session() -> None:
-    with accelerator_session(precision="no", cpu=True):  # stands in for the caller's state; undone at the end
-        for singleton in (AcceleratorState, GradientState, PartialState):
-            singleton._shared_state.clear()
-        own = Accelerator(mixed_precision="bf16", cpu=True, gradient_accumulation_steps=3)
-        before = state()
-        with accelerator_session(precision="no", cpu=True) as accelerator:
-            assert accelerator.mixed_precision == "no"
-            assert accelerator.gradient_accumulation_steps == 1
-        assert state() == before
-        assert own.mixed_precision == "bf16"
-        assert own.gradient_accumulation_steps == 3
-        with pytest.raises(RuntimeError, match="inside"), accelerator_session(precision="no", cpu=True):
-            raise RuntimeError("inside")
-        assert state() == before
+def test_means_start_anew_after_each_record() -> None:
+    meter = Meter()
+    for factor in (1.0, 3.0):
+        meter.add(StepTerms(*(factor * term for term in TERMS)))
+    assert meter.take() == StepTerms(*(2 * term for term in TERMS))
+    meter.add(TERMS)
+    assert meter.take() == TERMS
 
 
-def test_trackers_are_finished_even_after_an_error() -> None:
-    class Tracker(GeneralTracker):
-        name = "list"
-        requires_logging_directory = False
-        finishes = 0
+def test_means_survive_a_checkpoint() -> None:
+    meter = Meter()
+    meter.add(TERMS)
+    other = Meter(**asdict(meter))
+    meter.add(TERMS)  # the copy is its own
+    other.add(StepTerms(*(3 * term for term in TERMS)))
+    assert other.take() == StepTerms(*(2 * term for term in TERMS))
 
-        @property
-        def tracker(self) -> None:
-            return None
 
-        def finish(self) -> None:
-            self.finishes += 1
+def test_unhealthy_sites_and_gradients_are_named() -> None:
+    figures = {
+        "a": {"kl_nats": 1.0, "cv": math.nan},
+        "b": {"kl_nats": math.inf, "cv": math.nan},
+        "c": {"cv": 1.0},
+    }
+    assert unhealthy_sites(figures) == ["a (cv nan)", "b (kl_nats inf, cv nan)"]
+    network = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
+    network(torch.zeros(1, 2)).sum().backward()
+    network[0].weight.grad[0, 1] = math.inf
+    network[1].bias.grad = None
+    assert unhealthy_gradients(network) == ["0.weight"]
 
-    tracker = Tracker()
-    session = accelerator_session(precision="no", cpu=True, trackers=[tracker])
-    with suppress(RuntimeError), session as accelerator:
-        accelerator.init_trackers("x")
-        raise RuntimeError("inside")
-    assert tracker.finishes == 1
+
+def test_the_message_names_step_site_and_checkpoint() -> None:
+    message = describe_failure(
+        where="the loss of step 7",
+        terms=TERMS._replace(kl=math.inf, loss=math.inf),
+        gradient_norm=math.nan,
+        sites=["a (kl_nats inf)", "b", "c", "d"],
+        gradients=["w"],
+        complaints=["Expected parameter logits"],
+        checkpoint=Path("runs/checkpoints/step-000006"),
+    )
+    for words in (
+        "the loss of step 7 is not finite",
+        "loss inf",
+        "log_likelihood -0.5",
+        "gradient norm nan",
+        "sites: a (kl_nats inf), b, c and 1 more",
+        "gradients that are not finite: w",
+        "Pyro's validation: Expected parameter logits",
+        "last checkpoint: runs/checkpoints/step-000006",
+        "max_grad_norm",
+    ):
+        assert words in message
+
+
+def test_the_message_says_when_no_site_is_to_blame() -> None:
+    message = describe_failure(
+        where="x", terms=TERMS, gradient_norm=1.0, sites=[], gradients=[], complaints=[], checkpoint=None
+    )
+    assert "no attention site is to blame" in message
+    assert "there is no checkpoint" in message

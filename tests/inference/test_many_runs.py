@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from probattn.inference.checkpoint import ConfigurationMismatchError
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.many_runs import ManyRunsDriver
-from probattn.inference.meter import NonFiniteError
 from probattn.inference.records import read_records
 
 

@@ -104,6 +104,12 @@ def test_a_cut_run_of_two_processes_resumes_as_the_uninterrupted_one(
     assert cut == whole
 
 
+def test_a_signal_to_one_rank_ends_both_after_the_same_update(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert "after update 4 of 7; checkpoint: " in rank["signalled"]["said"]
+        assert rank["signalled"]["weights"] == ranks[0]["with_noise"]["weights"]
+
+
 def test_a_step_that_is_not_finite_on_one_rank_stops_both(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         error = rank["one_rank_not_finite"]["error"]

@@ -4,8 +4,10 @@ import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,11 +24,11 @@ from probattn.inference.checkpoint import (
     ConfigurationMismatchError,
     CorruptCheckpointError,
     DiskFullError,
+    require_same_configuration,
 )
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.records import Record, read_records
-from probattn.inference.schedules import KLSchedule
 
 STEPS = 11
 
@@ -141,6 +143,96 @@ def test_whatever_the_options(tiny: ModuleType, tmp_path: Path, options: dict[st
         fit(tiny, tmp_path / "cut", **options, callbacks=[interrupt_after(8)])
     fit(tiny, tmp_path / "cut", resume=True, **options)
     assert_same_run(tiny, tmp_path / "cut", tmp_path / "whole")
+
+
+def send_after(step: int, *numbers: signal.Signals) -> Any:
+    def callback(record: Record, _: nn.Module) -> None:
+        if (record["kind"], record["step"]) == ("train", step):
+            for number in numbers:
+                os.kill(os.getpid(), number)
+
+    return callback
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_update_and_its_checkpoint(
+    tiny: ModuleType, tmp_path: Path, whole: Path, number: signal.Signals
+) -> None:
+    former = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match=r"after update 4 of 11; checkpoint: .*step-000004$"):
+        fit(tiny, tmp_path, callbacks=[send_after(4, number)])  # an evaluation is due after it
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == former
+    kinds = [record["kind"] for record in read_records(tmp_path / "metrics.jsonl")]
+    assert kinds == ["train"] * 4 + ["validation"]
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == [3, 4]
+    fit(tiny, tmp_path, resume=True)
+    assert_same_run(tiny, tmp_path, whole)
+
+
+def test_a_second_signal_does_not_wait(tiny: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fit(tiny, tmp_path, callbacks=[send_after(4, signal.SIGINT, signal.SIGINT)])
+    assert str(caught.value) == ""
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == [3]
+
+
+def test_a_signal_after_the_last_update_finds_the_run_complete(
+    tiny: ModuleType, tmp_path: Path, whole: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt, match="after update 11 of 11"):
+        fit(tiny, tmp_path, callbacks=[send_after(STEPS, signal.SIGINT)])
+    assert_same_run(tiny, tmp_path, whole)
+
+
+def test_without_a_folder_a_signal_ends_the_run_too(tiny: ModuleType) -> None:
+    driver = tiny.tiny_driver(callbacks=[send_after(2, signal.SIGTERM)])
+    with pytest.raises(
+        KeyboardInterrupt, match="after update 2 of 5; without a folder there is no checkpoint"
+    ):
+        driver.fit(tiny.tiny_data(), steps=5)
+
+
+def test_a_signal_that_is_ignored_stays_so(tiny: ModuleType) -> None:
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        driver = tiny.tiny_driver(callbacks=[send_after(2, signal.SIGINT)])
+        assert driver.fit(tiny.tiny_data(), steps=3).step == 3
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def test_in_another_thread_signals_are_the_callers(tiny: ModuleType) -> None:
+    seen = []
+    driver = tiny.tiny_driver(callbacks=[lambda *_: seen.append(signal.getsignal(signal.SIGINT))])
+    thread = threading.Thread(target=driver.fit, args=(tiny.tiny_data(),), kwargs={"steps": 2})
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+def test_a_program_that_is_interrupted_says_where_it_was(
+    tiny: ModuleType, tmp_path: Path, whole: Path
+) -> None:
+    program = Path(__file__).parent / "programs" / "interrupt.py"
+    command = [sys.executable, "-W", "error", str(program), str(tmp_path), str(STEPS)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    for number, after in ((signal.SIGINT, "3"), (signal.SIGTERM, "7")):
+        with subprocess.Popen(command, **streams, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+            assert process.stdout is not None and process.stderr is not None
+            for line in process.stdout:
+                if line.strip() == after:
+                    process.send_signal(number)
+            step = CheckpointStore(tmp_path / "checkpoints").steps()[-1]
+            assert process.stderr.read().startswith(
+                f"interrupted: training was interrupted after update {step} of {STEPS}; checkpoint: {tmp_path}"
+            )
+        assert process.returncode == 1
+        assert int(after) <= step < STEPS
+    fit(tiny, tmp_path, resume=True)
+    assert_same_run(tiny, tmp_path, whole)
 
 
 def test_the_driver_can_be_told_to_resume(tiny: ModuleType, tmp_path: Path, whole: Path) -> None:
@@ -294,6 +386,17 @@ def test_a_checkpoint_of_another_configuration_is_refused(
     with pytest.raises(ConfigurationMismatchError, match=words):
         fit(tiny, tmp_path, resume="auto", **({"fingerprint": {"data": "a"}} | options))
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_where_in_the_library_a_class_lies_may_change(tiny: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "step-000001"
+    name, theirs = "probattn.inference.program_elbo.TraceGraphMeanFieldELBO", "tiny.TraceGraphMeanFieldELBO"
+    require_same_configuration({"elbo": name}, {"elbo": "probattn.elbo.TraceGraphMeanFieldELBO"}, path)
+    for other in ("probattn.inference.program_elbo.Trace", theirs, "(absent)"):
+        with pytest.raises(ConfigurationMismatchError, match="elbo: checkpoint"):
+            require_same_configuration({"elbo": name}, {"elbo": other}, path)
+    with pytest.raises(ConfigurationMismatchError, match="elbo: checkpoint"):
+        require_same_configuration({"elbo": theirs}, {"elbo": f"other.{theirs}"}, path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tiny: ModuleType, tmp_path: Path) -> None:

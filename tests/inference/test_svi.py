@@ -13,12 +13,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from probattn.inference.batches import DataOrder
 from probattn.inference.checkpoint import CheckpointStore
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.meter import NonFiniteError
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.records import Record, read_records
-from probattn.inference.schedules import KLSchedule
 from probattn.inference.svi import SVIDriver
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.noise import GlobalNoise
@@ -444,7 +443,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tiny: ModuleType, tmp_path
         ({"checkpoint_every": -1}, "checkpoint_every"),
         ({"seed": -1}, r"seed.*>= 0"),
         ({"num_workers": -1}, "num_workers"),
-        ({"precision": "fp8"}, r"precision: expected one of no, bf16, fp16, got 'fp8'"),
+        ({"precision": "fp8"}, r"precision: expected one of 'no', 'bf16', 'fp16', got 'fp8'"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm.*> 0 or None"),
     ],
 )

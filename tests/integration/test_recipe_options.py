@@ -5,14 +5,13 @@ from typing import Any, get_args
 
 import pytest
 
-from probattn.inference.early_stopping import EarlyStopping
-from probattn.inference.loop import Precision
+from probattn.inference.options import EarlyStopping, KLSchedule, KLScheduleKind
 from probattn.inference.report.evaluation import THRESHOLDS
-from probattn.inference.schedules import KLSchedule, KLScheduleKind
+from probattn.inference.session import Precision
 from probattn.inference.svi import SVIDriver
 from probattn.models.hosts.convert import Kind, Layers
 from probattn.recipes import AttentionRecipe, EarlyStoppingRecipe, ReportRecipe, TrainingRecipe
-from probattn.recipes.section import Section
+from probattn.tasks.sections.base import Section
 
 
 def words(annotation: Any) -> set[str]:

@@ -20,11 +20,10 @@ from transformers import (
 
 from probattn import BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver, posterior_predict
-from probattn.inference.early_stopping import EarlyStopping
 from probattn.inference.optimizers import OptimizerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule
 from probattn.inference.predictive import posterior_expectation
 from probattn.inference.records import read_records
-from probattn.inference.schedules import KLSchedule
 from probattn.models import Classifier, convert
 
 ROWS, LENGTH, WORDS = 24, 6, 20

@@ -22,9 +22,9 @@ from probattn.inference import (
     SVGDDriver,
     posterior_predict,
 )
-from probattn.inference.report import read_any_results
 from probattn.models import Classifier, load
 from probattn.recipes import RecipeError, read_recipe
+from probattn.tasks import load_results
 
 OLD = Path(__file__).parent / "old"
 EXPECTED = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def test_a_finished_run_is_reported_and_measured_again(run, name):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert before["run"]["name"] in page
     succeeds("evaluate", folder)
-    after = read_any_results(folder / "metrics.json").model_dump(mode="json")
+    after = load_results(folder).model_dump(mode="json")
     for part in ("scores", "conditions"):
         for one, other in zip(before.get(part, ()), after.get(part, ()), strict=True):
             assert numbers(other, one) == pytest.approx(numbers(one, one), rel=1e-4, abs=1e-5)

@@ -4,7 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -62,6 +62,8 @@ class Example(Base):
     layers: Literal["all"] | SomeOf[int] | None = None
     names: Mapping[str, float] | None = None
     values: Sequence[float] = ()
+    hooks: Sequence[Callable[[int], None]] = ()
+    notes: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,6 +94,8 @@ class Example(Base):
         ({"layers": [0.5]}, "layers: expected 'all', one or more integers or None, got [0.5]"),
         ({"names": {"a": "b"}}, "names: expected a mapping of names to a number or None, got {'a': 'b'}"),
         ({"values": [1, "x"]}, "values: expected numbers, got [1, 'x']"),
+        ({"hooks": [1]}, "hooks: expected functions, got [1]"),
+        ({"notes": 1}, "notes: expected a mapping of names to anything or None, got 1"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:

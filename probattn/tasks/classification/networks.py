@@ -23,8 +23,7 @@ from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassif
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
 from probattn.models.hosts.store import verify_network
-from probattn.recipes import NetworkRecipe
-from probattn.recipes.network import VocabularyRecipe
+from probattn.tasks.classification.recipe import NetworkRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.programs import quiet_loading
 

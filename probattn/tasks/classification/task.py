@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
@@ -49,7 +49,6 @@ from probattn.inference.report import (
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.recipes import Recipe
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     Words,
@@ -58,6 +57,7 @@ from probattn.tasks.classification.networks import (
     load_tokenizer,
     make_words,
 )
+from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import compared_calls, measure_heads
 from probattn.tasks.programs import (
@@ -66,10 +66,10 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
     health,
+    measured,
     model_key,
     on_device,
     predictions,
@@ -187,12 +187,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
         return Classifier(net, num_data=len(data.train))
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Accuracy of a batch, per row."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
-
     def save_beside(self, folder: Path) -> None:
         """Saves the tokenizer."""
         self.data.tokenizer.save_pretrained(folder)
@@ -258,6 +252,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if record is None:
             return {}
         details = self._inputs(networks, predicted, test)
+        wanted = measured(own.net)
         if record.method is not None:
             prediction = self.recipe.prediction
             details["health"] = health(
@@ -267,9 +262,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 record.method.kl_reduction,
                 prediction.chunk_size or HEALTH_CHUNK,
             )
-        if record.alignment is not None:
+        if "alignment" in wanted:
             details["alignment"] = self._alignment(networks, test)
-        if compares_heads(own.net):
+        if "heads" in wanted:
             details["heads"] = self._heads(networks, test)
         return details
 

@@ -29,8 +29,8 @@ from probattn.models.copying import (
     token_accuracy,
 )
 from probattn.probes import AttentionMode, agreement, frozen_probe
-from probattn.recipes import ConditionRecipe, ExperimentRecipe, HeadSearchRecipe
 from probattn.tasks.errors import RunError
+from probattn.tasks.experiments.recipe import ConditionRecipe, ExperimentRecipe, HeadSearchRecipe
 
 PROBES = "probes"
 """Folder of a condition under uniform attention that keeps its probes, a file for each evaluated step."""

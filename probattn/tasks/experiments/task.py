@@ -10,9 +10,7 @@ import torch
 
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import RunDescription, Sheet
-from probattn.inference.result import FitResult
-from probattn.recipes import ConditionRecipe, ExperimentRecipe
-from probattn.recipes.experiment import SEARCH
+from probattn.inference.run import FitResult
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.experiments.conditions import (
     PROBES,
@@ -34,6 +32,7 @@ from probattn.tasks.experiments.measures import (
     runs_of,
 )
 from probattn.tasks.experiments.page import experiment_table, headline, render
+from probattn.tasks.experiments.recipe import SEARCH, ConditionRecipe, ExperimentRecipe
 from probattn.tasks.experiments.results import (
     LOG_ODDS,
     ConditionRuns,

@@ -11,7 +11,7 @@ from probattn.models import (
     TransformerSize,
     build_transformer,
 )
-from probattn.recipes import TranslationNetworkRecipe, TranslationRecipe
+from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 
 TITLES = {"transformer": "Transformer", "lstm": "LSTM"}
 """What the networks are called in messages and reports."""

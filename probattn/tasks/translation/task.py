@@ -23,7 +23,6 @@ from probattn.metrics.functional import bleu, bleu_counts
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.recipes import TranslationRecipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.programs import (
@@ -32,9 +31,9 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
+    measured,
     model_key,
     on_device,
     put_methods,
@@ -42,6 +41,7 @@ from probattn.tasks.programs import (
 )
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
 from probattn.tasks.translation.page import headline, render, translation_table
+from probattn.tasks.translation.recipe import TranslationRecipe
 from probattn.tasks.translation.results import (
     BleuDifference,
     TranslationResults,
@@ -254,7 +254,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             samples=_samples(test, found, self.recipe.report.samples),
             curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
             dynamics=dynamics(networks),
-            heads=self._heads(networks) if compares_heads(own.net) else None,
+            heads=self._heads(networks) if "heads" in measured(own.net) else None,
         )
 
     def _differences(self, counts: dict[ModelKey, Tensor]) -> tuple[BleuDifference, ...]:

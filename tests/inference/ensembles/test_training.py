@@ -240,7 +240,9 @@ def test_what_does_not_fit_is_refused():
         EnsembleOptions(sets="layer")
     with pytest.raises(ValueError, match=r"EnsembleOptions\.repulsion: expected a number >= 0, got -1"):
         EnsembleOptions(repulsion=-1)
-    with pytest.raises(ValueError, match=r"EnsembleOptions\.num_data: expected an integer >= 1, got 0"):
+    with pytest.raises(
+        ValueError, match=r"EnsembleOptions\.num_data: expected an integer >= 1 or None, got 0"
+    ):
         EnsembleOptions(num_data=0)
     unused = models(2)
     for model in unused:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -91,6 +92,27 @@ def interrupted(folder: Path) -> Any:
     return {"weights": "was not cut"}
 
 
+def signalled(folder: Path) -> Any:
+    """The run above, ended by a signal that the second rank alone gets, then resumed."""
+    model = tiny_model(dropout=0.2)
+    calls = []
+
+    def send(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 4 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    model.register_forward_hook(send)
+    try:
+        tiny_driver(model, folder=folder, batch_size=2, checkpoint_every=7).fit(tiny_data(12), steps=7)
+    except KeyboardInterrupt as error:
+        other = tiny_model(dropout=0.2)
+        driver = tiny_driver(other, folder=folder, batch_size=2, checkpoint_every=7)
+        driver.fit(tiny_data(12), steps=7, resume=True)
+        return {"said": str(error), "weights": digest(other)}
+    return {"said": "was not interrupted"}
+
+
 def one_rank_not_finite(folder: Path) -> Any:
     """A NaN that one rank alone meets."""
     data = tiny_data(8)
@@ -125,6 +147,7 @@ SCENES: list[Callable[[Path], Any]] = [
     fewer_rows_than_ranks,
     with_noise,
     interrupted,
+    signalled,
     one_rank_not_finite,
     full_disk,
 ]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from probattn.inference.optimizers import OptimizerOptions
-from probattn.inference.schedules import KLSchedule
+from probattn.inference.options import KLSchedule
 from probattn.inference.svi import SVIDriver
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.site import AttentionSite, SiteSpec

@@ -15,7 +15,7 @@ from probattn import (
     DisagreementAttention,
     RepulsiveAttention,
 )
-from probattn.models import capture, convert, inspect, load, revert, save
+from probattn.models import capture, convert, inspect, load, save
 from probattn.models.hosts.convert import conversion
 from probattn.sites import cosine_agreement, frobenius_penalty, parameter_agreement, position_agreement
 from probattn.sites.repulsive import repulsive_heads
@@ -126,18 +126,6 @@ def test_at_weight_0_gradients_are_those_of_the_eager_network_bit_for_bit(famili
             # a weight that the loss does not reach has a gradient of 0 from its penalty
             same = not other.any() if gradient is None and other is not None else gradient is other is None
             assert same or torch.equal(other, gradient), (method, name)
-
-
-def test_undriven_it_is_the_eager_network_bit_for_bit_and_revert_restores_it(families, family):
-    net, inputs = family.network(), family.inputs()
-    eager, keys = families.forward(net, inputs), list(net.state_dict())
-    convert(net, disagreement(family, "positions"))
-    assert torch.equal(families.forward(net, inputs), eager)
-    copied = copy.deepcopy(net)
-    before, after = factors(families, net, inputs), factors(families, copied, inputs)
-    assert list(before) == list(after) and all(torch.equal(before[name], after[name]) for name in before)
-    revert(net)
-    assert list(net.state_dict()) == keys and not factors(families, net, inputs)
 
 
 def test_a_pickle_pays_by_weights_of_its_own(families, bert):

@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel
 
 from probattn.recipes import Recipe, recipe_reference
-from probattn.recipes.describe import section
+from probattn.tasks.sections.problems import section
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "reference.md"
 PYTHON = 'import probattn.recipes as r; print(r.recipe_reference(), end="")'

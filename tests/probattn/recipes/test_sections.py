@@ -28,44 +28,14 @@ from probattn.recipes import (
     TrainingRecipe,
     read_recipe,
 )
-from probattn.recipes.network import VocabularyRecipe
-from probattn.recipes.section import Section
-from probattn.sites import alignment, bayesian
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.repulsive import RepulsiveAttention
-
-OPTIONS = [field.name for field in fields(BayesianAttention)]
+from probattn.tasks.classification.recipe import VocabularyRecipe
+from probattn.tasks.sections.base import Section
 
 
 def choices(section: type[Section], key: str) -> tuple[Any, ...]:
     return get_args(section.model_fields[key].annotation)
-
-
-def test_every_option_of_the_attention_is_a_key_with_the_same_default() -> None:
-    own = {"method", "preset", "layers", "kind"}
-    assert set(AttentionRecipe.model_fields) == own | set(OPTIONS)
-    for field in fields(BayesianAttention):
-        assert AttentionRecipe.model_fields[field.name].default == field.default, field.name
-
-
-def test_every_option_of_the_alignment_is_a_key_with_the_same_default() -> None:
-    own = {"preset", "learning_rate", "kind"}
-    elsewhere = {"attention": "kind", "seed": None}  # under another name; the run's seed
-    options = {field.name: field.default for field in fields(AlignmentAttention)}
-    assert set(AlignmentRecipe.model_fields) == own | set(options) - set(elsewhere)
-    for name in options.keys() - elsewhere.keys() - {"layers"}:
-        assert AlignmentRecipe.model_fields[name].default == options[name], name
-
-
-def test_every_option_of_the_repulsion_is_a_key_with_the_same_default() -> None:
-    elsewhere = {"attention": "kind", "repulsion": "weight"}  # under another name
-    options = {field.name: field.default for field in fields(RepulsiveAttention) if field.name != "seed"}
-    assert set(RepulsionRecipe.model_fields) == {elsewhere.get(name, name) for name in options}
-    written = RepulsionRecipe().model_dump()
-    assert written["layers"] == written["kind"] == "all"
-    for name in options.keys() - {"layers", "attention", "projections"}:
-        assert written[elsewhere.get(name, name)] == options[name], name
-    assert tuple(written["projections"]) == options["projections"]
 
 
 @pytest.mark.parametrize(
@@ -176,24 +146,6 @@ def test_a_recipe_names_several_methods_at_once() -> None:
 
 
 def test_choices_are_those_of_what_they_configure() -> None:
-    for key, kind in (
-        ("posterior", bayesian.PosteriorFamily),
-        ("upward", bayesian.UpwardAxis),
-        ("prior", bayesian.PriorKind),
-        ("scores", bayesian.ScoreScale),
-        ("noise", bayesian.NoiseKind),
-        ("kl_reduction", bayesian.KLReduction),
-    ):
-        assert choices(AttentionRecipe, key) == get_args(kind), key
-    for key, kind in (
-        ("method", alignment.AlignmentMethod),
-        ("reduction", alignment.AlignmentReduction),
-        ("discriminator", alignment.DiscriminatorKind),
-    ):
-        assert choices(AlignmentRecipe, key) == get_args(kind), key
-    hints = get_type_hints(RepulsiveAttention)
-    for key in ("sampler", "kernel"):
-        assert choices(RepulsionRecipe, key) == get_args(hints[key]), key
     assert set(choices(TrainingRecipe, "schedule")) <= {item.value for item in SchedulerType}
     for name in choices(TrainingRecipe, "optimizer"):
         assert issubclass(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probattn.recipes import RecipeError
-from probattn.recipes.yaml_nodes import RecipeDumper, parse, parse_value
+from probattn.tasks.sections.yaml_nodes import RecipeDumper, parse, parse_value
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12) | st.sampled_from(
     [

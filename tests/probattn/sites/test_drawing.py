@@ -126,40 +126,44 @@ def test_a_prediction_is_a_draw_of_the_guide(method):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_a_posterior_looked_at_predicts_the_same(method):
-    """What is shared by draws is handed to the prediction; reading q(S) before changes nothing."""
+def test_a_posterior_that_was_read_predicts_the_same(method):
+    """Reading q(S) before the prediction changes neither a draw nor what is shared with the next draws."""
     torch.manual_seed(3)
-    tokens = torch.randn(3, 2, 5, 3).repeat(2, 1, 1, 1)
+    tokens = torch.randn(3, 2, 5, 3)
 
     class Predicting(AttentionGuide):
-        def __init__(self, model, looked_at):
-            super().__init__(model, noise=SeededNoise([5, 6], "cpu"))
-            self.shared, self.looked_at, self.means = SharedUpward(), looked_at, []
+        def __init__(self, model, seeds, shared, read):
+            super().__init__(model, noise=SeededNoise(seeds, "cpu"))
+            self.shared, self.read = shared, read
 
         def _draw(self, msg, posterior):
-            if msg["name"][-1] in self.looked_at:
-                self.means.append(posterior.distribution.log_mean.clone())
+            if msg["name"] in self.read:
+                assert posterior.distribution.mean.isfinite().all()
             msg["value"] = posterior.predict(self.noise, self.shared)
 
-    def run(looked_at):
-        chain = sites(3, method)
+    def run(*read):
+        chain, shared, computed, outputs = sites(3, method), SharedUpward(), [], []
+        if method.has_upward_path:
+            chain[0].upward.hidden.register_forward_pre_hook(lambda *_: computed.append(1))
 
-        def network():
-            hidden = tokens
+        def network(rows):
+            hidden = tokens.repeat(rows // 3, 1, 1, 1)
             for number, site in enumerate(chain):
-                hidden, _ = site(f"site{number}", hidden, hidden, hidden, padding(6))
+                hidden, _ = site(f"site{number}", hidden, hidden, hidden, padding(rows))
             return hidden
 
-        with torch.no_grad(), Predicting(network, looked_at) as guide:
-            output = network()
-        assert all(one.chain.current is None for one in chain) or not method.has_upward_path
-        return output, guide.means
+        with torch.no_grad():
+            for seeds, names in (([5, 6], read), ([7], ())):
+                with Predicting(network, seeds, shared, names):
+                    outputs.append(network(3 * len(seeds)))
+        return torch.cat(outputs), len(computed)
 
-    plain, _ = run("")
-    for looked_at in ("0", "2", "012"):
-        output, means = run(looked_at)
+    plain, computed = run()
+    assert computed == method.has_upward_path
+    for read in (["site0"], ["site2"], ["site0", "site1", "site2"]):
+        output, again = run(*read)
         assert torch.equal(output, plain)
-        assert len(means) == len(looked_at)
+        assert again == computed
 
 
 def test_the_path_is_computed_once_for_draws_that_begin_alike():

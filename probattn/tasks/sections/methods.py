@@ -1,0 +1,225 @@
+"""Sections of recipes that ask for attention methods, and recipes that have some."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import Field, create_model, model_validator
+
+from probattn.sites import (
+    METHODS,
+    AlignmentAttention,
+    BayesianAttention,
+    DisagreementAttention,
+    Method,
+)
+from probattn.sites.inverse_temperature import without_inverse_temperature
+from probattn.sites.repulsive import RepulsiveAttention
+from probattn.tasks.sections.base import RunRecipe
+from probattn.tasks.sections.derived import MethodSection, method_section
+
+Asked = TypeVar("Asked", bound=Method)
+Taking = TypeVar("Taking", bound="MethodRecipe")
+
+
+class MethodRecipe(RunRecipe):
+    """A recipe whose network may be given attention methods: each of its sections that names one asks for it.
+
+    Attributes:
+        takes_registered: whether methods that are registered later have sections too.
+    """
+
+    takes_registered: ClassVar[bool] = True
+
+    def sections(self) -> dict[str, MethodSection]:
+        """The sections that ask for methods, by name, in the order of the recipe."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in given.items() if isinstance(value, MethodSection)}
+
+    def methods(self) -> tuple[Method, ...]:
+        """What the network is converted with; empty where its attention stays as it is."""
+        given: Any = self
+        built = [section.build(given.training.seed) for section in self.sections().values()]
+        return tuple(method for method in built if method is not None)
+
+    def of(self, kind: type[Asked]) -> Asked | None:
+        """The options of a method, by their class; None without it."""
+        return next((method for method in self.methods() if isinstance(method, kind)), None)
+
+    def method_words(self) -> str:
+        r"""The methods, in words.
+
+        Example:
+            >>> from probattn.recipes import read_recipe
+            >>> read_recipe("data: {train: imdb}\nalignment: {method: gan, weight: 0.1}").method_words()
+            'BABN, default options; GAN alignment, weight 0.1'
+        """
+        given: Any = self
+        said = [method.words() for method in self.methods()]
+        if self.of(BayesianAttention) is None:
+            said.insert(0, self.attention_words())
+        if getattr(given.training, "frozen_probe", False):
+            said.append("nothing but attention learns")
+        return "; ".join(said)
+
+    def attention_words(self) -> str:
+        """The attention without latent weights, in words."""
+        return "deterministic attention"
+
+
+def beside(section: Any) -> Any:
+    """The field of a method that is asked for beside latent attention, or not at all."""
+    return Field(default=None, description=section.method_class.recipe.about)
+
+
+def with_registered(kind: type[Taking]) -> type[Taking]:
+    """A kind of recipe with sections for the methods that are registered and that it does not name itself."""
+    new = tuple(method for method in METHODS if method.section not in kind.model_fields)
+    return _extended(kind, new) if new and kind.takes_registered else kind
+
+
+@cache
+def _extended(kind: Any, methods: tuple[type[Method], ...]) -> Any:
+    sections: dict[str, Any] = {}
+    for method in methods:
+        section = method_section(method)
+        sections[method.section] = (section | None, beside(section))
+    return create_model(kind.__name__, __base__=kind, __doc__=kind.__doc__, **sections)
+
+
+_Attention: Any = method_section(BayesianAttention)
+
+
+class AttentionRecipe(_Attention):
+    r"""The attention method, which calls it replaces, and its options.
+
+    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
+    have no effect, so that one word makes the baseline of a recipe.
+
+    Example:
+        >>> AttentionRecipe(method="bam").build().concentration
+        10.0
+        >>> AttentionRecipe(preset="paper").sigma
+        1e-06
+        >>> AttentionRecipe(method="deterministic").build() is None
+        True
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fixed(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("method") == "bam":
+            return {"concentration": BayesianAttention.bam().concentration} | value
+        return value
+
+    @model_validator(mode="after")
+    def _one_concentration(self) -> AttentionRecipe:
+        if self.method == "babn" and self.concentration != "learned" and self.posterior == "weibull":
+            raise ValueError(
+                f"concentration: expected 'learned' with method 'babn', got {self.concentration}; "
+                "a fixed one is method 'bam'"
+            )
+        if self.method == "bam" and self.concentration == "learned" and self.posterior == "weibull":
+            raise ValueError("concentration: expected a number > 0 with method 'bam', got 'learned'")
+        return self
+
+    def build(self, seed: int = 0) -> BayesianAttention | None:
+        """The options of latent attention weights; None for another method."""
+        return super().build(seed) if self.method in {"babn", "bam"} else None
+
+    def deterministic(self) -> AttentionRecipe:
+        """The same section with the network's own attention."""
+        return self.model_copy(update={"method": "deterministic"})
+
+
+AttentionKeys = AttentionRecipe
+"""What the attention of recipes of every kind has in common."""
+
+
+class TranslationAttentionRecipe(AttentionRecipe):
+    """The attention method, which calls it replaces, and its options.
+
+    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
+    have no effect, so that one word makes the baseline of a recipe; `variational` has `estimator` and `prediction`
+    alone.
+
+    Example:
+        >>> TranslationAttentionRecipe(method="variational").estimator
+        'enumerate'
+        >>> TranslationAttentionRecipe(method="bam").build().concentration
+        10.0
+    """
+
+    method: Literal["deterministic", "babn", "bam", "variational"] = Field(
+        default="babn",
+        description="`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks), "
+        "`bam` (Bayesian attention modules: one fixed concentration) or `variational` (Deng et al. 2018: one latent "
+        "source token for each target token), which is for an `lstm` of one head and whose divergence has weight 1 "
+        "from the start where `training` says nothing else.",
+    )
+    estimator: Literal["enumerate", "sample"] = Field(
+        default="enumerate",
+        description="How `variational` sums over source tokens in training: `enumerate` all of them, exactly, or "
+        "`sample` one, with a score-function gradient and a baseline.",
+    )
+    prediction: Literal["mixture", "soft"] = Field(
+        default="mixture",
+        description="What `variational` translates with: the `mixture` over source tokens, which is exact, or `soft` "
+        "attention, the mean of their states.",
+    )
+
+
+_Alignment: Any = method_section(AlignmentAttention)
+
+
+class AlignmentRecipe(_Alignment):
+    r"""The divergence that draws the queries and keys of each head together in training, and its options.
+
+    It stands beside whatever `attention` asks for: deterministic attention or Bayesian. Keys that are left out have the
+    value of `preset`.
+
+    Example:
+        >>> AlignmentRecipe(method="ot", preset="paper").build().debias
+        False
+        >>> AlignmentRecipe(weight=0.1).build(seed=3)
+        AlignmentAttention(method='ct', weight=0.1, ...)
+    """
+
+
+_Repulsion: Any = method_section(RepulsiveAttention)
+
+
+class RepulsionRecipe(_Repulsion):
+    r"""What makes the heads of each projection particles of one posterior that repel each other in training.
+
+    It stands beside whatever `attention` and `alignment` ask for, and changes nothing but gradients: the network
+    predicts as any other does.
+
+    Example:
+        >>> RepulsionRecipe(sampler="sgld").build().couples
+        False
+        >>> RepulsionRecipe(weight=0.1).build().repulsion
+        0.1
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _migrated(cls, value: Any) -> Any:
+        """Reads ``inverse_temperature`` of an earlier version."""
+        return without_inverse_temperature(value, None) if isinstance(value, dict) else value
+
+
+_Disagreement: Any = method_section(DisagreementAttention)
+
+
+class DisagreementRecipe(_Disagreement):
+    r"""What heads pay in training for being alike, the penalties that repulsive attention is compared with.
+
+    It stands beside whatever the other sections ask for, and changes nothing but the objective: the network predicts as
+    any other does.
+
+    Example:
+        >>> DisagreementRecipe(method="frobenius").build().looks_at
+        'weights'
+    """

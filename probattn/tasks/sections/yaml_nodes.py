@@ -1,0 +1,184 @@
+"""YAML as recipes use it: plain values that know their lines.
+
+The scalars are those of YAML 1.2: ``2e-5`` is a number and ``no`` is text, both of which YAML 1.1 has the other way.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+from yaml.events import AliasEvent
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from probattn.checks import shown
+from probattn.tasks.errors import RecipeError
+
+KeyPath = tuple[str | int, ...]
+Places = dict[KeyPath, str]
+"""Where each key stands, in words: "line 12"."""
+
+_FLOAT = re.compile(
+    r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+)
+_FORBIDDEN = re.compile(r"[\x00\ud800-\udfff]")
+"""What an escape can write and no file holds: the character 0, and halves of surrogate pairs."""
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+_SCALARS = (
+    ("tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), "tTfF"),
+    ("tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), "-+0123456789"),
+    ("tag:yaml.org,2002:float", _FLOAT, "-+0123456789."),
+)
+
+
+class RecipeLoader(yaml.SafeLoader):
+    """Reads the scalars of YAML 1.2 and no aliases."""
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        """Composes a node, refusing aliases: a recipe says everything where it stands."""
+        if self.check_event(AliasEvent):
+            event = self.peek_event()
+            said = f"aliases (*{event.anchor}) are not used in recipes"
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+class RecipeDumper(yaml.SafeDumper):
+    """Writes what both versions of YAML read alike, quoting text that either would take for something else."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indents lists below their key."""
+        super().increase_indent(flow, False)
+
+
+RecipeLoader.yaml_implicit_resolvers = {}  # none of YAML 1.1
+for _tag, _pattern, _first in _SCALARS:
+    RecipeLoader.add_implicit_resolver(_tag, _pattern, list(_first))
+    RecipeDumper.add_implicit_resolver(_tag, _pattern, list(_first))
+
+
+def _whole_number(_: RecipeLoader, node: ScalarNode) -> int:
+    try:
+        return int(node.value)
+    except ValueError:
+        raise yaml.MarkedYAMLError(
+            problem="a number of too many digits", problem_mark=node.start_mark
+        ) from None
+
+
+RecipeLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
+def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
+    r"""Reads a mapping and the lines of its keys.
+
+    Args:
+        text: YAML.
+        where: what it is, for messages.
+
+    Returns:
+        The mapping, its keys as text; and the place of every key below it.
+
+    Raises:
+        RecipeError: text that is no YAML or no mapping, or has a key twice.
+
+    Example:
+        >>> parse("a:\n  b: 2e-5\n", "example")
+        ({'a': {'b': 2e-05}}, {('a',): 'line 1', ('a', 'b'): 'line 2'})
+    """
+    try:
+        loader = RecipeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise RecipeError(where, ["expected keys and values, got none"])
+        if not isinstance(node, MappingNode):
+            raise RecipeError(where, [f"expected keys and values (line {_line(node)}), got no mapping"])
+        places: Places = {}
+        value = _value(loader, node, (), places, where)
+    except yaml.YAMLError as error:
+        raise RecipeError(where, [_syntax(error, text)]) from None
+    except RecursionError:
+        raise RecipeError(where, ["expected a recipe, got hundreds of levels"]) from None
+    return value, places
+
+
+def parse_value(text: str) -> Any:
+    """One value as YAML has it: ``2e-5``, ``null``, ``[0, 1]``, ``{a: 1}``, or text.
+
+    Raises:
+        RecipeError: text that is no YAML.
+    """
+    content, _ = parse(f"value: {text}", "value")
+    if len(content) != 1:
+        raise RecipeError("value", ["expected one value, got several lines"])
+    return content["value"]
+
+
+def _value(loader: RecipeLoader, node: Node, path: KeyPath, places: Places, where: str) -> Any:
+    if node.tag not in _TAGS:
+        said = f"tags ({node.tag}) are not used in recipes"
+        raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
+    if isinstance(node, MappingNode):
+        return _mapping(loader, node, path, places, where)
+    if isinstance(node, SequenceNode):
+        return [
+            _value(loader, item, (*path, number), places, where) for number, item in enumerate(node.value)
+        ]
+    _check_scalar(node)
+    return loader.construct_object(node)
+
+
+def _check_scalar(node: Node) -> None:
+    """Refuses a tag that its text does not fit, and characters that neither files nor their names can hold."""
+    text = str(node.value)
+    pattern = next((pattern for tag, pattern, _ in _SCALARS if tag == node.tag), None)
+    if pattern is not None and not pattern.fullmatch(text):
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.MarkedYAMLError(
+            problem=f"expected a value of the tag !!{kind}, got {shown(text)}", problem_mark=node.start_mark
+        )
+    _check_characters(node)
+
+
+def _check_characters(node: Node) -> None:
+    forbidden = _FORBIDDEN.search(str(node.value))
+    if forbidden:
+        raise yaml.MarkedYAMLError(
+            problem=f"a character U+{ord(forbidden[0]):04X} that is not allowed", problem_mark=node.start_mark
+        )
+
+
+def _mapping(
+    loader: RecipeLoader, node: MappingNode, path: KeyPath, places: Places, where: str
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in node.value:
+        if not isinstance(key, ScalarNode):
+            raise RecipeError(where, [f"expected a name as key (line {_line(key)}), got a list or mapping"])
+        _check_characters(key)
+        name = str(key.value)
+        if name in found:
+            first = places[(*path, name)]
+            raise RecipeError(where, [f"key {shown(name)} stands twice: {first} and line {_line(key)}"])
+        places[(*path, name)] = f"line {_line(key)}"
+        found[name] = _value(loader, value, (*path, name), places, where)
+    return found
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _syntax(error: yaml.YAMLError, text: str) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return (
+            f"not valid YAML (line {line}): a character U+{ord(text[error.position]):04X} that is not allowed"
+        )
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        mark = error.problem_mark
+        return f"not valid YAML (line {mark.line + 1}, column {mark.column + 1}): {said}"
+    return f"not valid YAML: {error}"

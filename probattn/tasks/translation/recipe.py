@@ -1,0 +1,441 @@
+"""Recipes of translation: data, network, training, search, report, and all of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.methods import (
+    AlignmentRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    TranslationAttentionRecipe,
+    beside,
+)
+from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe
+
+OF_ONE: dict[str, tuple[str, ...]] = {
+    "transformer": ("feed_forward", "attention_dropout", "activation_dropout"),
+    "lstm": ("bidirectional", "recurrent_dropout", "output_width", "uniform_attention"),
+}
+"""Keys that only one of the networks has."""
+
+LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0.0}
+"""What an LSTM has of the keys that both have, where they are left out."""
+
+
+INTRODUCTION = """# Recipes of translation
+
+A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. What is said of
+[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+class TranslationNetworkRecipe(Section):
+    """An encoder-decoder with one embedding for both languages: a Transformer (Vaswani et al. 2017) or an LSTM.
+
+    The defaults are the size that An et al. 2020 call small: that of IWSLT experiments, with 4 heads. An LSTM has those
+    of Snell et al. 2021: `width: 256`, `layers: 2`, `heads: 1`, `dropout: 0.0`.
+
+    Example:
+        >>> TranslationNetworkRecipe(name="lstm").width, TranslationNetworkRecipe().width
+        (256, 512)
+    """
+
+    name: Literal["transformer", "lstm"] = Field(
+        default="transformer",
+        description="`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention "
+        "between them (Luong et al. 2015, Snell et al. 2021).",
+    )
+    width: int = Field(
+        default=512,
+        ge=1,
+        description="Of embeddings and hidden states; of an `lstm` encoder's in each direction.",
+    )
+    layers: int = Field(default=6, ge=1, description="Of the encoder, and of the decoder.")
+    heads: int = Field(
+        default=4,
+        ge=1,
+        description="Of every attention call. They divide the width of a `transformer`; those of an `lstm` have the "
+        "size of the encoder's states each, and their contexts are summed.",
+    )
+    dropout: float = Field(
+        default=0.3,
+        ge=0,
+        lt=1,
+        description="Of embeddings and of every sublayer's output; of an `lstm`, of embeddings and in the network that "
+        "makes tokens of contexts and states.",
+    )
+    feed_forward: int = Field(
+        default=1024, ge=1, description="Hidden width of the feed-forward layers of a `transformer`."
+    )
+    attention_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Of a `transformer`'s attention weights; latent ones have none."
+    )
+    activation_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Inside the feed-forward layers of a `transformer`."
+    )
+    bidirectional: bool = Field(
+        default=True, description="Whether the encoder of an `lstm` reads from both ends."
+    )
+    recurrent_dropout: float = Field(
+        default=0.5, ge=0, lt=1, description="Of what passes from layer to layer of an `lstm`."
+    )
+    output_width: int | None = Field(
+        default=None,
+        ge=0,
+        description="Hidden units of the network that makes tokens of an `lstm`'s contexts and states; 0 for a single "
+        "linear map, null for the width.",
+    )
+    uniform_attention: bool = Field(
+        default=False,
+        description="Whether an `lstm` attends to all tokens alike, whatever the scores: what is learned about single "
+        "words while attention is not.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        return LSTM_SIZE | value if isinstance(value, dict) and value.get("name") == "lstm" else value
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> TranslationNetworkRecipe:
+        fields = type(self).model_fields
+        for name, keys in OF_ONE.items():
+            for key in keys if name != self.name else ():
+                if getattr(self, key) != fields[key].default:
+                    raise ValueError(f"{key}: this key is for {name!r}, and the network is {self.name!r}")
+        if self.name == "transformer" and (self.width % self.heads or self.width % 2):
+            raise ValueError(f"width: expected an even multiple of heads ({self.heads}), got {self.width}")
+        return self
+
+
+STEPS = 20_000
+"""Updates where neither steps nor epochs are given."""
+
+
+def _betas() -> dict[str, bool | int | float | list[float]]:
+    return {"betas": [0.9, 0.98]}
+
+
+class TranslationTrainingRecipe(TrainingRecipe):
+    """How a translation network is trained, from random weights.
+
+    The defaults are those of IWSLT experiments with a small Transformer.
+
+    Example:
+        >>> TranslationTrainingRecipe().optimizer_arguments
+        {'betas': [0.9, 0.98]}
+        >>> TranslationTrainingRecipe(epochs=2).steps is None
+        True
+    """
+
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        description=f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where neither is "
+        "given.",
+    )
+    batch_size: int = Field(default=256, ge=1, description="Sentence pairs of a micro-batch on one device.")
+    length_pool: int | None = Field(
+        default=20,
+        ge=1,
+        description="Batches hold pairs of similar length, sorted within this many updates' pairs; null for pairs "
+        "at random.",
+    )
+    optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adam", description="Optimiser of torch.")
+    optimizer_arguments: dict[str, bool | int | float | list[float]] = Field(
+        default_factory=_betas, description="Further arguments of the optimiser."
+    )
+    learning_rate: float = Field(default=5e-4, gt=0, lt=10, description="Of the network's own parameters.")
+    weight_decay: float = Field(
+        default=1e-4, ge=0, description="Of matrices; biases and norms are not decayed."
+    )
+    schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = Field(
+        default="inverse_sqrt", description="Course of the learning rates after their warm-up."
+    )
+    warmup_steps: int | None = Field(
+        default=4000,
+        ge=0,
+        description="Updates in which the learning rates rise; null for `warmup`, which it replaces.",
+    )
+    label_smoothing: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of a token's probability that the likelihood spreads over all.",
+    )
+    per: Literal["token", "pair"] = Field(
+        default="token",
+        description="Unit of the objective: nats per target token, or per sentence pair. It scales likelihood, "
+        "divergence and factors alike.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
+            return value | {"steps": STEPS}
+        return value
+
+
+PARTS = ("train", "validation", "test")
+
+
+class TranslationDataRecipe(Section):
+    """Parallel text, and the subwords it is cut into.
+
+    Example:
+        >>> TranslationDataRecipe(train="my/train", validation="my/dev", test="my/test", source="fr").file("test", "fr")
+        'my/test.fr'
+    """
+
+    corpus: Literal["multi30k"] | None = Field(
+        default="multi30k",
+        description="`multi30k` (29,000 captions of photographs, English and German), or null for files of one's own; "
+        "null where `train` is given.",
+    )
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where the files of `multi30k` lie; null for the folder of that name in the one that "
+        "`PROBATTN_DATA` names.",
+    )
+    source: str = Field(default="en", pattern=r"^\w[\w-]*$", description="Language to translate from.")
+    target: str = Field(default="de", pattern=r"^\w[\w-]*$", description="Language to translate to.")
+    train: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Files of one's own to train on, without their ending: `my/train` for `my/train.en` and "
+        "`my/train.de`, a sentence a line, packed as `.en.gz` or not.",
+    )
+    validation: str | None = Field(default=None, min_length=1, description="Likewise, to choose by.")
+    test: str | None = Field(default=None, min_length=1, description="Likewise, to measure on.")
+    train_pairs: int | None = Field(
+        default=None, ge=1, description="Training pairs, a fixed choice; null for all."
+    )
+    validation_pairs: int | None = Field(
+        default=None, ge=1, description="Validation pairs, a fixed choice; null for all."
+    )
+    test_pairs: int | None = Field(
+        default=None, ge=1, description="Test pairs, a fixed choice; null for all."
+    )
+    subwords: int = Field(
+        default=8000,
+        ge=8,
+        description="Size of the vocabulary that both languages share, learned from the training pairs.",
+    )
+    subword_model: Literal["bpe", "unigram"] = Field(
+        default="bpe", description="How it is learned: byte-pair encoding or unigram language model."
+    )
+    max_length: int = Field(
+        default=256,
+        ge=16,
+        description="Most tokens of a sentence with its end; also the positions of a `transformer`.",
+    )
+    on_long: Literal["truncate", "refuse"] = Field(
+        default="truncate", description="What becomes of longer sentences."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("train") is not None and "corpus" not in value:
+            return value | {"corpus": None}
+        return value
+
+    @model_validator(mode="after")
+    def _one_corpus(self) -> TranslationDataRecipe:
+        if self.source == self.target:
+            raise ValueError(f"target: expected another language than source, got {self.target!r} twice")
+        given = [part for part in PARTS if getattr(self, part) is not None]
+        if self.corpus is not None and given:
+            raise ValueError(f"{given[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
+        if self.corpus is None and len(given) < len(PARTS):
+            missing = next(part for part in PARTS if part not in given)
+            raise ValueError(f"{missing}: expected a path without ending, since corpus is null, got null")
+        if self.corpus is None and self.folder is not None:
+            raise ValueError(
+                "folder: expected null, since corpus is null; write it into train, validation and test"
+            )
+        if self.corpus is not None and {self.source, self.target} != {"en", "de"}:
+            raise ValueError(
+                f"source: {self.corpus} has 'en' and 'de', got {self.source!r} and {self.target!r}"
+            )
+        return self
+
+    def file(self, part: str, language: str) -> str:
+        """Path of a file of one's own; the packed one where only that is there."""
+        plain = f"{getattr(self, part)}.{language}"
+        packed = f"{plain}.gz"
+        return packed if Path(packed).exists() and not Path(plain).exists() else plain
+
+    def load(self) -> ParallelSplits:
+        """Reads the pairs.
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
+        if self.corpus is not None:
+            reverse = self.source == "de"
+            found = load_multi30k(
+                self.folder, source="de" if reverse else "en", target="en" if reverse else "de"
+            )
+            splits = found.roles()
+        else:
+            splits = {part: self._read(part) for part in PARTS}
+        return ParallelSplits(
+            **{part: pairs.take(getattr(self, f"{part}_pairs")) for part, pairs in splits.items()}
+        )
+
+    def _read(self, part: str) -> Any:
+        languages = (self.source, self.target)
+        files = [self.file(part, language) for language in languages]
+        try:
+            return read_pairs(files[0], files[1], languages)
+        except DataError as error:
+            raise DataError(f"translation.{part}: {error}") from None
+
+    def resolved(self) -> TranslationDataRecipe:
+        """The same, with the paths of files and folders made absolute."""
+        given = {name: getattr(self, name) for name in ("folder", *PARTS)}
+        paths = {
+            name: str(Path(path).expanduser().absolute()) for name, path in given.items() if path is not None
+        }
+        return self.model_copy(update=paths)
+
+
+class SearchRecipe(Section):
+    """How translations are searched for."""
+
+    num_beams: int = Field(default=5, ge=1, description="Width of the beam; 1 is greedy search.")
+    length_penalty: float = Field(
+        default=1.0,
+        description="Hypotheses are ranked by log-probability over length to this power; larger values favour longer "
+        "translations.",
+    )
+    extra_length: int = Field(
+        default=50, ge=1, description="Most tokens of a translation beyond its source's."
+    )
+    batch_size: int = Field(default=64, ge=1, description="Sentences that are searched for at once.")
+
+
+class TranslationReportRecipe(Section):
+    """What the report shows."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
+        "compare.",
+    )
+    samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
+    head_pairs: int = Field(
+        default=64,
+        ge=0,
+        description="Test pairs over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 "
+        "for none.",
+    )
+    masked_pairs: int = Field(
+        default=64,
+        ge=0,
+        description="Test pairs over which the share of right subwords without each head is measured, one pass a head; "
+        "0 for none.",
+    )
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+
+
+class TranslationRecipe(MethodRecipe):
+    """All that a run of translation depends on. What makes a recipe one of translation is its section `translation`.
+
+    Example:
+        >>> recipe = TranslationRecipe(translation={"subwords": 4000}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.network.heads, recipe.training.label_smoothing
+        ((), 4, 0.1)
+    """
+
+    introduction = INTRODUCTION
+
+    translation: TranslationDataRecipe = Field(
+        default=TranslationDataRecipe(), description="What to train on and to measure on."
+    )
+    network: TranslationNetworkRecipe = Field(default=TranslationNetworkRecipe(), description="The network.")
+    attention: TranslationAttentionRecipe = Field(
+        default=TranslationAttentionRecipe(),
+        description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
+        "decoder is causal), and those of `variational`.",
+    )
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    training: TranslationTrainingRecipe = Field(
+        default=TranslationTrainingRecipe(), description="How to train."
+    )
+    search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
+    probe: TranslationProbeRecipe | None = Field(
+        default=None,
+        description="What is recorded in training of how attention is learned; null for nothing, "
+        "`probattn train --probe` for the defaults.",
+    )
+    report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _full_bound(cls, value: Any) -> Any:
+        """A latent alignment is trained by the bound itself where a recipe says nothing else."""
+        if not isinstance(value, dict):
+            return value
+        attention, training = value.get("attention"), value.get("training", {})
+        variational = isinstance(attention, dict) and attention.get("method") == "variational"
+        if not (variational and isinstance(training, dict)):
+            return value
+        return value | {"training": {"kl_weight": 1.0, "kl_schedule": "constant"} | training}
+
+    @model_validator(mode="after")
+    def _variational(self) -> TranslationRecipe:
+        if not self.is_variational:
+            return self
+        network = self.network
+        if network.name != "lstm" or network.heads != 1 or network.uniform_attention:
+            raise ValueError(
+                "attention.method: 'variational' is for network.name 'lstm' with one head of learned attention, got "
+                f"{network.name!r} with {network.heads}{', uniform' if network.uniform_attention else ''}"
+            )
+        for name in self.sections():
+            if name != "attention":
+                raise ValueError(f"{name}: expected null with attention.method 'variational'")
+        return self
+
+    @model_validator(mode="after")
+    def _probed(self) -> TranslationRecipe:
+        if self.probe is not None and self.network.name != "lstm":
+            raise ValueError(
+                "probe: the lexical probe is for network.name 'lstm', whose output reads one context, got "
+                f"{self.network.name!r}"
+            )
+        return self
+
+    @property
+    def is_variational(self) -> bool:
+        """Whether each target token has a latent source token."""
+        return self.attention.method == "variational"
+
+    def attention_words(self) -> str:
+        """The attention without latent weights, in words."""
+        if not self.is_variational:
+            return super().attention_words()
+        sums = {"enumerate": "enumerated", "sample": "sampled"}[self.attention.estimator]
+        return f"variational alignment, {sums}, {self.attention.prediction} prediction"
+
+    def resolved(self) -> TranslationRecipe:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        return self.model_copy(update={"translation": self.translation.resolved()})
