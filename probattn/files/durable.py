@@ -151,8 +151,9 @@ def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise explain_os_error(error, f"writing {path}") from error
+    finally:
+        temporary.unlink(missing_ok=True)  # what is left of it after an error or an interruption
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

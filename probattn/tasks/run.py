@@ -195,7 +195,8 @@ def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> 
     Raises:
         RunError: as for :func:`evaluate_runs`.
     """
-    file, results = evaluate_runs(runs, baseline, again=again or baseline is not None)
+    anew = again or baseline is not None or any(task.restricted for _, task in runs)
+    file, results = evaluate_runs(runs, baseline, again=anew)
     _, task = runs[0]
     if len(runs) == 1:
         return write_page(task, results, file.with_name(REPORT)), file, results
