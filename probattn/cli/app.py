@@ -15,10 +15,13 @@ import typer
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from probattn.inference.report import Sheet
     from probattn.inference.run import FitResult
+
+NOT_SHOWN = frozenset({"epoch", "log_likelihood", "kl", "kl_nats", "factors", "kl_weight", "seconds"})
+"""Figures of a validation that the end of a training does not name: parts of the loss, and its circumstances."""
 
 app = typer.Typer(
     help="Attention weights as latent variables: train, evaluate, predict, report.",
@@ -133,7 +136,6 @@ def evaluate(
 
     runs = [(folder, tasks.run_task(folder).limited(limit, num_samples)) for folder in run]
     with devices.on(device), progress.shown(quiet=quiet):
-        _notes(runs, quiet=quiet)
         file, results = tasks.evaluate_runs(runs, baseline, again=True)
     if as_json:
         typer.echo(results.model_dump_json())
@@ -376,7 +378,8 @@ def init(
     from probattn.cli.starting import write_recipe
 
     place, said = write_recipe(source, output, text_column, label_column)
-    _echo(f"recognised: {said}")
+    if said is not None:
+        _echo(f"recognised: {said}")
     _echo(f"recipe: {place}")
     _echo(f"next: probattn train {shlex.quote(str(place))}")
 
@@ -393,18 +396,10 @@ def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]
         figures = [
             f"{key} {value:.4g}"
             for key, value in (result.validation or {}).items()
-            if isinstance(value, float) and key not in {"epoch", "seconds", "kl_weight"}
+            if isinstance(value, float) and key not in NOT_SHOWN
         ]
         validation = f"; validation: {', '.join(figures)}" if figures else ""
         yield f"{name}: {result.step} steps in {result.seconds:.0f} s{validation}"
-
-
-def _notes(runs: Iterable[tuple[Path, Any]], *, quiet: bool) -> None:
-    """What is to be known of the data that are measured, on the error stream."""
-    from probattn.inference.report import printable_lines
-
-    for line in () if quiet else dict.fromkeys(line for _, task in runs for line in task.evaluation_notes()):
-        typer.echo(printable_lines(f"note: {line}"), err=True)
 
 
 def _in_part(results: Any) -> None:

@@ -45,10 +45,10 @@ def recipes_table() -> Sheet:
     tasks: dict[str, list[tuple[str, str]]] = {}
     for name, file in sorted(built_in_recipes().items()):
         about = first_sentence(heading_comment(file.read_text(encoding="utf-8")))
-        tasks.setdefault(type(load_task(name)).__name__.lower(), []).append((name, about))
+        tasks.setdefault(type(load_task(name)).__name__, []).append((name, about))
     return Sheet(
         ("recipe", "what it is for"),
-        tuple(Group(f"[{task}]", tuple(rows)) for task, rows in tasks.items()),
+        tuple(Group(task, tuple(rows)) for task, rows in tasks.items()),
         words=2,
         notes=("`probattn init RECIPE` writes one into a file of your own, every key with what it means.",),
     )

@@ -115,10 +115,17 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
 
 
 def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
-    """Rows with their places; blank lines are passed over."""
+    """Rows with their places; blank lines are passed over, in a plain text those at its end."""
     if kind == "txt":
+        blank = 0
         for number, line in enumerate(lines, 1):
-            if line.strip():
+            if not line.strip():
+                blank = blank or number
+            elif blank:
+                raise DataError(
+                    f"{name} line {blank}: expected a text in every line, got a blank one; remove it"
+                )
+            else:
                 yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
     elif kind == "jsonl":
         yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))

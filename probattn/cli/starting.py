@@ -32,7 +32,9 @@ LABELS = ("label", "class", "category", "target", "sentiment", "intent", "topic"
 """Usual names of columns, which count before what stands in them."""
 
 
-def write_recipe(source: str, output: Path | None, text: str | None, label: str | None) -> tuple[Path, str]:
+def write_recipe(
+    source: str, output: Path | None, text: str | None, label: str | None
+) -> tuple[Path, str | None]:
     """Writes a commented recipe.
 
     Args:
@@ -42,7 +44,7 @@ def write_recipe(source: str, output: Path | None, text: str | None, label: str 
         label: column of the labels; None to recognise it.
 
     Returns:
-        The file, and what was recognised, in words.
+        The file, and what was recognised in a file of texts, in words.
 
     Raises:
         DataError: the file cannot be read, or its columns are not recognised.
@@ -57,17 +59,15 @@ def write_recipe(source: str, output: Path | None, text: str | None, label: str 
         raise RunError(
             f"{place}: expected a new file, it is there already; name another with --output, or remove it"
         )
+    found = None
     if Path(source).suffix.lower() in ENDINGS:
-        recipe, said = _recipe_of(source, place.stem, text, label)
-        head = f"The classes of {Path(source).name}: {said}."
+        recipe, found = _recipe_of(source, place.stem, text, label)
+        head = f"A recipe for {Path(source).name}: {found}."
     else:
         recipe = load_any_recipe(source)
-        head, said = (
-            heading_comment(built_in_recipes()[source].read_text(encoding="utf-8")),
-            f"recipe {source}",
-        )
+        head = heading_comment(built_in_recipes()[source].read_text(encoding="utf-8"))
     write_atomically(place, commented(recipe, head).encode())
-    return place, said
+    return place, found
 
 
 def commented(recipe: BaseModel, head: str) -> str:
@@ -79,16 +79,28 @@ def _keys(model: BaseModel, depth: int) -> Iterator[str]:
     indent = "  " * depth
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
-        within = section(field.annotation) is not None
-        takes = "" if within else f" Takes {allowed(field)}."
+        within, takes = section(field.annotation), allowed(field)
+        about = field.description or ""
+        if within is None and takes not in {"text", "text or null"}:
+            about += f" Takes {takes}."
         if not depth and name != next(iter(type(model).model_fields)):
             yield ""
-        yield from _comment(f"{field.description or ''}{takes}", depth)
+        yield from _comment(about, depth)
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:"
             yield from _keys(value, depth + 1)
-        else:
-            yield f"{indent}{name}: {_plain(value)}"
+            continue
+        if within is not None:
+            yield from (f"{indent}#   {line}" for line in _defaults(name, within))
+        yield f"{indent}{name}: {_plain(value)}"
+
+
+def _defaults(name: str, kind: type[BaseModel]) -> list[str]:
+    """A section that is left out, as it would be with its defaults; nothing where some keys have none."""
+    if any(field.is_required() for field in kind.model_fields.values()):
+        return []
+    text: str = yaml.dump({name: kind().model_dump()}, Dumper=RecipeDumper, sort_keys=False)
+    return text.splitlines()
 
 
 def _plain(value: Any) -> str:

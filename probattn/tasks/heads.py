@@ -62,8 +62,9 @@ def measure_heads(
     compared.update((each.key, each) for each in networks)
     sites: list[SiteHeads] = []
     for key, each in compared.items():
-        compared_batches = each.tracked(batches(each), "heads compared")
-        sites += site_heads(each.captured(compared_batches, calls), key, head_lengths(each.net, calls))
+        doing = "comparison of heads" + (" before training" if key == "start" else "")
+        inputs = each.tracked(batches(each), doing)
+        sites += site_heads(each.captured(inputs, calls), key, head_lengths(each.net, calls))
     whole: dict[ModelKey, float] = {}
     drops: list[HeadDrops] = []
     for each in networks if masked else ():
@@ -86,7 +87,7 @@ def _without_heads(
     network: AnyNetwork, accuracy: Callable[[], float], calls: AttentionCalls
 ) -> HeadRedundancy:
     """The accuracy of a network with all heads and without each."""
-    title = f"{MODEL_LABELS[network.key]}: accuracy without each head"
+    title = f"{MODEL_LABELS[network.key]} attention: accuracy without each head"
     with counting(title, 1 + sum(call.num_heads for call in calls)) as done:
 
         def measured() -> float:

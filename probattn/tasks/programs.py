@@ -110,7 +110,7 @@ class Network(Generic[Program]):
 
     def tracked(self, items: Iterable[Item], doing: str) -> Iterator[Item]:
         """The items, with their progress where that is shown; ``doing`` says what is done with this network."""
-        return tracked(items, f"{MODEL_LABELS[self.key]}: {doing}")
+        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}")
 
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a batch on the network's device, without its labels."""

@@ -9,13 +9,24 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
+from rich.text import Text
+
+from probattn.inference.report import printable
 
 Item = TypeVar("Item")
 
 _BARS: ContextVar[Progress | None] = ContextVar("probattn_progress", default=None)
 """The bars of this context; None where no progress is shown."""
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """The time left, or what it took in the end."""
+
+    def render(self, task: Task) -> Text:
+        found = super().render(task)
+        return found if task.finished or task.total is None else found.append(" left")
 
 
 @contextmanager
@@ -32,7 +43,7 @@ def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[No
     console = console or Console(file=sys.stderr)
     bars = Progress(
         MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        _TimeLeft(elapsed_when_finished=True),
         BarColumn(bar_width=16),
         TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, overflow="ellipsis")),
         console=console,
@@ -48,6 +59,13 @@ def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[No
             bars.stop()
 
 
+def note(line: str) -> None:
+    """Says something about the work, where :func:`shown` shows its progress."""
+    bars = _BARS.get()
+    if bars is not None:
+        bars.console.print(f"note: {printable(line)}", markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def counting(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     """Yields what is called after each step of some work.
@@ -61,12 +79,12 @@ def counting(title: str, total: int | None) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     if not bars.console.is_terminal:
-        bars.console.print(f"{title} ...", markup=False, highlight=False, soft_wrap=True)
+        bars.console.print(f"{printable(title)} ...", markup=False, highlight=False, soft_wrap=True)
         yield lambda: None
         return
     if not bars.tasks:
         bars.start()
-    task = bars.add_task(title, total=total)
+    task = bars.add_task(printable(title), total=total)
     yield lambda: bars.advance(task)
 
 

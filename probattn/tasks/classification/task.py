@@ -338,7 +338,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             prediction = self.recipe.prediction
             details["health"] = health(
                 own,
-                islice(iter(self.batches(own, test)), HEALTH_BATCHES),
+                list(islice(self.batches(own, test), HEALTH_BATCHES)),
                 prediction,
                 record.method.kl_reduction,
                 prediction.chunk_size or HEALTH_CHUNK,
@@ -364,7 +364,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         order = data.shortest_first()  # a batch is as long as its longest text
         rows, back = data.rows(order), torch.tensor(order).argsort()
         for network in networks:
-            batches = network.tracked(self.batches(network, rows), _title(data.source))
+            batches = network.tracked(self.batches(network, rows), f"predictions of {_title(data.source)}")
             found = predictions(network, batches, prediction, chunk_size=prediction.chunk_size)
             models |= {key: each.rows(back) for key, each in found.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)

@@ -231,7 +231,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             # A draw is one of the whole graph, so draws cannot share a pass.
-            batches = network.tracked([self._batch(network)], f"{graph.source} (test)")
+            batches = network.tracked([self._batch(network)], f"predictions of {graph.source} (test)")
             models |= predictions(network, batches, prediction, chunk_size=1)
         described = DataSet(
             key="test",
