@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from probattn.inference.report.record import Measure, ModelKey, Role
+from probattn.inference.report.record import MODELS, Measure, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
 """What a comparison shows."""
@@ -182,42 +182,40 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
 )
 """Words for every measure."""
 
-MODEL_TITLES: Mapping[ModelKey, str] = MappingProxyType(
+
+class _Names(Mapping[ModelKey, str]):
+    """Words for models: those given, or else what their keys say."""
+
+    def __init__(self, given: Mapping[str, str], otherwise: Callable[[str], str]) -> None:
+        self._given, self._otherwise = given, otherwise
+
+    def __getitem__(self, key: ModelKey) -> str:
+        return self._given.get(key) or self._otherwise(key)
+
+    def __iter__(self) -> Iterator[ModelKey]:
+        return iter(MODELS)
+
+    def __len__(self) -> int:
+        return len(MODELS)
+
+
+MODEL_TITLES: Mapping[ModelKey, str] = _Names(
     {
-        "deterministic": "Deterministic",
-        "aligned": "Aligned",
-        "repulsive": "Repulsive",
-        "regularised": "Regularised",
         "variational": "Variational alignment",
         "bayesian_mean": "Bayesian, mean of draws",
         "bayesian_expectation": "Bayesian, expected weights",
-    }
+    },
+    lambda key: key.replace("_", " ").capitalize(),
 )
 """Names of the models in tables."""
 
-MODEL_STYLES: Mapping[ModelKey, str] = MappingProxyType(
-    {
-        "deterministic": "det",
-        "aligned": "bay",
-        "repulsive": "bay",
-        "regularised": "bay",
-        "variational": "bay",
-        "bayesian_mean": "bay",
-        "bayesian_expectation": "exp",
-    }
+MODEL_STYLES: Mapping[ModelKey, str] = _Names(
+    {"deterministic": "det", "bayesian_expectation": "exp"}, lambda _: "bay"
 )
 """Their classes in the style sheet."""
 
-MODEL_LABELS: Mapping[ModelKey, str] = MappingProxyType(
-    {
-        "deterministic": "deterministic",
-        "aligned": "aligned",
-        "repulsive": "repulsive",
-        "regularised": "regularised",
-        "variational": "variational",
-        "bayesian_mean": "Bayesian",
-        "bayesian_expectation": "expected",
-    }
+MODEL_LABELS: Mapping[ModelKey, str] = _Names(
+    {"bayesian_mean": "Bayesian", "bayesian_expectation": "expected"}, lambda key: key.replace("_", " ")
 )
 """Their names beside lines and before nouns."""
 

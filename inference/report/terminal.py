@@ -12,20 +12,13 @@ from rich.cells import cell_len
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.edges import EDGE_MEASURES
 from probattn.inference.report.examples import Example
-from probattn.inference.report.measures import MODEL_TITLES, ROLE_TITLES, TEXTS
+from probattn.inference.report.measures import MODEL_LABELS, ROLE_TITLES, TEXTS
 from probattn.inference.report.record import Measure, ModelKey
 from probattn.inference.report.results import Results
 from probattn.inference.report.wording import findings, headline
 
 GUTTER = "  "
 """Between columns."""
-HEADINGS: dict[ModelKey, str] = {
-    "deterministic": "deterministic",
-    "aligned": "aligned",
-    "repulsive": "repulsive",
-    "regularised": "regularised",
-    "bayesian_mean": "Bayesian",
-}
 SHOWN: tuple[Measure, ...] = (
     "accuracy",
     "matthews",
@@ -187,7 +180,7 @@ def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
     model = model or results.contender
     compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
-    headings = ["measure", *(HEADINGS.get(key, MODEL_TITLES[key]) for key in compared)]
+    headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
     found = findings(results)
     if len(compared) > 1:
         level = found[0].difference.level if found else 0.95

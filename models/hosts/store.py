@@ -178,6 +178,7 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
 
     Example:
         >>> import tempfile
+        >>> from probattn import BayesianAttention
         >>> from transformers import BertConfig, BertModel
         >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
         >>> net = convert(BertModel(config), BayesianAttention.bam())

@@ -16,7 +16,7 @@ from typing import Any, Literal, TextIO, cast
 from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.errors import nearest
-from probattn.data.tables import check_length, delimited_records, json_objects, long_fields
+from probattn.data.tables import SEPARATORS, check_length, delimited_records, json_objects, long_fields
 from probattn.files.durable import replace_atomically
 
 Format = Literal["csv", "tsv", "jsonl", "txt"]
@@ -130,7 +130,8 @@ def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, 
     elif kind == "jsonl":
         yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
     else:
-        records = delimited_records(name, lines, DELIMITERS[kind])
+        separator, lines = _separator(kind, iter(lines))
+        records = delimited_records(name, lines, separator)
         _, header = next(records, (0, []))
         columns = [column.strip() for column in header]
         twice = next((column for column in columns if columns.count(column) > 1), None)
@@ -141,6 +142,20 @@ def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, 
         for number, record in records:
             check_length(f"{name} line {number}", record, columns)
             yield f"{name} line {number}", dict(zip(columns, record, strict=True))
+
+
+def _separator(kind: Format, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """The separator that parts the header into the most columns, the usual one before others; and all lines."""
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    header = head[-1:] or [""]
+    found = max(
+        (DELIMITERS[kind], *SEPARATORS), key=lambda each: len(next(csv.reader(header, delimiter=each)))
+    )
+    return found, chain(head, lines)
 
 
 def text_in(place: str, row: Row, column: str) -> str:

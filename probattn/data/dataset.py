@@ -112,6 +112,17 @@ class TextDataset:
         keys = other if isinstance(other, frozenset) else other.keys()
         return sum(key in keys for key in self._keys())
 
+    def copies(self) -> int:
+        """Number of texts, or pairs of texts, that are exact copies of an earlier one.
+
+        Example:
+            >>> TextDataset(("same", "same", "Same"), None, (), "three words").copies()
+            1
+        """
+        return len(self) - len(
+            set(self.texts if self.pairs is None else zip(self.texts, self.pairs, strict=True))
+        )
+
     def _keys(self) -> Iterator[str]:
         return (text_key(text, self.pair(row)) for row, text in enumerate(self.texts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -17,6 +18,17 @@ class DataError(ValueError):
 
 class DataWarning(UserWarning):
     """Data that is used, but not quite as it came: truncated texts, texts that training data holds too."""
+
+
+TOLD: dict[tuple[str, int], int] = {}
+"""Number of truncated texts that this process has been warned of, by their source and the tokens that were kept."""
+
+
+def warn_truncated(source: str, most: int, count: int, message: str) -> None:
+    """Warns once of a source whose texts are truncated, however often it is tokenized, and again where more are."""
+    if count > TOLD.get((source, most), 0):
+        TOLD[source, most] = count
+        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=4)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

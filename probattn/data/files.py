@@ -87,7 +87,7 @@ def read_text(path: Path, *, encoding: str = "utf-8") -> str:
     except IsADirectoryError:
         raise DataError(f"{path}: expected a file, got a folder") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise unreadable(path, error) from None
     if path.suffix == ".gz":
         data = _unpacked(path, data)
     if not data.strip():
@@ -100,6 +100,14 @@ def read_text(path: Path, *, encoding: str = "utf-8") -> str:
             f"{path} line {line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x} (offset {error.start}); "
             f"save the file as UTF-8, for instance: iconv -f ISO-8859-1 -t UTF-8 {path.name}"
         ) from None
+
+
+def unreadable(path: Path | str, error: OSError) -> DataError:
+    """The error of a file that the system does not let one read."""
+    return DataError(
+        f"{path}: cannot be read ({error.strerror or error}); expected a file that this user may read: check its "
+        "path and its permissions"
+    )
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:

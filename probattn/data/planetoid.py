@@ -19,7 +19,7 @@ from scipy import sparse
 from torch import Tensor
 
 from probattn.data.errors import DataError, suggestion
-from probattn.data.files import data_folder, read_text
+from probattn.data.files import data_folder, read_text, unreadable
 from probattn.data.node_graph import UNKNOWN, NodeGraph
 
 ORIGIN = "https://github.com/kimiyoung/planetoid (data/)"
@@ -268,7 +268,7 @@ def read_pickle(path: Path) -> Any:
     try:
         return NumericUnpickler(path.read_bytes()).load()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise unreadable(path, error) from None
     except _BROKEN as error:
         raise DataError(f"{path}: expected a pickle of numbers: {error}") from None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -10,7 +13,7 @@ from typing import Literal
 
 from probattn.checks import shown
 from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError, nearest
+from probattn.data.errors import DataError, DataWarning, nearest
 
 LabelUse = Literal["required", "optional", "ignored"]
 """Labels must be present, may be present, or are not read."""
@@ -20,6 +23,12 @@ COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
     {"text": "texts", "text_pair": "second texts", "label": "labels"}
 )
 """Contents of a column by its role."""
+
+
+PLACES = 5
+"""Places of skipped rows that a warning names."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -100,30 +109,72 @@ class Row:
 
 
 def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str, licence: str) -> TextDataset:
-    """A data set of checked rows, without labels unless ``labelled``; ``DataError`` names the place of a wrong row."""
-    texts: list[str] = []
-    seconds: list[str] = []
-    names: list[str] = []
+    """A data set of checked rows, without labels unless ``labelled``; ``DataError`` names the place of a wrong row.
+
+    Rows with an empty field are skipped with a ``DataWarning`` that counts them; where labels are "optional", answers
+    have to line up with the rows, and they are refused.
+    """
     wheres: list[str] = []
+    found: list[dict[str, str]] = []
+    skipped: dict[str, list[str]] = {}
     for row in rows:
-        texts.append(_text(row.where, row.text, columns.text))
-        if columns.text_pair is not None:
-            seconds.append(_text(row.where, row.pair, columns.text_pair))
-        if labelled:
-            names.append(_label(row, columns))
+        values = _values(row, columns, labelled)
+        empty = next((role for role, value in values.items() if not value.strip()), None)
+        if empty is None:
             wheres.append(row.where)
-    if not texts:
-        raise DataError(f"{source}: expected rows, got none")
-    pairs = None if columns.text_pair is None else tuple(seconds)
+            found.append(values)
+        elif columns.use == "optional":
+            raise _empty(row.where, empty, columns)
+        else:
+            skipped.setdefault(empty, []).append(row.where.removeprefix(source).strip())
+    if not found:
+        raise DataError(f"{source}: expected rows, got none{_listed(skipped, columns, ' but ')}")
+    if skipped:
+        count = sum(map(len, skipped.values()))
+        warnings.warn(
+            f"{source}: {count:,} of {count + len(found):,} rows are skipped: {_listed(skipped, columns)}",
+            DataWarning,
+            stacklevel=4,
+        )
+    texts = tuple(values["text"] for values in found)
+    pairs = None if columns.text_pair is None else tuple(values["text_pair"] for values in found)
     if not labelled:
-        return TextDataset(tuple(texts), None, (), source, licence, pairs)
+        return TextDataset(texts, None, (), source, licence, pairs)
+    names = _classes([values["label"].strip() for values in found], wheres, columns)
     label_names = class_names(names) if columns.label_names is None else columns.label_names
     index = {name: number for number, name in enumerate(label_names)}
     for name, where in zip(names, wheres, strict=True):
         if name not in index:
             raise unknown_label(where, name, label_names)
-    labels = tuple(index[name] for name in names)
-    return TextDataset(tuple(texts), labels, label_names, source, licence, pairs)
+    return TextDataset(texts, tuple(index[name] for name in names), label_names, source, licence, pairs)
+
+
+def _values(row: Row, columns: Columns, labelled: bool) -> dict[str, str]:
+    """The fields of a row as text, by what their columns are for; "" where there is nothing."""
+    values = {"text": _text(row.where, row.text, columns.text)}
+    if columns.text_pair is not None:
+        values["text_pair"] = _text(row.where, row.pair, columns.text_pair)
+    return values | ({"label": _label(row, columns)} if labelled else {})
+
+
+def _empty(where: str, role: str, columns: Columns) -> DataError:
+    name = columns.names(labelled=True)[role]
+    if role == "label":
+        return DataError(
+            f"{where}: expected a label in {name!r}, got an empty one; remove the row or give a label"
+        )
+    return DataError(f"{where}: expected text in {name!r}, got an empty one; remove the row")
+
+
+def _listed(skipped: Mapping[str, Sequence[str]], columns: Columns, before: str = "") -> str:
+    """The numbers of rows without a text or a label, and the places of the first; "" without any."""
+    names = columns.names(labelled=True)
+    parts = [
+        f"{len(places):,} without {'a label' if role == 'label' else 'text'} in {names[role]!r} "
+        f"({', '.join(places[:PLACES])}{', ...' if len(places) > PLACES else ''})"
+        for role, places in skipped.items()
+    ]
+    return before + ", ".join(parts) if parts else ""
 
 
 def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataError:
@@ -134,6 +185,28 @@ def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataErro
     return DataError(
         f"{where}: expected a label of the training data ({listed}), got {name!r}; {advice}"
         "correct it, or rename it with 'label_map'"
+    )
+
+
+def _classes(labels: Sequence[str], wheres: Sequence[str], columns: Columns) -> list[str]:
+    """Names of the classes: labels as they stand or renamed; 1.0 is the class 1 where all are whole numbers."""
+    given = columns.label_map.keys() | set(columns.label_names or ())
+    others = set(labels) - given
+    whole: dict[str, str] = {}
+    if all(NUMBER.fullmatch(label) for label in others):
+        for label, where in zip(labels, wheres, strict=True):
+            if label in others and not _is_whole(label):
+                if not float(label).is_integer():
+                    raise _regression(where, label, columns)
+                whole[label] = label if label.lstrip("+-").isdigit() else str(int(float(label)))
+    named = [whole.get(label, label) for label in labels]
+    return [columns.label_map.get(label, label) for label in named]
+
+
+def _regression(where: str, label: object, columns: Columns) -> DataError:
+    return DataError(
+        f"{where}: expected a label (text or a whole number) in {columns.label!r}, got {label}; numbers between whole "
+        "ones are targets of regression: sort them into classes first, or name each as a class with 'label_map'"
     )
 
 
@@ -151,10 +224,10 @@ def _is_whole(label: str) -> bool:
 
 
 def _text(where: str, text: object, column: str) -> str:
+    if text is None:
+        return ""
     if not isinstance(text, str):
         raise DataError(f"{where}: expected text in {column!r}, got {shown(text)}")
-    if not text.strip():
-        raise DataError(f"{where}: expected text in {column!r}, got an empty one; remove the row")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -168,17 +241,16 @@ def _text(where: str, text: object, column: str) -> str:
 
 def _label(row: Row, columns: Columns) -> str:
     label = row.label
+    if label is None or (isinstance(label, float) and math.isnan(label)):
+        return ""
     if isinstance(label, bool):
-        label = str(label).lower()
-    if isinstance(label, int):
-        label = str(label)
-    if not isinstance(label, str):
+        return str(label).lower()
+    if isinstance(label, float):
+        if not label.is_integer():
+            raise _regression(row.where, label, columns)
+        label = int(label)
+    if not isinstance(label, (str, int)):
         raise DataError(
             f"{row.where}: expected a label (text or a whole number) in {columns.label!r}, got {shown(label)}"
         )
-    label = label.strip()
-    if not label:
-        raise DataError(
-            f"{row.where}: expected a label in {columns.label!r}, got an empty one; remove the row or give a label"
-        )
-    return columns.label_map.get(label, label)
+    return str(label)

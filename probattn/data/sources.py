@@ -13,7 +13,7 @@ from probattn.data.errors import DataError, suggestion
 from probattn.data.hub import PREFIX, read_hub
 from probattn.data.identity import SPLITS, Split
 from probattn.data.rows import Columns, LabelUse, unknown_label
-from probattn.data.tables import SUFFIXES, is_table, read_table
+from probattn.data.tables import SUFFIXES, is_table, other_format, read_table
 
 Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]
 """Role of data: the splits of the task, the task under a shift, out-of-distribution texts, unlabelled texts."""
@@ -63,6 +63,8 @@ class Source:
             return "built-in"
         if is_table(self.source):
             return "file"
+        if Path(self.source).expanduser().is_file():
+            raise other_format(self.source)
         raise DataError(
             f"unknown data set {self.source!r}: expected one of {', '.join(BUILT_IN)}, a file that ends in "
             f"{', '.join('.' + suffix for suffix in SUFFIXES)}, or {PREFIX}owner/name"

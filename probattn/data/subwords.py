@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from probattn.data.errors import DataError
+from probattn.data.files import unreadable
 from probattn.files.durable import write_atomically
 
 SubwordModel = Literal["unigram", "bpe"]
@@ -109,7 +110,7 @@ class Subwords:
         try:
             return cls(Path(path).read_bytes())
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+            raise unreadable(path, error) from None
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 

@@ -17,6 +17,7 @@ from probattn.data.files import read_text
 from probattn.data.rows import Columns, Row, build
 
 DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"))
+SEPARATORS = (",", "\t", ";")
 JSON_LINES = ("jsonl", "ndjson")
 SUFFIXES = (*(suffix for suffix, _ in DELIMITERS), *JSON_LINES)
 """Endings of the files that can be read, without the dot."""
@@ -32,8 +33,10 @@ def is_table(source: str) -> bool:
 def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool = True) -> TextDataset:
     r"""Reads texts and labels from a file.
 
-    A CSV (comma) or TSV (tab) file begins with a line that names its columns; a JSON Lines file holds one object a
-    line. The text is UTF-8. Blank lines are passed over.
+    A CSV (comma) or TSV (tab) file begins with a line that names its columns; where these stand there with another
+    separator (comma, tab or semicolon), the file is read with that one. A JSON Lines file holds one object a line. The
+    text is UTF-8. Blank lines are passed over; rows without text or label are skipped, or refused where labels are
+    "optional", so that answers line up with the rows. Labels 0.0 and 1.0 are the classes 0 and 1 if all are whole.
 
     Args:
         path: the file; its ending (.csv, .tsv, .tab, .jsonl, .ndjson) names its format.
@@ -45,8 +48,11 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
         The rows in the file's order.
 
     Raises:
-        DataError: a missing, empty, malformed or non-UTF-8 file, a missing column, an empty text, an unknown label:
-            the message names file, line, what was expected, what came and what to do.
+        DataError: a missing, empty, malformed or non-UTF-8 file, a missing column, an unknown label, targets of
+            regression: the message names file, line, what was expected, what came and what to do.
+
+    Warns:
+        DataWarning: how many rows are skipped, and where.
 
     Example:
         >>> import tempfile
@@ -61,10 +67,7 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     columns = columns or Columns()
     kind = path.suffix.removeprefix(".").lower()
     if kind not in SUFFIXES:
-        raise DataError(
-            f"{path}: expected a file that ends in {', '.join('.' + suffix for suffix in SUFFIXES)}, "
-            f"got {path.suffix or 'no ending'}"
-        )
+        raise other_format(path)
     text = read_text(path)
     if kind in JSON_LINES:
         return _read_json_lines(path, text, columns)
@@ -72,8 +75,18 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
         return _read_delimited(path, text, dict(DELIMITERS)[kind], columns, quotes)
 
 
-def _read_delimited(path: Path, text: str, delimiter: str, columns: Columns, quotes: bool) -> TextDataset:
-    records = delimited_records(path, io.StringIO(text, newline=""), delimiter, quotes=quotes)
+def other_format(path: Path | str) -> DataError:
+    """The error of a file whose ending names no format that is read."""
+    return DataError(
+        f"{path}: expected a file that ends in {', '.join('.' + suffix for suffix in SUFFIXES)}, "
+        f"got {Path(path).suffix or 'no ending'}; export it as one of these"
+    )
+
+
+def _read_delimited(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> TextDataset:
+    records = delimited_records(
+        path, io.StringIO(text, newline=""), _separator(path, text, usual, columns, quotes), quotes=quotes
+    )
     first = next(records, None)
     if first is None:
         raise DataError(f"{path}: expected a line that names the columns, got blank lines")
@@ -85,6 +98,9 @@ def _read_delimited(path: Path, text: str, delimiter: str, columns: Columns, quo
     def rows() -> Iterator[Row]:
         for line, record in records:
             where = f"{path} line {line}"
+            if not any(map(str.strip, record)):
+                yield Row(where, None)
+                continue
             check_length(where, record, names)
             yield _row(where, {role: record[place] for role, place in places.items()})
 
@@ -98,6 +114,23 @@ def check_length(where: str, record: Sequence[str], names: Sequence[str]) -> Non
             f"{where}: expected {len(names)} columns ({', '.join(map(shown, names[:12]))}), got {len(record)}; "
             "put a text that holds the separator, a quote or a line break in double quotes"
         )
+
+
+def _separator(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> str:
+    """The first separator, the usual one before others, whose header has the columns; else that of the most columns."""
+    wanted = set(columns.names(labelled=columns.use == "required").values())
+    headers: dict[str, list[str]] = {}
+    for separator in (usual, *SEPARATORS):
+        try:
+            _, header = next(
+                delimited_records(path, io.StringIO(text, newline=""), separator, quotes=quotes), (0, [])
+            )
+        except DataError:  # quotes that this separator tears apart
+            header = []
+        headers[separator] = [name.strip() for name in header]
+        if wanted.issubset(headers[separator]):
+            return separator
+    return max(headers, key=lambda separator: len(headers[separator]))
 
 
 def _row(where: str, values: Mapping[str, object]) -> Row:

@@ -79,7 +79,7 @@ def load_task(
         DataError: in one line, whatever is wrong with them.
 
     Warns:
-        DataWarning: training data hold texts of another data set (in one line a data set).
+        DataWarning: a data set holds exact copies of texts, or texts of the training data (in one line each).
     """
     limits = limits or {}
     if "train" not in sources:
@@ -100,6 +100,14 @@ def load_task(
         shifted=limited.get("shifted"),
         out_of_domain=limited.get("out_of_domain"),
     )
+    for role, data in task.roles().items():
+        if copies := data.copies():
+            warnings.warn(
+                f"{data.source}: {copies:,} of its {len(data):,} texts ({role.replace('_', ' ')}) are exact copies of "
+                "others; they are kept",
+                DataWarning,
+                stacklevel=2,
+            )
     for role, count in task.shared_with_training().items():
         data = task.roles()[role]
         warnings.warn(
@@ -151,8 +159,10 @@ def _set_aside(
         if part != "train" and not shares[part]:
             continue
         if not rows[part]:
+            different = len(train.keys())
+            copies = f" ({different} different one{'s' * (different > 1)})" if different < len(train) else ""
             raise DataError(
-                f"{train.source}: {len(train)} texts are too few to set some aside for {part}; "
+                f"{train.source}: {len(train)} texts{copies} are too few to set some aside for {part}; "
                 f"give a source for {part}, or more texts"
             )
         parts[part] = replace(train.rows(rows[part]), source=f"{train.source} ({part})")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError, DataWarning
+from probattn.data.errors import DataError, warn_truncated
 from probattn.data.sentence_pairs import SentencePairs
 from probattn.data.subwords import Subwords
 from probattn.data.tokens import OnLong
@@ -28,8 +27,8 @@ class TokenizedPairs(Dataset[dict[str, list[int]]]):
         pairs: the sentences.
         subwords: of both languages.
         max_length: most tokens of a sentence with its end, >= 2.
-        on_long: what becomes of longer ones: "truncate" keeps their beginning and warns once with their number;
-            "refuse" raises.
+        on_long: what becomes of longer ones: "truncate" keeps their beginning and warns with their number, once a
+            source and process; "refuse" raises.
 
     Raises:
         DataError: a ``max_length`` below 2; sentences too long and ``on_long="refuse"``.
@@ -80,7 +79,7 @@ def _check_lengths(what: str, side: Sequence[Sequence[int]], most: int, on_long:
     )
     if on_long == "refuse":
         raise DataError(f"{message}; shorten them, raise max_length, or set on_long to 'truncate'")
-    warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=4)
+    warn_truncated(what, most, long, message)
 
 
 class PairCollate:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError, DataWarning
+from probattn.data.errors import DataError, warn_truncated
 
 OnLong = Literal["truncate", "refuse"]
 
@@ -73,7 +72,7 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         max_length: most tokens a text, special ones included; None for what the network takes.
         config: the network's configuration, for its number of positions.
         on_long: what becomes of longer texts: "truncate" keeps their beginning (of a pair, tokens are taken off the
-            longer one) and warns once with their number; "refuse" raises.
+            longer one) and warns with their number, once a source and process; "refuse" raises.
 
     Raises:
         DataError: a ``max_length`` that leaves no room for a token (of either text of a pair) or is above what the
@@ -145,8 +144,8 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         for (_, row), encoded in zip(long, shortened, strict=True):
             self._rows[row] = encoded
         # Without its place, which depends on the order of reading: the same texts are warned of in the same words.
-        warnings.warn(
-            f"{message} (the longest has {longest:,}): they are truncated", DataWarning, stacklevel=3
+        warn_truncated(
+            self.data.source, self.max_length or 0, len(long), f"{message} (the longest has {longest:,})"
         )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probattn.data.errors import DataError
-from probattn.data.files import package_file
+from probattn.data.files import package_file, unreadable
 
 WordSplit = Literal["spaces", "words"]
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
@@ -202,7 +202,11 @@ def _read_vectors(path: Path, wanted: Collection[str]) -> Vectors:
 
 
 def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    with file:
         for number, line in enumerate(file, start=1):
             try:
                 yield number, line.decode().rstrip("\r\n ")

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from probattn.files.durable import write_tensors
+from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule
@@ -42,16 +46,20 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
-from probattn.sites import METHODS, DisagreementAttention, Method
+from probattn.sites import METHODS, Method
 from probattn.sites.bayesian import KLReduction
-from probattn.sites.repulsive import RepulsiveAttention, repulsive_heads
+from probattn.sites.method import Measured
+from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.progress import tracked
 from probattn.tasks.run import describe
 from probattn.tasks.sections.training import TrainingRecipe
-from probattn.tasks.task import BASELINE, MODEL, RECORDS, AnyRecipe, AnyResults, Part, Task
+from probattn.tasks.task import BASELINE, MODEL, RECIPE, RECORDS, AnyRecipe, AnyResults, Part, Task
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
+
+WEIGHTS = "weights.safetensors"
+"""The network of a run that is none of transformers', in its folder for the model."""
 
 Program = TypeVar("Program", bound=nn.Module)
 AnyData = TypeVar("AnyData", bound="Data")
@@ -308,9 +316,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             )
 
     @staticmethod
-    @abstractmethod
     def validation_metrics(program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Measures of a validation batch at whatever the network answers then, per row or their mean."""
+        """Accuracy of a batch of inputs and "labels", per row; of other tasks what they measure, or nothing."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
 
     def learning(self, program: Program) -> Any:
         """A block in which only those parameters require gradients that the recipe has learn."""
@@ -475,13 +484,49 @@ def model_key(net: nn.Module) -> ModelKey:
     record = conversion(net)
     if record is None:
         return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
-    return cast(ModelKey, METHODS.key(record.methods))
+    return METHODS.key(record.methods) or "deterministic"
 
 
-def compares_heads(net: nn.Module) -> bool:
-    """Whether the heads of a network repelled each other in training, or a penalty kept them apart."""
+def measured(net: nn.Module) -> set[Measured]:
+    """What a report measures of a network, because of its methods."""
     record = conversion(net)
-    return record is not None and any(record.of(kind) for kind in (RepulsiveAttention, DisagreementAttention))
+    return set() if record is None else {each for method in record.methods for each in method.measured}
+
+
+def save_weights(net: nn.Module, folder: Path) -> None:
+    """Keeps the weights of a network that is none of transformers', in a new folder."""
+    folder.mkdir()
+    write_tensors(folder / WEIGHTS, net.state_dict())
+    write_manifest(folder)
+
+
+def load_weights(net: nn.Module, folder: Path) -> None:
+    """Fills a network with the weights that :func:`save_weights` kept.
+
+    Args:
+        net: built as the recipe says.
+        folder: of its records.
+
+    Raises:
+        RunError: the folder holds no finished run, or its weights are damaged or do not fit.
+    """
+    file = folder / MODEL / WEIGHTS
+    if not file.is_file():
+        raise RunError(
+            f"{folder}: expected a finished run with {MODEL}/{WEIGHTS}, found none; train it first"
+        )
+    try:
+        verify_folder(file.parent)
+        net.load_state_dict(load_file(file))
+    except (DamagedFolderError, OSError, SafetensorError, RuntimeError) as error:
+        raise RunError(
+            f"{file}: does not fit its recipe, or is damaged ({one_line(error)}); train it again"
+        ) from error
+
+
+def is_baseline(folder: Path) -> bool:
+    """Whether the records in a folder are those of the baseline within a run."""
+    return folder.name == BASELINE and not (folder / RECIPE).exists()
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:

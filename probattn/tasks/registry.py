@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from probattn.inference.report import read_results
 from probattn.tasks.classification import Classification
@@ -45,8 +45,9 @@ def built_in_recipes() -> dict[str, Traversable]:
     """Files of the recipes that come with tasks, by name: those in a folder "recipes" beside the task's module."""
     found: dict[str, Traversable] = {}
     for task in TASKS:
-        folder = files(task.__module__.rpartition(".")[0] or task.__module__).joinpath("recipes")
-        found |= _recipes(folder) if folder.is_dir() else {}
+        module = getattr(sys.modules[task.__module__], "__file__", None)
+        folder = None if module is None else Path(module).with_name("recipes")
+        found |= _recipes(folder) if folder is not None and folder.is_dir() else {}
     return found
 
 
@@ -138,10 +139,10 @@ def _kind(sections: Mapping[str, Any]) -> type[RunRecipe]:
 
 
 def _of_texts(recipe: Any, where: str) -> Recipe:
-    if not isinstance(recipe, Recipe):
-        section = task_class(type(recipe).model_fields).section
-        raise RecipeError(where, [f"expected a recipe of texts, got one with a section {section!r}"])
-    return recipe
+    task = task_class(type(recipe).model_fields)
+    if task is not Classification:
+        raise RecipeError(where, [f"expected a recipe of texts, got one with a section {task.section!r}"])
+    return cast(Recipe, recipe)
 
 
 def load_task(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Task[Any, Any]:

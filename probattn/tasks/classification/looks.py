@@ -23,6 +23,9 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.selection import Layers, select
 from probattn.tasks.programs import Network
 
+GIVEN = "texts given"
+"""Source of texts that are not of the data."""
+
 SHOWN_TEXTS = 3
 """Texts, at most, for which the report shows where each head looks."""
 
@@ -62,7 +65,7 @@ def attention_of(
     else:
         drawn = _weights(own, batch, calls)
     record = conversion(own.net)
-    alters = record is not None and any((record.alignment, record.repulsive, record.disagreement))
+    alters = record is not None and any(method.key != own.key or not latent for method in record.methods)
     beside = _weights(networks[0], batch, calls) if len(networks) > 1 and alters else None
     valid = batch["attention_mask"].bool()
     tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
@@ -101,7 +104,7 @@ def shown_texts(data: TextDataset, texts: Sequence[str], seconds: Sequence[str] 
     if not texts:
         return data.take(2)
     pairs = None if seconds is None else tuple(seconds[:SHOWN_TEXTS])
-    return TextDataset(tuple(texts[:SHOWN_TEXTS]), None, (), "texts given", pairs=pairs)
+    return TextDataset(tuple(texts[:SHOWN_TEXTS]), None, (), GIVEN, pairs=pairs)
 
 
 def head_rows(

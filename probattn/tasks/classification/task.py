@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
@@ -51,7 +51,7 @@ from probattn.metrics.functional import mutual_information
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.tasks.classification.looks import attention_of, calls_with_maps, head_rows, shown_texts
+from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     Words,
     load_classifier,
@@ -68,11 +68,11 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
     health,
     in_batches,
+    measured,
     model_key,
     on_device,
     predictions,
@@ -263,12 +263,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
         return Classifier(net, num_data=len(data.train))
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Accuracy of a batch, per row."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
-
     def save_beside(self, folder: Path) -> None:
         """Saves the tokenizer."""
         self.data.tokenizer.save_pretrained(folder)
@@ -334,6 +328,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if record is None:
             return {}
         details = self._inputs(networks, predicted, test)
+        wanted = measured(own.net)
         if record.method is not None:
             prediction = self.recipe.prediction
             details["health"] = health(
@@ -343,9 +338,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 record.method.kl_reduction,
                 prediction.chunk_size or HEALTH_CHUNK,
             )
-        if record.alignment is not None:
+        if "alignment" in wanted:
             details["alignment"] = self._alignment(networks, test)
-        if compares_heads(own.net):
+        if "heads" in wanted:
             details["heads"] = self._heads(networks, test)
         return details
 
@@ -388,15 +383,19 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
         chosen = self._answers(own, report.texts, report.second_texts())
-        maps = [self._attention(networks, answer.example, "chosen") for answer in chosen]
-        maps += [self._attention(networks, item, "uncertain") for item in uncertain]
+        maps = [self._attention(networks, answer.example, "chosen", GIVEN) for answer in chosen]
+        maps += [self._attention(networks, item, "uncertain", data.source) for item in uncertain]
         return {"uncertain": tuple(uncertain), "mistakes": tuple(mistakes), "attention": tuple(maps)}
 
     def _attention(
-        self, networks: Sequence[TrainedClassifier], example: Example, reason: Literal["chosen", "uncertain"]
+        self,
+        networks: Sequence[TrainedClassifier],
+        example: Example,
+        reason: Literal["chosen", "uncertain"],
+        source: str,
     ) -> AttentionExample:
         pairs = None if example.pair is None else (example.pair,)
-        single = TextDataset((example.text,), None, (), "one text", pairs=pairs)
+        single = TextDataset((example.text,), None, (), source, pairs=pairs)
         batch = networks[-1].moved(next(iter(self.batches(networks[-1], single))))
         return attention_of(networks, batch, example, options=self.recipe, reason=reason)
 
@@ -520,7 +519,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         for number, batch in enumerate(in_batches(rows, prediction.batch_size)):
             firsts, seconds = zip(*batch, strict=True)
             given = None if pairs is None else seconds
-            data = TextDataset(firsts, None, (), "texts given", pairs=given)
+            data = TextDataset(firsts, None, (), GIVEN, pairs=given)
             described = DataSet(key="given", title="Given", role="in_domain", size=len(data), labelled=False)
             models = predictions(
                 network,
@@ -547,7 +546,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DataWarning)
             batches = self.batches(network, data)
-        if caught:
+        for each in caught:
+            if not issubclass(each.category, DataWarning):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        if any(issubclass(each.category, DataWarning) for each in caught):
             most = cast(TokenizedTexts, batches.dataset).max_length
             message = f"{data.source}: texts longer than {most} tokens are truncated"
             warnings.warn(message, DataWarning, stacklevel=2)

@@ -7,16 +7,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.data import NodeGraph
-from probattn.files.durable import write_tensors
-from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.optimizers import OptimizerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule
@@ -35,14 +31,23 @@ from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
-from probattn.tasks.programs import Data, Network, ProgramTask, digest, health, on_device, predictions
-from probattn.tasks.task import BASELINE, MODEL, RECIPE
+from probattn.tasks.programs import (
+    Data,
+    Network,
+    ProgramTask,
+    check_finished,
+    digest,
+    health,
+    is_baseline,
+    load_weights,
+    on_device,
+    predictions,
+    save_weights,
+)
+from probattn.tasks.task import BASELINE, MODEL
 
 if TYPE_CHECKING:
     from probattn.models.graph import NodeClassifier
-
-WEIGHTS = "weights.safetensors"
-"""The network of a run, in its folder for the model."""
 
 
 @dataclass(frozen=True)
@@ -140,39 +145,22 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         }
         return SVIDriver(program, **(standard | options))
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Accuracy of a batch of nodes, per row."""
-        return Classification.validation_metrics(program, batch)
-
     def save(self, program: NodeClassifier, folder: Path) -> None:
         """Keeps the weights."""
-        folder.mkdir()
-        write_tensors(folder / WEIGHTS, program.net.state_dict())
-        write_manifest(folder)
+        save_weights(program.net, folder)
 
     def network(self, folder: Path) -> Network[NodeClassifier]:
         """Builds the network of the recipe, or its baseline, with its trained weights."""
-        baseline = folder.name == BASELINE and not (folder / RECIPE).exists()
-        file = folder / MODEL / WEIGHTS
-        if not file.is_file():
-            raise RunError(
-                f"{folder}: expected a finished run with {MODEL}/{WEIGHTS}, found none; train it first"
-            )
+        baseline = is_baseline(folder)
+        check_finished(folder)
         program = self.program(baseline=baseline)
-        try:
-            verify_folder(file.parent)
-            program.net.load_state_dict(load_file(file))
-        except (DamagedFolderError, OSError, SafetensorError, RuntimeError) as error:
-            raise RunError(
-                f"{file}: does not fit its recipe, or is damaged ({one_line(error)}); train it again"
-            ) from error
+        load_weights(program.net, folder)
         return Network(on_device(program), folder, "deterministic" if baseline else self.key)
 
     @property
     def key(self) -> ModelKey:
         """What the network is called in records: latent attention comes before alignment."""
-        return cast(ModelKey, METHODS.key(self.methods)) if self.methods else "deterministic"
+        return METHODS.key(self.methods) or "deterministic"
 
     def beside(
         self, run: Path, given: Path | None, own: Network[NodeClassifier]

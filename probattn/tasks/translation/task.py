@@ -31,10 +31,10 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
     in_batches,
+    measured,
     model_key,
     on_device,
     put_methods,
@@ -281,7 +281,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             samples=_samples(test, found, self.recipe.report.samples),
             curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
             dynamics=dynamics(networks),
-            heads=self._heads(networks) if compares_heads(own.net) else None,
+            heads=self._heads(networks) if "heads" in measured(own.net) else None,
         )
 
     def _differences(self, counts: dict[ModelKey, Tensor]) -> tuple[BleuDifference, ...]:

@@ -14,11 +14,10 @@ from pyro import poutine
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
-from probattn import BayesianAttention, DisagreementAttention
-from probattn.cli.trained import load_model
+from probattn import BayesianAttention, DisagreementAttention, tasks
 from probattn.inference.records import read_records
 from probattn.models import convert, load, revert, save
-from probattn.models.hosts import CallFactor, Host, HostCall, Placement, by_module, place
+from probattn.models.hosts import AttendedCall, CallFactor, Host, Placement, by_module, place
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.convert import conversion
 from probattn.options import NonNegative
@@ -55,8 +54,8 @@ class EntropyFactor(CallFactor):
         self.method = method
         self.target = nn.Parameter(torch.ones(heads))
 
-    def announce(self, found: HostCall) -> None:
-        rows = torch.Size([len(found.output) // found.windows])
+    def announce(self, found: AttendedCall) -> None:
+        rows = torch.Size([len(found.host.query) // found.windows])
         announce(
             f"{found.call.name}.entropy",
             lambda: self._log_factor(found),
@@ -65,8 +64,8 @@ class EntropyFactor(CallFactor):
             what="entropy",
         )
 
-    def _log_factor(self, found: HostCall) -> Tensor:
-        _, weights = found.attended()
+    def _log_factor(self, found: AttendedCall) -> Tensor:
+        _, weights = found.undisturbed()
         assert weights is not None
         entropy = torch.special.entr(found.tokens(weights).clamp_min(1e-9)).sum(-1).mean(-1)  # [B, H]
         return -self.method.weight * (entropy - self.target).square().sum(-1)
@@ -158,7 +157,7 @@ def test_it_is_trained_by_a_recipe_with_a_section_of_its_own(recipe, command, tm
     result = command("train", recipe, "--output", tmp_path / "run", "--quiet", *overrides)
     assert result.exit_code == 0, result.output
     method = EntropyAttention(0.5, layers=(0,), attention="all")
-    net = load_model(tmp_path / "run").net
+    net = tasks.load_network(tmp_path / "run").net
     assert conversion(net).methods == (method,) and METHODS.key(conversion(net).methods) == "entropy"
     (target,) = (p for name, p in net.named_parameters() if name.endswith("target"))
     assert not torch.equal(target, torch.ones_like(target))
@@ -168,6 +167,21 @@ def test_it_is_trained_by_a_recipe_with_a_section_of_its_own(recipe, command, tm
     assert isinstance(written, Recipe) and written.methods() == (method,)
     assert written.method_words() == "deterministic attention; EntropyAttention, weight 0.5, layers 0"
     assert read_recipe(written.dump()) == written and written.baseline().methods() == ()
+
+
+def test_it_is_reported_beside_its_baseline(recipe, command, tmp_path):
+    overrides = [part for key in ("attention.method=deterministic", "entropy={}") for part in ("--set", key)]
+    run = tmp_path / "run"
+    assert command("train", recipe, "--output", run, "--quiet", *overrides).exit_code == 0
+    table = command("evaluate", run)
+    assert table.exit_code == 0, table.output
+    assert "entropy" in table.output.splitlines()[0]
+    results = tasks.load_results(run)
+    assert {score.model for score in results.scores} == {"deterministic", "entropy"}
+    assert {difference.model for difference in results.differences} == {"entropy"}
+    assert command("report", run).exit_code == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "Entropy" in page and "EntropyAttention, default options" in page
 
 
 def test_its_section_is_checked_like_the_others_while_it_is_registered():

@@ -18,6 +18,12 @@ def read_once() -> dict[str, BuiltIn]:
     }
 
 
+@pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a process that has not been warned of truncated texts."""
+    monkeypatch.setattr("probattn.data.errors.TOLD", {})
+
+
 @pytest.fixture
 def built_in(read_once: dict[str, BuiltIn], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probattn.data.sources.BUILT_IN", read_once)

@@ -68,7 +68,7 @@ def test_every_kind_of_file_holds_pairs(suffix: str, tmp_path: Path) -> None:
         ),
         (
             "text,other,label\na,b,c\na, ,c\n",
-            Columns(text_pair="other"),
+            Columns(use="optional", text_pair="other"),
             "line 3: expected text in 'other', got an empty one; remove the row",
         ),
     ],

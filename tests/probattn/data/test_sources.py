@@ -87,6 +87,14 @@ def test_what_is_no_source_is_named(source: Source, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_a_file_of_another_format_is_told_from_an_unknown_name(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"a\.xlsx: expected a file that ends in .*, got \.xlsx; export it"):
+        Source(str(tmp_path / "a.xlsx")).load()
+    with pytest.raises(DataError, match=r"unknown data set '.*b\.xlsx'"):
+        Source(str(tmp_path / "b.xlsx")).load()
+
+
 def test_one_class_only(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("text,label\nfine,good\ngreat,good\n")

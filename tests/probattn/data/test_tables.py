@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probattn.data import Columns, DataError, read_table
+from probattn.data import Columns, DataError, DataWarning, read_table
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\x00")
 TEXTS = st.text(CHARACTERS, min_size=1, max_size=40).filter(str.strip)
@@ -158,13 +159,31 @@ CSV_ERRORS = {
     ),
     "empty text": (
         "text,label\na,x\n  ,y\n",
-        None,
+        OPTIONAL,
         " line 3: expected text in 'text', got an empty one; remove the row",
     ),
     "empty label": (
         "text,label\na,\n",
-        None,
+        OPTIONAL,
         " line 2: expected a label in 'label', got an empty one; remove the row or give a label",
+    ),
+    "all skipped": (
+        "text,label\na,\n,\n",
+        None,
+        ": expected rows, got none but 1 without a label in 'label' (line 2), 1 without text in 'text' (line 3)",
+    ),
+    "regression": (
+        "text,label\na,1.0\nb,-2.5e-1\n",
+        None,
+        (
+            " line 3: expected a label (text or a whole number) in 'label', got -2.5e-1; numbers between whole ones "
+            "are targets of regression: sort them into classes first, or name each as a class with 'label_map'"
+        ),
+    ),
+    "another separator, another column": (
+        "review;label\na;b\n",
+        None,
+        " line 1: expected a column 'text', got 'review', 'label'; name the column of the texts with 'text: NAME'",
     ),
     "unknown label": (
         "text,label\na,good\nb,godo\n",
@@ -214,10 +233,21 @@ JSON_ERRORS = {
         '{"text": "a", "label": "x"}\n\n{"text": "b", "lable": "x"}\n',
         " line 3: expected a field 'label', got none; did you mean 'lable'?",
     ),
-    "no text": ('{"text": null, "label": "x"}\n', " line 1: expected text in 'text', got None"),
+    "no text": (
+        '{"text": null, "label": "x"}\n',
+        ": expected rows, got none but 1 without text in 'text' (line 1)",
+    ),
+    "text of another kind": ('{"text": 5, "label": "x"}\n', " line 1: expected text in 'text', got 5"),
     "label of another kind": (
+        '{"text": "a", "label": ["x"]}\n',
+        " line 1: expected a label (text or a whole number) in 'label', got ['x']",
+    ),
+    "regression": (
         '{"text": "a", "label": 0.5}\n',
-        " line 1: expected a label (text or a whole number) in 'label', got 0.5",
+        (
+            " line 1: expected a label (text or a whole number) in 'label', got 0.5; numbers between whole ones are "
+            "targets of regression: sort them into classes first, or name each as a class with 'label_map'"
+        ),
     ),
     "surrogate": (
         '{"text": "ab\\ud800", "label": "x"}\n',
@@ -241,8 +271,85 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     assert error(tmp_path / "folder.csv") == ": expected a file, got a folder"
     assert error(write(tmp_path / "a.xlsx", "text")) == (
-        ": expected a file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, got .xlsx"
+        ": expected a file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, got .xlsx; export it as one of these"
     )
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert error(tmp_path / "a.csv") == (
+        ": cannot be read (Permission denied); expected a file that this user may read: check its path and its "
+        "permissions"
+    )
+
+
+def test_rows_without_text_or_label_are_skipped_and_counted_once(tmp_path: Path) -> None:
+    lines = ["text,label", "fine,x", ",", "  ,y", "dull,", "so-so,y", "   ", *["lost,"] * 6, ""]
+    path = write(tmp_path / "a.csv", "\n".join(lines))
+    with pytest.warns(DataWarning) as caught:
+        data = read_table(path)
+    assert (data.texts, data.labels) == (("fine", "so-so"), (0, 1))
+    assert [str(warning.message) for warning in caught] == [
+        (
+            f"{path}: 10 of 12 rows are skipped: 3 without text in 'text' (line 3, line 4, line 7), 7 without a label "
+            "in 'label' (line 5, line 8, line 9, line 10, line 11, ...)"
+        )
+    ]
+    path = write(
+        tmp_path / "a.jsonl",
+        '{"text": null, "label": 1.0}\n{"text": "b", "label": NaN}\n{"text": "c", "label": 2}',
+    )
+    with pytest.warns(DataWarning, match=r"2 of 3 rows are skipped"):
+        assert read_table(path).label_names == ("2",)
+
+
+@given(
+    table=TABLES,
+    separator=st.sampled_from(",;\t"),
+    suffix=st.sampled_from(["csv", "tsv"]),
+    quoted=st.booleans(),
+)
+def test_the_separator_is_the_one_under_which_the_header_has_the_columns(
+    folder: Path, table: list[tuple[str, str]], separator: str, suffix: str, quoted: bool
+) -> None:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, delimiter=separator, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL)
+    writer.writerows([("id", "label", "text"), *((n, label, text) for n, (text, label) in enumerate(table))])
+    data = read_table(write(folder / f"other.{suffix}", stream.getvalue()))
+    assert data.texts == tuple(text for text, _ in table)
+
+
+def test_the_usual_separator_comes_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label,x;text;label\none;two;three,a,b\n")
+    assert read_table(path).texts == ("one;two;three",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (("1.0", "0.0", "10.0", "9."), ("0", "1", "9", "10")),
+        (("1", "0.0", "1e0"), ("0", "1")),
+        (("+1", "-1"), ("+1", "-1")),
+        (("1.5", "beta"), ("1.5", "beta")),
+        (("12345678901234567890", "12345678901234567891"), ("12345678901234567890", "12345678901234567891")),
+    ],
+)
+def test_whole_numbers_written_with_decimals_are_classes(
+    labels: tuple[str, ...], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path / "a.csv", "text,label\n" + "".join(f"t{n},{label}\n" for n, label in enumerate(labels))
+    )
+    assert read_table(path).label_names == names
+
+
+def test_numbers_that_are_named_are_classes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\na,0.5\nb,1.0\n")
+    assert read_table(path, Columns(label_map={"0.5": "half", "1": "whole"})).label_names == ("half", "whole")
+    assert read_table(path, Columns(label_names=("0.5", "1"))).labels == (0, 1)
 
 
 def test_text_and_label_are_two_columns() -> None:

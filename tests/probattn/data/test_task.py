@@ -63,6 +63,18 @@ def test_texts_that_training_holds_too_are_counted_in_a_warning(tmp_path: Path) 
     ]
 
 
+def test_exact_copies_are_counted_and_kept(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.csv", ["same", "same", "same", "Same", "other"])
+    test = write(tmp_path / "b.csv", ["new", "newer", "new"])
+    with pytest.warns(DataWarning) as caught:
+        task = load_task({"train": train, "test": test, "validation": write(tmp_path / "c.csv", ["x", "y"])})
+    assert [str(warning.message) for warning in caught] == [
+        f"{train.source}: 2 of its 5 texts (train) are exact copies of others; they are kept",
+        f"{test.source}: 1 of its 3 texts (test) are exact copies of others; they are kept",
+    ]
+    assert [len(data) for data in task.roles().values()] == [5, 2, 3]
+
+
 def test_a_label_that_training_does_not_know(tmp_path: Path) -> None:
     train = write(tmp_path / "a.csv", ["one", "two"])
     test = write(tmp_path / "b.csv", ["three", "four"], "ac")
@@ -79,6 +91,12 @@ def test_too_few_to_set_some_aside(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"2 texts are too few to set some aside for (validation|test); give a source"
     ):
+        load_task({"train": train})
+
+
+def test_copies_are_named_where_too_few_texts_differ(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.csv", ["one"] * 100)
+    with pytest.raises(DataError, match=r"100 texts \(1 different one\) are too few to set some aside"):
         load_task({"train": train})
 
 

@@ -71,6 +71,18 @@ def test_truncated_texts_are_what_the_tokenizer_itself_makes(tokenizer: Any) -> 
     assert max(rows.lengths()) == 6
 
 
+def test_a_source_is_warned_of_once_and_again_where_more_is_lost(tokenizer: Any) -> None:
+    data = dataset()
+    with pytest.warns(DataWarning, match="1 of 3 texts"):
+        TokenizedTexts(data.rows([0, 1, 2]), tokenizer, max_length=6)
+    with pytest.warns(DataWarning, match="2 of 4 texts are longer than 6"):
+        TokenizedTexts(data, tokenizer, max_length=6)
+    for rows in ([3, 2, 1, 0], [1], [0, 3]):  # a warning would be an error
+        assert max(TokenizedTexts(data.rows(rows), tokenizer, max_length=6).lengths()) <= 6
+    with pytest.warns(DataWarning, match="2 of 4 texts are longer than 5"):
+        TokenizedTexts(data, tokenizer, max_length=5)
+
+
 def test_long_texts_are_refused_on_request(tokenizer: Any) -> None:
     with pytest.raises(DataError) as caught:
         TokenizedTexts(dataset(), tokenizer, max_length=6, on_long="refuse")

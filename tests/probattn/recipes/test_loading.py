@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,7 +50,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_recipes_that_come_with_the_library() -> None:
     known = {*NAMES, *ADDITIVE, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS}
     assert recipe_names() == tuple(sorted(known))
-    assert {path.stem for path in (ROOT / "models" / "recipes").glob("*.yaml")} == known
+    found = (ROOT / "probattn" / "tasks").glob("*/recipes/*.yaml")
+    assert {path.stem for path in found} == known
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -134,17 +133,6 @@ def test_the_repulsive_one_compares_with_deterministic_attention() -> None:
     assert recipe.methods() == (RepulsiveAttention(layers="all", attention="all"),)
     assert recipe.report.baseline and recipe.data.train.source == "sst2"
     assert read_recipe(recipe.dump()) == recipe
-
-
-def test_named_recipes_are_read_as_data() -> None:
-    code = (
-        "import sys; from probattn.recipes import load_recipe; load_recipe('demo')\n"
-        "print([name for name in sys.modules if name.startswith(('probattn.models', 'probattn.inference'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "[]\n"
 
 
 def test_a_file_gives_its_name_and_absolute_paths(file: Path) -> None:

@@ -1,0 +1,297 @@
+"""What holds for every task: those of the library, and the one that the page on adding a task writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+
+from probattn import tasks
+from probattn.inference.report import ResultsFileError
+from probattn.recipes import RecipeError, load_any_recipe
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "extending.md"
+NUMBERS = """
+numbers: {rows: 48}
+training: {steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, learning_rate: 1e-2, device: cpu}
+prediction: {num_samples: 3}
+report: {resamples: 100}
+"""
+NAMES = ("texts", "graph", "translation", "copying", "numbers")
+NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece"}
+WITH_BASELINE = ("texts", "graph", "translation", "numbers")
+OF_ONE_NETWORK = WITH_BASELINE
+ANSWERS = {"texts": "label", "translation": "translation"}
+SECTIONS = {"graph": "graph", "translation": "translation", "copying": "experiment", "numbers": "numbers"}
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _numbers() -> Iterator[None]:
+    """The page's task, registered while this module runs."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    code = "".join(blocks[: next(n for n, block in enumerate(blocks) if "TASKS.insert" in block) + 1])
+    before = list(tasks.TASKS)
+    exec(compile(code, str(PAGE), "exec", dont_inherit=True), {"__name__": "__main__"})
+    yield
+    tasks.TASKS[:] = before
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("contract")
+
+
+@pytest.fixture(scope="module")
+def recipe(folder: Path) -> Callable[[str], Path]:
+    """The file of a tiny recipe of a task."""
+    texts = runs.recipes(folder) | {"numbers": NUMBERS}
+
+    def write(name: str) -> Path:
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}, of an extra")
+        file = folder / f"{name}.yaml"
+        if not file.exists():
+            file.write_text(texts[name], encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def finished(recipe: Callable[[str], Path], folder: Path) -> Callable[[str], Path]:
+    """The folder of a finished run, trained once; tests that change something take a copy."""
+
+    def make(name: str) -> Path:
+        place = folder / "runs" / name
+        if not place.exists():
+            succeeds("train", recipe(name), "-o", place, "--quiet")
+        return place
+
+    return make
+
+
+@pytest.fixture
+def copied(finished: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A finished run's folder to write in."""
+
+    def make(name: str) -> Path:
+        place = tmp_path / name
+        shutil.copytree(finished(name), place)
+        return place
+
+    return make
+
+
+def succeeds(*arguments: object) -> str:
+    result = runs.invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    result = runs.invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert line.startswith("error: ")
+    return line
+
+
+def weights(place: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """All tensors that a run keeps, by file."""
+    from safetensors.torch import load_file
+
+    return {file.relative_to(place).as_posix(): load_file(file) for file in place.rglob("*.safetensors")}
+
+
+def same(first: Path, second: Path) -> None:
+    one, other = weights(first), weights(second)
+    shared = one.keys() & other.keys()
+    assert shared
+    for name in shared:
+        assert all(torch.equal(value, other[name][key]) for key, value in one[name].items()), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe, finished) -> None:
+    place = finished(name)
+    loaded = load_any_recipe(place / "recipe.yaml")
+    assert loaded == load_any_recipe(recipe(name))
+    assert type(tasks.task_of(loaded)) is type(tasks.run_task(place))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(
+    name: str, recipe, finished, tmp_path
+) -> None:
+    succeeds("train", recipe(name), "-o", tmp_path / "again", "--quiet")
+    same(finished(name), tmp_path / "again")
+    if name in OF_ONE_NETWORK:
+        succeeds("train", recipe(name), "-o", tmp_path / "seed", "--quiet", "--set", "training.seed=5")
+        first, second = (
+            tasks.load_network(place).net.state_dict() for place in (finished(name), tmp_path / "seed")
+        )
+        assert any(not torch.equal(value, second[key]) for key, value in first.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_without_its_last_checkpoint_is_resumed_bit_for_bit(
+    name: str, recipe, finished, copied
+) -> None:
+    place = copied(name)
+    removed = 0
+    for checkpoints in list(place.rglob("checkpoints")):
+        last = max(checkpoints.glob("step-*"))
+        if len(list(checkpoints.glob("step-*"))) > 1:
+            shutil.rmtree(last)
+            removed += 1
+    for model in list(place.rglob("model")):
+        shutil.rmtree(model)
+    if not removed:  # parts that keep one checkpoint each
+        shutil.rmtree(max(place.glob("*/checkpoints"), key=lambda part: part.stat().st_mtime).parent)
+    succeeds("train", recipe(name), "-o", place, "--quiet", "--resume")
+    same(finished(name), place)
+    for file in finished(name).rglob("metrics.jsonl"):
+        assert steps(place / file.relative_to(finished(name))) == steps(file)
+
+
+def steps(file: Path) -> list[tuple[Any, Any]]:
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [(record.get("kind"), record["step"]) for record in records]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_folders_that_do_not_fit_are_refused_before_anything_is_written(
+    name: str, recipe, finished, tmp_path
+) -> None:
+    used = finished(name)
+    before = {file: file.stat().st_mtime_ns for file in used.rglob("*") if file.is_file()}
+    assert "expected a new folder, it holds files" in refused("train", recipe(name), "-o", used, "--quiet")
+    other = ("--set", "training.seed=9")
+    assert "its recipe differs" in refused("train", recipe(name), "-o", used, "--resume", "--quiet", *other)
+    assert "nothing to resume" in refused(
+        "train", recipe(name), "-o", tmp_path / "none", "--resume", "--quiet"
+    )
+    assert {file: file.stat().st_mtime_ns for file in used.rglob("*") if file.is_file()} == before
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_evaluated_and_reported(name: str, copied) -> None:
+    place = copied(name)
+    table = succeeds("evaluate", place)
+    assert table.rstrip().endswith(f"results: {place / 'metrics.json'}") and len(table.splitlines()) > 3
+    results = tasks.load_results(place)
+    task = tasks.run_task(place)
+    summary = json.loads(succeeds("report", place, "--json"))
+    assert summary["headline"] == task.headline(results) and Path(summary["report"]) == place / "report.html"
+    page = (place / "report.html").read_text(encoding="utf-8")
+    assert page == task.page(results) and page.count("<h1>") == 1 and task.headline(results)[:20] in page
+    again = json.loads(succeeds("evaluate", place, "--json"))
+    for key in ("scores", "differences", "conditions"):
+        assert again.get(key) == json.loads(results.model_dump_json()).get(key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, copied) -> None:
+    place = copied(name)
+    (place / "metrics.json").write_text('{"schema_version": 2}', encoding="utf-8")
+    with pytest.raises(ResultsFileError):
+        tasks.load_results(place)
+    assert "metrics.json" in refused("report", place)
+    succeeds("report", place, "--again")
+
+
+@pytest.mark.parametrize("name", OF_ONE_NETWORK)
+def test_the_trained_network_comes_back_with_its_weights(name: str, finished) -> None:
+    first, second = (tasks.load_network(finished(name)) for _ in range(2))
+    assert not first.program.training
+    assert all(
+        torch.equal(value, second.net.state_dict()[key]) for key, value in first.net.state_dict().items()
+    )
+    plain = tasks.load_network(finished(name) / "baseline")
+    assert plain.key == "deterministic" and first.key != "deterministic"
+
+
+@pytest.mark.parametrize("name", WITH_BASELINE)
+def test_the_baseline_is_the_same_network_without_methods(name: str, recipe) -> None:
+    task = tasks.load_task(recipe(name))
+    plain, own = (task.program(baseline=baseline).state_dict() for baseline in (True, False))
+    shared = plain.keys() & own.keys()
+    assert len(shared) == len(plain) <= len(own)
+    assert all(torch.equal(plain[key], own[key]) for key in shared)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_baseline_is_refused(name: str, finished, copied) -> None:
+    other = finished("texts" if name != "texts" else "numbers")
+    place = copied(name)
+    assert "baseline" in refused("evaluate", place, "--baseline", other)
+    assert not (place / "metrics.json").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictions_of_texts_are_made_or_refused_in_one_line(name: str, finished) -> None:
+    words = ("predict", finished(name), "the film was good", "--json")
+    if name in ANSWERS:
+        (answer,) = map(json.loads, succeeds(*words).splitlines())
+        assert answer["text"] == "the film was good" and ANSWERS[name] in answer
+    else:
+        assert "expected a run that answers texts" in refused(*words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(
+    name: str, recipe, copied, tmp_path
+) -> None:
+    first, second = copied(name), tmp_path / "second"
+    task = tasks.run_task(first)
+    if task.no_seeds is not None:
+        assert task.no_seeds in refused("report", first, first)
+        return
+    succeeds("train", recipe(name), "-o", second, "--quiet", "--set", "training.seed=1")
+    assert "another training.seed" in refused("report", first, first)
+    summary = json.loads(succeeds("report", first, second, "--json"))
+    assert summary["seeds"] == [0, 1] and (first / "seeds.html").exists()
+    assert (second / "report.html").exists()
+
+
+@pytest.mark.parametrize(("name", "section"), SECTIONS.items())
+def test_recipes_of_another_task_are_said_to_be_of_it(name: str, section: str, recipe) -> None:
+    from probattn.recipes import load_recipe
+
+    with pytest.raises(RecipeError, match=f"expected a recipe of texts, got one with a section '{section}'"):
+        load_recipe(recipe(name))
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "numbers"])
+def test_a_killed_run_is_continued_to_the_same_end(name: str, recipe, finished, tmp_path) -> None:
+    place = tmp_path / "run"
+    command = [sys.executable, "-m", "probattn", "train", str(recipe(name)), "-o", str(place), "--quiet"]
+    process = subprocess.Popen(
+        command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        while process.poll() is None and not any(place.rglob("step-*")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.communicate()
+    succeeds(*command[3:], "--resume")
+    same(finished(name), place)
