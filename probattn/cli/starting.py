@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from probattn.cli.overview import heading_comment
 from probattn.cli.rows import ENDINGS, Table, opened
@@ -18,7 +19,7 @@ from probattn.files.durable import write_atomically
 from probattn.recipes import Recipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.registry import built_in_recipes, load_any_recipe
-from probattn.tasks.sections.problems import allowed, section
+from probattn.tasks.sections.problems import allowed, entries, section
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
 WIDTH = 100
@@ -75,24 +76,35 @@ def commented(recipe: BaseModel, head: str) -> str:
     return "\n".join([*_comment(head, 0), "", *_keys(recipe, 0)]) + "\n"
 
 
-def _keys(model: BaseModel, depth: int) -> Iterator[str]:
+def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[str]:
+    """Lines of a section; of sections with names of one's own the first alone is explained."""
     indent = "  " * depth
-    for name, field in type(model).model_fields.items():
-        value = getattr(model, name)
-        within, takes = section(field.annotation), allowed(field)
-        about = field.description or ""
-        if within is None and takes not in {"text", "text or null"}:
-            about += f" Takes {takes}."
-        if not depth and name != next(iter(type(model).model_fields)):
+    for place, (name, field) in enumerate(type(model).model_fields.items()):
+        value, within = getattr(model, name), section(field.annotation)
+        if place and not depth:
             yield ""
-        yield from _comment(about, depth)
+        if explained:
+            yield from _comment(_about(field), depth)
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:"
-            yield from _keys(value, depth + 1)
-            continue
-        if within is not None:
-            yield from (f"{indent}#   {line}" for line in _defaults(name, within))
-        yield f"{indent}{name}: {_plain(value)}"
+            yield from _keys(value, depth + 1, explained=explained)
+        elif entries(field.annotation) is not None:
+            yield f"{indent}{name}:"
+            for number, (each, entry) in enumerate(value.items()):
+                yield f"{indent}  {_plain(each)}:"
+                yield from _keys(entry, depth + 2, explained=explained and number == 0)
+        else:
+            if within is not None and explained:
+                yield from (f"{indent}#   {line}" for line in _defaults(name, within))
+            yield f"{indent}{name}: {_plain(value)}"
+
+
+def _about(field: FieldInfo) -> str:
+    """What a key means, and what it takes where that is not plain."""
+    takes, about = allowed(field), field.description or ""
+    if section(field.annotation) or entries(field.annotation) or takes in {"text", "text or null"}:
+        return about
+    return f"{about} Takes {takes}."
 
 
 def _defaults(name: str, kind: type[BaseModel]) -> list[str]:
@@ -105,10 +117,6 @@ def _defaults(name: str, kind: type[BaseModel]) -> list[str]:
 
 def _plain(value: Any) -> str:
     """A value in the one-line form of YAML."""
-    if isinstance(value, dict):
-        value = {
-            name: each.model_dump() if isinstance(each, BaseModel) else each for name, each in value.items()
-        }
     text: str = yaml.dump(
         value, Dumper=RecipeDumper, default_flow_style=True, allow_unicode=True, width=10**6
     )

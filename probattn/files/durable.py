@@ -89,7 +89,7 @@ def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
     file = DigestingFile(path)
     try:
         write(file)
-    except Exception as failure:
+    except BaseException as failure:
         try:
             file.close(sync=False)
         except OSError as error:
