@@ -40,6 +40,7 @@ def predict_bayesian(
     chunk_size: int | None = None,
     label_name: str = "labels",
     device: torch.device | str | None = None,
+    first_batch: int = 0,
 ) -> BayesianPredictions:
     """Predicts every batch with draws and with the posterior expectation.
 
@@ -51,6 +52,7 @@ def predict_bayesian(
         chunk_size: draws per pass, see :func:`~probattn.inference.posterior_predict`.
         label_name: key of the labels.
         device: where the batches go; they stay where they are by default.
+        first_batch: number of the first batch, where those before it are predicted elsewhere.
 
     Returns:
         Probabilities on the CPU.
@@ -59,7 +61,7 @@ def predict_bayesian(
         ValueError: no batch.
     """
     draws, expectation, labels = [], [], []
-    for number, batch in enumerate(_moved(batches, device)):
+    for number, batch in enumerate(_moved(batches, device), first_batch):
         posterior = posterior_predict(
             model, batch, num_samples, seed=(seed, number), chunk_size=chunk_size, label_name=label_name
         )

@@ -39,6 +39,7 @@ class RunDescription(Record):
         versions: package versions by name.
         recipe: the resolved recipe (YAML).
         commands: commands that repeat the run.
+        restricted: options that kept the evaluation to a part of the data or to fewer draws; empty for a whole one.
     """
 
     name: str
@@ -55,6 +56,7 @@ class RunDescription(Record):
     versions: Mapping[str, str] = Field(default_factory=dict)
     recipe: str = ""
     commands: tuple[str, ...] = ()
+    restricted: str = ""
 
 
 class DataSet(Record):

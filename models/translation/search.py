@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -60,7 +60,12 @@ class SearchOptions:
 
 
 def translate(
-    model: Translator, sources: Sequence[str], vocabulary: Vocabulary, options: SearchOptions | None = None
+    model: Translator,
+    sources: Sequence[str],
+    vocabulary: Vocabulary,
+    options: SearchOptions | None = None,
+    *,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> list[str]:
     """Translates sentences by transformers' own beam search, with the posterior expectation of latent attention.
 
@@ -74,6 +79,7 @@ def translate(
         sources: the sentences; a blank one stays blank.
         vocabulary: turns sentences into tokens and back.
         options: of the search.
+        progress: what the batches are gone through with, such as ``tqdm``.
 
     Returns:
         A translation for each source, in their order.
@@ -95,7 +101,7 @@ def translate(
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        for start in range(0, len(order), options.batch_size):
+        for start in progress(range(0, len(order), options.batch_size)):
             rows = order[start : start + options.batch_size]
             outputs = _search(net, [encoded[row] for row in rows], options, limit)
             for row, tokens in zip(rows, outputs, strict=True):

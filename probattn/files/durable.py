@@ -89,7 +89,7 @@ def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
     file = DigestingFile(path)
     try:
         write(file)
-    except Exception as failure:
+    except BaseException as failure:
         try:
             file.close(sync=False)
         except OSError as error:
@@ -151,8 +151,9 @@ def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise explain_os_error(error, f"writing {path}") from error
+    finally:
+        temporary.unlink(missing_ok=True)  # what is left of it after an error or an interruption
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

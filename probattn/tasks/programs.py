@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -49,7 +50,9 @@ from probattn.sites import METHODS, Method
 from probattn.sites.bayesian import KLReduction
 from probattn.sites.method import Measured
 from probattn.sites.repulsive import repulsive_heads
+from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.progress import tracked
 from probattn.tasks.run import describe
 from probattn.tasks.sections.training import TrainingRecipe
 from probattn.tasks.task import BASELINE, MODEL, RECIPE, RECORDS, AnyRecipe, AnyResults, Part, Task
@@ -60,6 +63,7 @@ WEIGHTS = "weights.safetensors"
 
 Program = TypeVar("Program", bound=nn.Module)
 AnyData = TypeVar("AnyData", bound="Data")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,10 @@ class Network(Generic[Program]):
     def records(self) -> list[Record]:
         """What was recorded in training."""
         return read_records(self.folder / RECORDS)
+
+    def tracked(self, items: Iterable[Item], doing: str) -> Iterator[Item]:
+        """The items, with their progress where that is shown; ``doing`` says what is done with this network."""
+        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}")
 
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a batch on the network's device, without its labels."""
@@ -267,7 +275,13 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return kind(program, **(standard | options))
 
     def fit(
-        self, program: Program, folder: Path | None = None, *, resume: bool = False, quiet: bool = False
+        self,
+        program: Program,
+        folder: Path | None = None,
+        *,
+        resume: bool = False,
+        quiet: bool = False,
+        title: str = "training",
     ) -> FitResult:
         """Trains a program as the recipe says.
 
@@ -276,6 +290,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             folder: of records and checkpoints; None keeps nothing.
             resume: continue from the newest checkpoint, if there is one.
             quiet: no progress bar.
+            title: what the bar says first.
 
         Returns:
             What came out; the program holds the weights to keep.
@@ -287,6 +302,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             "folder": folder,
             "fingerprint": data.fingerprint,
             "progress": not quiet,
+            "title": title,
         }
         if folder is not None and data.watched is not None:
             options["observers"] = (data.watched.observer(folder),)
@@ -318,13 +334,23 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         programs = {name: self.program(baseline=name == BASELINE) for name in names}
         if self.data.watched is not None:
             self.data.watched.check(programs[MODEL])
-        return [self._part(name, program, folder) for name, program in programs.items()]
+        return [
+            self._part(
+                name, program, folder, f"{self.method if name == MODEL else name} {number}/{len(names)}"
+            )
+            for number, (name, program) in enumerate(programs.items(), 1)
+        ]
 
-    def _part(self, name: str, program: Program, run: Path) -> Part:
+    @property
+    def method(self) -> str:
+        """A word for the recipe's method: that of latent attention, or the section of the method beside it."""
+        return self.methods[0].section if self.methods else self.recipe.attention.method
+
+    def _part(self, name: str, program: Program, run: Path, title: str) -> Part:
         folder = run if name == MODEL else run / name
 
         def fit(resume: bool, quiet: bool) -> FitResult:
-            return self.fit(program, folder, resume=resume, quiet=quiet)
+            return self.fit(program, folder, resume=resume, quiet=quiet, title=title)
 
         def keep() -> None:
             shutil.rmtree(folder / MODEL, ignore_errors=True)  # left by an earlier end of the run
@@ -372,7 +398,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             "method": self.method_words(),
             "device": f"{own.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
         }
-        return describe(run, self.recipe, **(words | dict(self.words())))
+        return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))
 
     def method_words(self) -> str:
         """The attention methods with the options that differ from the defaults, and what stands beside them."""
@@ -387,7 +413,13 @@ def dynamics(networks: Sequence[Network[Any]]) -> tuple[Dynamics, ...]:
 
 
 def predictions(
-    network: Network[Any], batches: Any, options: Any, *, chunk_size: int | None = None, dropout: bool = True
+    network: Network[Any],
+    batches: Iterable[Any],
+    options: Any,
+    *,
+    chunk_size: int | None = None,
+    dropout: bool = True,
+    first_batch: int = 0,
 ) -> dict[ModelKey, Predictions]:
     """Class probabilities of a network by model: of latent attention those of draws, and those at its expectation.
 
@@ -397,11 +429,17 @@ def predictions(
         options: with ``num_samples`` and ``seed``.
         chunk_size: draws that go through the network at once; None for all.
         dropout: whether to draw with dropout where attention is deterministic.
+        first_batch: number of the first batch, from which its draws are seeded.
     """
     given: dict[str, Any] = {"seed": options.seed, "device": network.device}
     if network.key == "bayesian_mean":
         drawn = predict_bayesian(
-            network.program, batches, options.num_samples, chunk_size=chunk_size, **given
+            network.program,
+            batches,
+            options.num_samples,
+            chunk_size=chunk_size,
+            first_batch=first_batch,
+            **given,
         )
         expectation = Predictions(drawn.expectation)
         return {"bayesian_mean": Predictions.from_draws(drawn.draws), "bayesian_expectation": expectation}
@@ -432,7 +470,7 @@ def health(
         return ()
     spreads = weight_spreads(
         network.program,
-        batches,
+        network.tracked(batches, "spread of the attention weights"),
         options.num_samples,
         seed=options.seed,
         chunk_size=chunk_size,
@@ -528,9 +566,8 @@ def check_finished(folder: Path) -> Path:
 
 
 def on_device(program: Program) -> Program:
-    """A program on the accelerator, where there is one, in evaluation mode."""
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return program.to(device or torch.device("cpu")).eval()
+    """A program on the device that was asked for, or else an accelerator where there is one, in evaluation mode."""
+    return program.to(current_device()).eval()
 
 
 def score_modules(net: nn.Module) -> list[nn.Module]:
@@ -558,6 +595,18 @@ def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str
         raise RunError(
             "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
         )
+
+
+def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of ``size``, the last of which may be shorter; they are read when they are asked for.
+
+    Example:
+        >>> list(in_batches("abc", 2))
+        [['a', 'b'], ['c']]
+    """
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def digest(parts: Iterable[str | bytes]) -> str:

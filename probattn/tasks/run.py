@@ -18,6 +18,7 @@ from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription, read_results, write_results
 from probattn.inference.run import FitResult
 from probattn.tasks.errors import RecipeError, RunError, one_line
+from probattn.tasks.progress import note
 from probattn.tasks.sections.loading import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
@@ -120,6 +121,8 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
             raise RunError(
                 f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run ({error})"
             ) from error
+    for line in task.evaluation_notes():
+        note(line)
     results = task.evaluate(run, baseline)
     write_results(results, run / RESULTS)
     return results
@@ -195,7 +198,8 @@ def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> 
     Raises:
         RunError: as for :func:`evaluate_runs`.
     """
-    file, results = evaluate_runs(runs, baseline, again=again or baseline is not None)
+    anew = again or baseline is not None or any(task.restricted for _, task in runs)
+    file, results = evaluate_runs(runs, baseline, again=anew)
     _, task = runs[0]
     if len(runs) == 1:
         return write_page(task, results, file.with_name(REPORT)), file, results

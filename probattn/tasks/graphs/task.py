@@ -61,6 +61,9 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     section = "graph"
     recipe_class = GraphRecipe
     results_class = Results
+    unit = "nodes"
+    no_limit = "a graph is predicted as a whole"
+    no_draws = None
     headline = Classification.headline
     table = Classification.table
     page = Classification.page
@@ -71,6 +74,22 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     def graph(self) -> NodeGraph:
         """The graph of the recipe, read once."""
         return self.recipe.graph.load()
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of labelled nodes of each part."""
+        graph = self.graph
+        masks = {"training": graph.train_mask, "validation": graph.validation_mask, "test": graph.test_mask}
+        return {name: int(mask.sum()) for name, mask in masks.items()}
+
+    def classes(self) -> Mapping[str, int]:
+        """Training nodes of each class."""
+        counts = torch.bincount(self.graph.labels[self.graph.train_mask], minlength=self.graph.num_classes)
+        return dict(zip(self.graph.label_names, counts.tolist(), strict=True))
+
+    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> GraphRecipe:
+        """The recipe with another number of draws."""
+        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples})
+        return self.recipe.model_copy(update={"prediction": prediction})
 
     def load_data(self) -> GraphData:
         """Rows of labelled nodes."""
@@ -200,7 +219,8 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             # A draw is one of the whole graph, so draws cannot share a pass.
-            models |= predictions(network, [self._batch(network)], prediction, chunk_size=1)
+            batches = network.tracked([self._batch(network)], f"predictions of {graph.source} (test)")
+            models |= predictions(network, batches, prediction, chunk_size=1)
         described = DataSet(
             key="test",
             title=f"{graph.source.capitalize()} (test)",

@@ -231,7 +231,8 @@ def test_a_folder_that_is_removed_in_mid_run_is_said(recipe, command, tmp_path, 
 
 
 @pytest.mark.slow
-def test_an_interruption_says_how_to_go_on(recipe, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_a_checkpoint_and_says_how_to_go_on(recipe, tmp_path, number):
     folder = tmp_path / "my run"
     command = [sys.executable, "-m", "probattn", "train", recipe, "--output", folder, "--quiet"]
     command += ["--set", "training.steps=5000"]
@@ -241,11 +242,13 @@ def test_an_interruption_says_how_to_go_on(recipe, tmp_path):
     until = time.monotonic() + 120
     while not list(folder.rglob("step-000003")) and started.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
-    started.send_signal(signal.SIGINT)
+    started.send_signal(number)
     said = started.communicate(timeout=60)[1].splitlines()
     assert started.returncode == 130
     resume = f"probattn train '{folder}/recipe.yaml' --output '{folder}' --resume"
-    assert said[-1] == f"interrupted: continue with `{resume}`"
+    assert said[-1].startswith("interrupted: ") and said[-1].endswith(f"; continue with `{resume}`")
+    step = int(said[-1].split("after update ")[1].split()[0])
+    assert list(folder.rglob(f"step-{step:06d}")), "the last update is kept"
 
 
 def test_arguments_that_are_no_text_are_refused(run, recipe, command, tmp_path):
