@@ -24,7 +24,7 @@ from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
-from probattn.inference.options import EarlyStopping, KLSchedule
+from probattn.inference.options import KLSchedule
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     MODEL_LABELS,
@@ -270,7 +270,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             "eval_every": training.eval_every,
             "checkpoint_every": training.checkpoint_every,
             "keep_last": training.keep,
-            "early_stopping": None if rule is None else EarlyStopping(**rule.model_dump()),
+            "early_stopping": None if rule is None else rule.build(),
         }
         return kind(program, **(standard | options))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from probattn.data import NodeGraph
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.optimizers import OptimizerOptions
-from probattn.inference.options import EarlyStopping, KLSchedule
+from probattn.inference.options import KLSchedule
 from probattn.inference.report import (
     DataSet,
     EdgeAttention,
@@ -141,7 +141,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             "log_every": training.log_every,
             "checkpoint_every": training.checkpoint_every,
             "keep_last": training.keep,
-            "early_stopping": None if rule is None else EarlyStopping(**rule.model_dump()),
+            "early_stopping": None if rule is None else rule.build(),
         }
         return SVIDriver(program, **(standard | options))
 

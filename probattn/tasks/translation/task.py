@@ -250,7 +250,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             RunError: sacrebleu is not installed.
         """
         own, test = networks[-1], self.splits.test
-        options = SearchOptions(**self.recipe.search.model_dump())
+        options = self.recipe.search.build()
         found: dict[ModelKey, list[str]] = {
             each.key: translate(
                 each.program,
@@ -329,7 +329,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         if pairs is not None:
             raise RunError(f"{run}: its network translates single texts; expected no second texts")
         network = self.network(run)
-        options = SearchOptions(**self.recipe.search.model_dump())
+        options = self.recipe.search.build()
 
         def translated() -> Iterator[dict[str, str]]:
             for batch in in_batches(texts, options.batch_size):
