@@ -169,5 +169,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def explain_os_error(error: OSError, doing: str) -> OSError:
     """The same kind of error with a message that says what was being done and what helps."""
-    full = "the disk is full: free some space and resume"
-    return OSError(error.errno, f"{doing}: {full if error.errno in FULL else error.strerror or error}")
+    return OSError(error.errno, f"{doing}: {os_error_words(error)}")
+
+
+def os_error_words(error: OSError) -> str:
+    """What the system says of a path, and what to do."""
+    if error.errno in FULL:
+        return "the disk is full: free some space and resume"
+    return (
+        f"{error.strerror or error}; expected a path that this user may read and write: check it and its permissions, "
+        "or choose another"
+    )

@@ -297,6 +297,10 @@ def test_panics_are_about_the_files_and_interruptions_are_not():
             StoredNetworkError, match=rf"some/folder: cannot be read \({type(error).__name__}"
         ):
             open_pretrained(Opened(error), "some/folder")
+    with pytest.raises(
+        StoredNetworkError, match=r"no such folder, and no such name on the hub within reach: check"
+    ):
+        open_pretrained(Opened(OSError("We couldn't connect")), "some/folder")
     for error in (KeyboardInterrupt(), SystemExit(3), GeneratorExit()):
         with pytest.raises(type(error)):
             open_pretrained(Opened(error), "some/folder")

@@ -13,7 +13,6 @@ from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 from probattn.recipes import load_recipe
 from probattn.tasks import Classification, RunError, load_network
-from probattn.tasks.programs import method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -180,6 +179,6 @@ def test_tsne_without_scikit_learn_is_refused_before_training(recipe, command, t
 
 def test_words_for_methods(recipe):
     overrides = ["attention.method=deterministic", "alignment={method: ot, debias: false, layers: last}"]
-    assert method_words(load_recipe(recipe, overrides)) == (
+    assert load_recipe(recipe, overrides).method_words() == (
         "deterministic attention; OT alignment, weight 0.01, layers last, debias False"
     )

@@ -14,6 +14,7 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import BertConfig, BertForSequenceClassification
 
 from probattn.files import durable
 from probattn.models import Classifier
@@ -173,6 +174,23 @@ def test_a_head_for_other_classes_is_said_with_both_numbers(network, recipe, com
     changes = ("--set", "network.config={intermediate_size: 8}", "--output", tmp_path / "run")
     said = refusal(command("train", recipe, *changes))
     assert "make network.config agree" in said
+    changes = ("--set", "network.config={num_labels: 1}", "--output", tmp_path / "run")
+    said = refusal(command("train", recipe, *changes))
+    assert (
+        "network.config: expected no 'num_labels', which the 2 classes of the data set; leave it out" in said
+    )
+
+
+def test_a_head_of_one_output_is_refused_without_advice_to_train_on_one_class(
+    network, recipe, command, tmp_path
+):
+    single = tmp_path / "single"
+    shutil.copytree(network, single)
+    config = BertConfig.from_pretrained(single, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(single)
+    changes = ("--set", f"network.name={single}", "--output", tmp_path / "run", "--quiet")
+    said = refusal(command("train", recipe, *changes))
+    assert "got one for 1; take the network without its head" in said
 
 
 def test_a_network_of_a_recipe_is_compared_with_its_sums(copy, recipe, command, tmp_path):

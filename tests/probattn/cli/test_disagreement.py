@@ -11,7 +11,7 @@ from probattn.inference.report import read_results
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.tasks import load_network
-from probattn.tasks.programs import measured, method_words
+from probattn.tasks.programs import measured
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -82,6 +82,6 @@ def test_words_for_the_method(recipe):
         "attention.method=deterministic",
         "disagreement={method: outputs, weight: 0.5, layers: last}",
     ]
-    assert method_words(load_recipe(recipe, overrides)) == (
+    assert load_recipe(recipe, overrides).method_words() == (
         "deterministic attention; penalty on heads alike (outputs), weight 0.5, layers last"
     )

@@ -16,7 +16,6 @@ from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks import load_network
-from probattn.tasks.programs import method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -246,8 +245,8 @@ def test_the_steps_from_a_penalty_to_repulsion_train(recipe, command, tmp_path):
 
 def test_words_for_the_method(recipe):
     overrides = ["attention.method=deterministic", "repulsion={sampler: spos, layers: first}"]
-    assert method_words(load_recipe(recipe, overrides)) == (
+    assert load_recipe(recipe, overrides).method_words() == (
         "deterministic attention; repulsive heads by SPOS, weight 0.01, layers first"
     )
     overrides[1] = "repulsion={projections: [query, key], layers: [0]}"
-    assert method_words(load_recipe(recipe, overrides)).endswith("projections query and key, layers 0")
+    assert load_recipe(recipe, overrides).method_words().endswith("projections query and key, layers 0")
