@@ -343,8 +343,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def method(self) -> str:
-        """A word for the recipe's method: that of latent attention, or the section of the method beside it."""
-        return self.methods[0].section if self.methods else self.recipe.attention.method
+        """A word for what is trained: the method of latent attention, or the section of one beside it."""
+        named: str = self.recipe.attention.method
+        beside = [method.section for method in self.methods]
+        return beside[0] if named == "deterministic" and beside else named
 
     def _part(self, name: str, program: Program, run: Path, title: str) -> Part:
         folder = run if name == MODEL else run / name

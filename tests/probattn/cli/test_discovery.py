@@ -7,9 +7,10 @@ import torch
 
 from probattn.cli.app import _recipe_names
 from probattn.inference.report import read_results
-from probattn.recipes import load_any_recipe, recipe_names
+from probattn.recipes import load_any_recipe, read_recipe, recipe_names
 from probattn.sites import METHODS
-from probattn.tasks import RunError, devices
+from probattn.tasks import Classification, RunError, devices, run_task
+from probattn.tasks.classification import task as classification
 
 
 def test_recipes_are_listed_with_what_they_are_for(command):
@@ -113,7 +114,7 @@ def test_devices(command, run, recipe, tmp_path):
     assert command("predict", run, "a film", "--device", "cpu").exit_code == 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_devices_of_this_machine():
     with devices.on("cuda:0"):
         assert devices.current_device() == torch.device("cuda:0") and torch.cuda.current_device() == 0
@@ -153,3 +154,20 @@ def test_tasks_without_such_options_refuse_them(translation_run, command):
 
 def test_names_for_the_shell():
     assert tuple(_recipe_names()) == recipe_names()
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+def test_built_in_texts_of_another_domain_are_capped(run, monkeypatch):
+    def capped(source, limit="null"):
+        data = f"{{train: imdb, out_of_domain: {source}, limits: {{out_of_domain: {limit}}}}}"
+        return Classification(read_recipe(f"data: {data}")).is_capped
+
+    assert capped("bbc_news") and not capped("bbc_news", 9000) and not capped("my.csv") and not capped("null")
+    task = run_task(run)
+    assert len(task.measured()["out_of_domain"]) == 120 and not task.evaluation_notes()
+    monkeypatch.setattr(classification, "OUT_OF_DOMAIN_LIMIT", 7)
+    monkeypatch.setattr(Classification, "is_capped", True)
+    chosen = task.measured()
+    assert chosen["out_of_domain"].texts == task.texts.roles()["out_of_domain"].take(7).texts
+    assert len(chosen["shifted"]) == 120
+    assert "7 of 120 texts are measured, a fixed choice" in next(iter(task.evaluation_notes()))
