@@ -110,9 +110,10 @@ class EarlyStopping(Options):
         patience: evaluations without improvement that are borne, >= 1.
         mode: whether less ("min") or more ("max") is better.
         min_delta: an improvement is a change by more than this, >= 0.
-        also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then starts anew whenever one of the metrics is at least as
-            good as it ever was, and the best weights are the last at which all of them were at once (Velickovic et al.
-            2018 stop so on loss and accuracy). What equals the best counts, for accuracies often do.
+        also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then starts anew whenever
+            one of the metrics is at least as good as it ever was, and the best weights are the last at which all of
+            them were at once (Velickovic et al. 2018 stop so on loss and accuracy). What equals the best counts, for
+            accuracies often do.
 
     Raises:
         ValueError: a number out of its range, an unknown mode, or a metric named twice.

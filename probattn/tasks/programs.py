@@ -53,7 +53,7 @@ from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.progress import tracked
-from probattn.tasks.run import describe
+from probattn.tasks.run import describe, read_as
 from probattn.tasks.sections.training import TrainingRecipe
 from probattn.tasks.task import BASELINE, MODEL, RECIPE, RECORDS, AnyRecipe, AnyResults, Part, Task
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
@@ -138,9 +138,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     Attributes:
         has_probe: whether its networks may have a lexical probe, so that attention can be watched in training.
+        takes: the methods that its networks can be given; None for every method.
     """
 
     has_probe: ClassVar[bool] = False
+    takes: ClassVar[tuple[type[Method], ...] | None] = None
 
     @property
     def probe_problem(self) -> str | None:
@@ -203,12 +205,24 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @abstractmethod
     def words(self) -> Mapping[str, Any]:
-        """``network``, ``data`` and ``train_size`` of the report."""
+        """``network`` and ``data``, in words, and ``train_size`` of the report."""
 
     @property
     def methods(self) -> Sequence[Method]:
-        """What the recipe's attention is given."""
-        return cast(Sequence[Method], self.recipe.methods())
+        """What the recipe's attention is given.
+
+        Raises:
+            RunError: a method that the task's networks cannot be given.
+        """
+        asked = cast(Sequence[Method], self.recipe.methods())
+        for method in asked if self.takes is not None else ():
+            if not isinstance(method, self.takes or ()):
+                names = ", ".join(each.__name__ for each in self.takes or ()) or "none"
+                raise RunError(
+                    f"{method.section}: networks of this task can be given {names}, not {type(method).__name__}; leave "
+                    "the section out"
+                )
+        return asked
 
     @property
     def is_plain(self) -> bool:
@@ -240,7 +254,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **options: further options of the driver.
         """
         training: TrainingRecipe = self.recipe.training
-        alignment = self.recipe.alignment
+        alignment = getattr(self.recipe, "alignment", None)
         rule = training.early_stopping
         kind = SVGDDriver if repulsive_heads(program) else SVIDriver
         standard: dict[str, Any] = {
@@ -398,6 +412,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         precision = getattr(training, "precision", "no")
         words: dict[str, Any] = {
             "method": self.method_words(),
+            "num_samples": getattr(getattr(self.recipe, "prediction", None), "num_samples", 1),
             "device": f"{own.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
         }
         return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))
@@ -526,9 +541,16 @@ def load_weights(net: nn.Module, folder: Path) -> None:
         ) from error
 
 
-def is_baseline(folder: Path) -> bool:
-    """Whether the records in a folder are those of the baseline within a run."""
-    return folder.name == BASELINE and not (folder / RECIPE).exists()
+def is_plain_at(task: ProgramTask[Any, Any, Any, Any], folder: Path) -> bool:
+    """Whether the network in a folder is deterministic: the baseline within a run, or that of a run without methods.
+
+    Args:
+        task: of the run that is evaluated.
+        folder: of that run, of the baseline within it, or of another run of the same task.
+    """
+    if not (folder / RECIPE).exists():
+        return folder.name == BASELINE or task.is_plain
+    return type(task)(read_as(task, folder / RECIPE)).is_plain
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:

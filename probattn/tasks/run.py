@@ -116,7 +116,7 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
     """
     if baseline is not None and (baseline / RECIPE).exists():  # the baseline within a run has none
         try:
-            _recipe(task, baseline / RECIPE)
+            read_as(task, baseline / RECIPE)
         except RecipeError as error:
             raise RunError(
                 f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run ({error})"
@@ -169,7 +169,7 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     return write_results(combined, first / f"{SEEDS}.json"), combined
 
 
-def _recipe(task: AnyTask, file: Path) -> Any:
+def read_as(task: AnyTask, file: Path) -> Any:
     """A recipe, read as one of this task."""
     return load(file, (), lambda _: task.recipe_class, {})
 
@@ -304,7 +304,7 @@ def _check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     if resume:
         if not known.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if _recipe(task, known) != task.recipe.resolved():
+        if read_as(task, known) != task.recipe.resolved():
             raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")

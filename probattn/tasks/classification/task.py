@@ -291,7 +291,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "network": f"{network.name}{uniform}",
             "data": self.recipe.data.train.source,
             "train_size": len(self.texts.train),
-            "num_samples": self.recipe.prediction.num_samples,
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:

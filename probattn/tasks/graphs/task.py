@@ -38,7 +38,7 @@ from probattn.tasks.programs import (
     check_finished,
     digest,
     health,
-    is_baseline,
+    is_plain_at,
     load_weights,
     on_device,
     predictions,
@@ -151,7 +151,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     def network(self, folder: Path) -> Network[NodeClassifier]:
         """Builds the network of the recipe, or its baseline, with its trained weights."""
-        baseline = is_baseline(folder)
+        baseline = is_plain_at(self, folder)
         check_finished(folder)
         program = self.program(baseline=baseline)
         load_weights(program.net, folder)
@@ -183,7 +183,6 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             "output",
             "data": f"{graph.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges with self loops",
             "train_size": int(graph.train_mask.sum()),
-            "num_samples": self.recipe.prediction.num_samples,
         }
 
     def measure(self, run: RunDescription, networks: Sequence[Network[NodeClassifier]]) -> Results:

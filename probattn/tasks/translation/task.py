@@ -240,7 +240,6 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             "network": network_words(self.recipe),
             "data": train.source,
             "train_size": len(train),
-            "num_samples": 1,
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
