@@ -1,20 +1,112 @@
-"""How far apart the queries and keys of a network lie, head by head."""
+"""How far apart the queries and keys of each head lie: records, measures and the section of the page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
+from markupsafe import Markup
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
 from probattn.divergences import mean_difference, median_bandwidth, mmd
-from probattn.inference.report.alignment_records import SiteAlignment
-from probattn.inference.report.record import ModelKey
+from probattn.inference.records import Number
+from probattn.inference.report.charts.svg import cloud_chart
+from probattn.inference.report.markup import Layer, Panel, exact, site_labels
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
+from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.metrics.functional import ood_auroc
+
+ByHead = tuple[Number, ...]
+"""One number a head."""
+
+
+class SiteAlignment(Record):
+    """Queries and keys of one attention call, by head; see :func:`~probattn.inference.report.alignment.head_distances`.
+
+    Attributes:
+        model: whose they are.
+        site: name of the call.
+        bandwidth: of the kernel.
+        mmd: squared maximum mean discrepancy within a text, mean over texts; the estimate may be slightly negative.
+        mmd_centred: the same with the difference of the means over all texts removed.
+        query_norm: mean length of a query.
+        key_norm: mean length of a key.
+        auc: how well nearest neighbours tell queries from keys; empty for fewer than two texts.
+        auc_centred: the same with the difference of the means removed.
+    """
+
+    model: ModelKey
+    site: str
+    bandwidth: ByHead
+    mmd: ByHead
+    mmd_centred: ByHead
+    query_norm: ByHead
+    key_norm: ByHead
+    auc: tuple[Probability, ...] = ()
+    auc_centred: tuple[Probability, ...] = ()
+
+    @model_validator(mode="after")
+    def _same_heads(self) -> SiteAlignment:
+        sizes = {
+            len(self.bandwidth),
+            len(self.mmd),
+            len(self.mmd_centred),
+            len(self.query_norm),
+            len(self.key_norm),
+        }
+        if len(sizes) > 1:
+            raise ValueError(f"{self.site}: expected one number a head throughout, got {sorted(sizes)}")
+        return self
+
+
+class HeadCloud(Record):
+    """Some queries and keys of a head in two dimensions."""
+
+    model: ModelKey
+    site: str
+    head: Count
+    query: tuple[tuple[Number, Number], ...]
+    key: tuple[tuple[Number, Number], ...]
+
+
+class Alignment(Record):
+    """What was measured of queries and keys.
+
+    Attributes:
+        texts: over how many texts of the first data set.
+        bandwidth_of: the model whose tokens the bandwidths come from.
+        sites: by model and call.
+        projection: how the clouds came to two dimensions.
+        clouds: by model, call and head.
+    """
+
+    texts: Annotated[int, Field(ge=1)]
+    bandwidth_of: ModelKey
+    sites: Annotated[tuple[SiteAlignment, ...], Field(min_length=1)]
+    projection: Literal["pca", "tsne"] = "pca"
+    clouds: tuple[HeadCloud, ...] = ()
+
+    def total(self, model: ModelKey, name: Literal["mmd", "mmd_centred"]) -> float:
+        """Sum over calls and heads."""
+        return sum(sum(getattr(site, name)) for site in self.sites if site.model == model)
+
+    def mean(
+        self, model: ModelKey, name: Literal["query_norm", "key_norm", "auc", "auc_centred"]
+    ) -> float | None:
+        """Mean over calls and heads; None where there is no number."""
+        found = [value for site in self.sites if site.model == model for value in getattr(site, name)]
+        return sum(found) / len(found) if found else None
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """The models measured, in order."""
+        return tuple(dict.fromkeys(site.model for site in self.sites))
+
 
 TEXTS_PER_PASS = 16
 """Texts whose pairs of tokens are held at once."""
@@ -233,3 +325,255 @@ def site_alignments(
             )
         )
     return tuple(records)
+
+
+Projection = Literal["pca", "tsne"]
+
+
+def clouds(
+    sample: TokenSample,
+    model: ModelKey,
+    site: str,
+    *,
+    projection: Projection = "pca",
+    points: int = 60,
+    seed: int = 0,
+) -> tuple[HeadCloud, ...]:
+    """Queries and keys of each head in two dimensions.
+
+    Args:
+        sample: the tokens.
+        model: whose they are.
+        site: name of the call.
+        projection: "pca", the two directions of largest variance of both together; or "tsne" (van der Maaten & Hinton
+            2008), which needs scikit-learn.
+        points: most queries, and most keys, of a head: spread evenly over the texts.
+        seed: of t-SNE.
+
+    Returns:
+        One record a head.
+
+    Raises:
+        ImportError: t-SNE without scikit-learn.
+    """
+    sides = ((sample.query, sample.query_valid), (sample.key, sample.key_valid))
+    chosen = [_spread(tokens.transpose(1, 2)[valid], points) for tokens, valid in sides]  # [n, H, D] each
+    records = []
+    for head in range(sample.query.shape[1]):
+        both = torch.cat([side[:, head] for side in chosen]).double()
+        flat = _tsne(both, seed) if projection == "tsne" else _pca(both)
+        query, key = flat[: len(chosen[0])], flat[len(chosen[0]) :]
+        records.append(HeadCloud(model=model, site=site, head=head, query=_rounded(query), key=_rounded(key)))
+    return tuple(records)
+
+
+def _spread(tokens: Tensor, most: int) -> Tensor:
+    places = torch.linspace(0, len(tokens) - 1, min(most, len(tokens))).round().long()
+    return tokens[places]
+
+
+def _pca(points: Tensor) -> Tensor:
+    """Principal components, the sign such that the largest entry of a direction is positive."""
+    middle = points - points.mean(dim=0)
+    directions = torch.linalg.svd(middle, full_matrices=False).Vh[:2]
+    largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
+    flat = middle @ (directions * largest.sign()).T
+    return F.pad(flat, (0, 2 - flat.shape[1]))
+
+
+def _tsne(points: Tensor, seed: int) -> Tensor:
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        raise ImportError(
+            "t-SNE: expected the package scikit-learn, got no such package; install it: pip install "
+            "'probattn[figures]', or take projection 'pca'"
+        ) from None
+    perplexity = min(30.0, max(1.0, (len(points) - 1) / 3))
+    flat = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points.numpy())
+    return torch.from_numpy(flat).double()
+
+
+def _rounded(points: Tensor) -> tuple[tuple[float, float], ...]:
+    return tuple((round(x, 3), round(y, 3)) for x, y in points.tolist())
+
+
+Total = Literal["mmd", "mmd_centred"]
+
+
+Mean = Literal["query_norm", "key_norm", "auc", "auc_centred"]
+
+
+TOTALS: tuple[tuple[Total, str, str], ...] = (
+    ("mmd", "Discrepancy", "Squared MMD of queries and keys within a text, summed over heads and layers"),
+    (
+        "mmd_centred",
+        "Discrepancy, means removed",
+        "The same without a shift of all keys, which attention does not see",
+    ),
+)
+
+
+MEANS: tuple[tuple[Mean, str, str], ...] = (
+    ("query_norm", "Length of a query", "Mean over heads and layers; shrinking alone lowers the discrepancy"),
+    ("key_norm", "Length of a key", "Likewise"),
+    ("auc", "Told apart (AUC)", "How well nearest neighbours tell queries from keys; 0.5 is guessing"),
+    ("auc_centred", "Told apart, means removed", "The same without a shift of all keys of a head"),
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A row of the table: title, meaning, a value a model, and the first over the last."""
+
+    title: str
+    meaning: str
+    values: tuple[Markup, ...]
+    ratio: Markup
+
+
+@dataclass(frozen=True)
+class AlignmentView:
+    """The section.
+
+    Attributes:
+        words: what was found.
+        models: titles and styles of the columns.
+        quantities: the first table.
+        layers: the second.
+        panels: the clouds.
+        projection: how they came to two dimensions, in words.
+        bandwidth: where the bandwidths come from, in words.
+        texts: over how many texts.
+    """
+
+    words: str
+    models: tuple[tuple[str, str], ...]
+    quantities: tuple[Quantity, ...]
+    layers: tuple[Layer, ...]
+    panels: tuple[Panel, ...]
+    projection: str
+    bandwidth: str
+    texts: int
+
+
+def alignment_view(found: Alignment | None) -> AlignmentView | None:
+    """The section's parts; None where nothing was measured."""
+    if found is None:
+        return None
+    models = found.models
+    names = site_labels([site.site for site in found.sites])
+    projections = {"pca": "their two principal components", "tsne": "t-SNE"}
+    return AlignmentView(
+        words=_words(found),
+        models=tuple((_title(model), MODEL_STYLES[model]) for model in models),
+        quantities=_quantities(found),
+        layers=tuple(_layer(found, name, label) for name, label in names.items()),
+        panels=_panels(found.clouds, names),
+        projection=projections[found.projection],
+        bandwidth=f"the {MODEL_LABELS[found.bandwidth_of]} network",
+        texts=found.texts,
+    )
+
+
+def _title(model: ModelKey) -> str:
+    """Queries and keys come from one pass, not from a mean over draws."""
+    words = MODEL_LABELS[model]
+    return words[0].upper() + words[1:]
+
+
+def _words(found: Alignment) -> str:
+    if "deterministic" not in found.models or len(found.models) < 2:
+        (model,) = found.models
+        return (
+            f"The discrepancy of the {MODEL_LABELS[model]} network is {found.total(model, 'mmd'):.3g} in all."
+        )
+    own = next(model for model in found.models if model != "deterministic")
+    raw, centred = (
+        _times(found.total("deterministic", name), found.total(own, name)) for name, _, _ in TOTALS
+    )
+    lengths = [_change(found, own, name) for name in ("query_norm", "key_norm")]
+    return (
+        f"Against deterministic attention the discrepancy between queries and keys is {raw}, and {centred} once a "
+        f"shift of all keys of a head is taken off. Queries are {lengths[0]} and keys {lengths[1]}."
+    )
+
+
+def _times(before: float, after: float) -> str:
+    if before <= 0 or after <= 0:
+        return "too small to compare"
+    if 0.995 < before / after < 1.005:
+        return "the same"
+    return f"{before / after:.3g} times smaller" if before > after else f"{after / before:.3g} times larger"
+
+
+def _change(found: Alignment, own: ModelKey, name: Literal["query_norm", "key_norm"]) -> str:
+    before, after = found.mean("deterministic", name), found.mean(own, name)
+    if not before or after is None:
+        return "of no length"
+    percent = 100 * (after / before - 1)
+    if abs(percent) < 0.5:
+        return "as long as they were"
+    return f"{abs(percent):.0f}% {'longer' if percent > 0 else 'shorter'}"
+
+
+def _quantities(found: Alignment) -> tuple[Quantity, ...]:
+    rows: list[tuple[str, str, list[float | None]]] = [
+        (title, meaning, [found.total(model, name) for model in found.models])
+        for name, title, meaning in TOTALS
+    ]
+    rows += [
+        (title, meaning, [found.mean(model, of) for model in found.models]) for of, title, meaning in MEANS
+    ]
+    return tuple(
+        Quantity(title, meaning, tuple(_number(value) for value in values), _ratio(values))
+        for title, meaning, values in rows
+        if any(value is not None for value in values)
+    )
+
+
+def _number(value: float | None) -> Markup:
+    return exact(value, "" if value is None else f"{value:.3g}".replace("-", MINUS))
+
+
+def _ratio(values: Sequence[float | None]) -> Markup:
+    first, last = values[0], values[-1]
+    if len(values) < 2 or not first or not last or first < 0 or last < 0:
+        return Markup("\N{EN DASH}")
+    return Markup(f"{first / last:.3g}")
+
+
+def _layer(found: Alignment, name: str, label: str) -> Layer:
+    values = []
+    for model in found.models:
+        own = next((site for site in found.sites if (site.model, site.site) == (model, name)), None)
+        totals = (None, None) if own is None else (sum(own.mmd), sum(own.mmd_centred))
+        values.append((_number(totals[0]), _number(totals[1])))
+    return Layer(name, label, tuple(values))
+
+
+def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[Panel, ...]:
+    groups: dict[tuple[str, int], list[HeadCloud]] = {}
+    for cloud in found:
+        groups.setdefault((cloud.site, cloud.head), []).append(cloud)
+    panels = []
+    for (site, head), members in groups.items():
+        heading = f"{names.get(site, site)}, head {head}"
+        ends = [abs(end) for cloud in members for point in (*cloud.query, *cloud.key) for end in point]
+        reach = 1.05 * max(ends, default=0.0) or 1.0
+        drawings = [
+            (
+                _title(cloud.model),
+                Markup(
+                    cloud_chart(
+                        cloud.query,
+                        cloud.key,
+                        reach,
+                        f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention",
+                    )
+                ),
+            )
+            for cloud in members
+        ]
+        panels.append(Panel(heading, tuple(drawings)))
+    return tuple(panels)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from scipy import stats
 
-from probattn.inference.report.measurements import Comparison
+from probattn.inference.report.record import Comparison
 from probattn.metrics.functional import holm, mean_interval
 
 LEAST_EFFECT = 0.005

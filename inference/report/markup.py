@@ -1,6 +1,9 @@
-"""Numbers and words as safe markup."""
+"""Pieces that sections of a page share: numbers and texts as safe markup, figures, panels, labels of sites."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
@@ -27,3 +30,55 @@ def shortened(text: str, room: int = 110) -> str:
         'word wo…'
     """
     return printable(text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A row of a table of attention calls: two numbers a network."""
+
+    name: str
+    label: str
+    values: tuple[tuple[Markup, Markup], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Drawings that stand side by side, with the network of each."""
+
+    heading: str
+    drawings: tuple[tuple[str, Markup], ...]
+
+
+def site_labels(names: Iterable[str]) -> dict[str, str]:
+    """Short labels: what distinguishes the names, dots apart.
+
+    Example:
+        >>> site_labels(["net.layer.0.attention", "net.layer.1.attention"])
+        {'net.layer.0.attention': 'layer 0', 'net.layer.1.attention': 'layer 1'}
+        >>> site_labels(["net.attention"])
+        {'net.attention': 'attention'}
+    """
+    names = list(dict.fromkeys(names))
+    parts = {name: name.split(".") for name in names}
+    lengths = {len(part) for part in parts.values()}
+    if len(names) < 2 or len(lengths) > 1:
+        return {name: printable(part[-1] if len(names) < 2 else name) for name, part in parts.items()}
+    differing = [index for index in range(lengths.pop()) if len({part[index] for part in parts.values()}) > 1]
+    labels = {}
+    for name, part in parts.items():
+        words = [
+            f"{part[index - 1]} {part[index]}" if part[index].isdigit() and index else part[index]
+            for index in differing
+        ]
+        labels[name] = printable(" ".join(words))
+    return labels
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its heading."""
+
+    heading: str
+    svg: Markup
+    style: str = ""
+    note: str = ""

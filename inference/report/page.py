@@ -11,19 +11,26 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
-from probattn.inference.report import figures
-from probattn.inference.report.alignment_view import alignment_view
-from probattn.inference.report.attention_view import attention_views
-from probattn.inference.report.cards import cards
+from probattn.inference.report.alignment import alignment_view
+from probattn.inference.report.attention import attention_views
 from probattn.inference.report.charts.svg import isolated, printable_lines
-from probattn.inference.report.dynamics_view import dynamics_view
-from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
-from probattn.inference.report.heads_view import heads_view
+from probattn.inference.report.dynamics import dynamics_view
+from probattn.inference.report.findings import evidence, findings, headline, opening
+from probattn.inference.report.heads import heads_view
 from probattn.inference.report.markup import plain
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
-from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.tables import sites, tables
-from probattn.inference.report.wording import evidence, findings, headline, opening, posterior_words
+from probattn.inference.report.record import DataSet, RunDescription
+from probattn.inference.report.results import Results
+from probattn.inference.report.sections import (
+    cards,
+    entropy_figures,
+    pavpu_figures,
+    reliability_figures,
+    risk_figures,
+    tables,
+    training_figures,
+)
+from probattn.inference.report.sites import EDGE_MEASURES, edge_rows, posterior_words, sites
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -130,27 +137,27 @@ def _context(environment: Environment, results: Results) -> dict[str, Any]:
         "contender": MODEL_TITLES[results.contender],
         "contender_label": MODEL_LABELS[results.contender],
         "foreign": any(data.role != "in_domain" for data in results.data),
-        "reliability": figures.reliability_figures(results),
-        "entropy": figures.entropy_figures(results),
-        "risk": figures.risk_figures(results),
-        "pavpu": figures.pavpu_figures(results),
+        "reliability": reliability_figures(results),
+        "entropy": entropy_figures(results),
+        "risk": risk_figures(results),
+        "pavpu": pavpu_figures(results),
         "dropout": any(score.draws == "dropout" for score in results.scores),
         "attention": attention_views(
             results.attention, _site_names(results), _script_json, results.contender
         ),
-        "alignment": alignment_view(results),
+        "alignment": alignment_view(results.alignment),
         "heads": heads_view(results.heads),
         "minus": MINUS,
         "edges": edge_rows(results.edges),
         "edge_measures": EDGE_MEASURES,
         "uncertain": cards(results, results.uncertain),
         "mistakes": cards(results, results.mistakes),
-        "sites": sites(results),
+        "sites": sites(results.health),
         "reductions": ", ".join(dict.fromkeys(site.reduction for site in results.health)),
         "reduced": any(site.kl_reduced is not None for site in results.health),
-        "posterior": posterior_words(results),
+        "posterior": posterior_words(results.health),
         "dynamics": dynamics_view(results.dynamics),
-        "training": figures.training_figures(results.curves),
+        "training": training_figures(results.curves),
         "ramps": colour_channels(),
         "script": Markup(template_source(environment, "maps.js")),
     }

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from probattn.inference.report.attention import Example
 from probattn.inference.report.charts.svg import printable
-from probattn.inference.report.edges import EDGE_MEASURES
-from probattn.inference.report.examples import Example
+from probattn.inference.report.findings import findings, headline
 from probattn.inference.report.measures import MODEL_LABELS, ROLE_TITLES, TEXTS
 from probattn.inference.report.record import Measure, ModelKey
 from probattn.inference.report.results import Results
-from probattn.inference.report.wording import findings, headline
+from probattn.inference.report.sites import EDGE_MEASURES
 
 GUTTER = "  "
 """Between columns."""

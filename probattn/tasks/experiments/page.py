@@ -8,10 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.report.charts.runs import Group, runs_chart
+from probattn.inference.report.charts.lines import Group, runs_chart
 from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.figures import Figure
-from probattn.inference.report.markup import exact
+from probattn.inference.report.markup import Figure, exact
 from probattn.inference.report.page import make_environment, run_context
 from probattn.inference.report.terminal import Group as RowGroup
 from probattn.inference.report.terminal import Sheet

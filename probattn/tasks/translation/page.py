@@ -19,12 +19,12 @@ from probattn.inference.report import (
     printable,
 )
 from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.dynamics_view import dynamics_view
-from probattn.inference.report.figures import QUANTITIES, training_figures
-from probattn.inference.report.heads_view import heads_view
+from probattn.inference.report.dynamics import dynamics_view
+from probattn.inference.report.heads import heads_view
 from probattn.inference.report.markup import exact
 from probattn.inference.report.measures import MINUS, MODEL_STYLES
 from probattn.inference.report.page import colour_channels, make_environment, run_context
+from probattn.inference.report.sections import QUANTITIES, training_figures
 from probattn.tasks.translation.results import BleuDifference, TranslationResults, TranslationScores
 
 SECTIONS = (

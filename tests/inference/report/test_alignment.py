@@ -11,14 +11,14 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from probattn.inference.report.alignment import (
+    Alignment,
     TokenSample,
+    clouds,
     gather,
     head_bandwidths,
     head_distances,
     site_alignments,
 )
-from probattn.inference.report.alignment_clouds import clouds
-from probattn.inference.report.alignment_records import Alignment
 
 TEXTS, HEADS, LENGTH, SIZE = 24, 3, 9, 5
 

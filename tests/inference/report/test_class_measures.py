@@ -5,11 +5,12 @@ import pytest
 import torch
 from sklearn import metrics
 
-from probattn.inference.report.class_measures import class_measure
+from probattn.inference.report.columns import class_measure
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
+from probattn.inference.report.findings import headline
 from probattn.inference.report.page import render_report
-from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.wording import headline
+from probattn.inference.report.record import DataSet, RunDescription
+from probattn.inference.report.results import Results
 
 SIZE = 400
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probattn.inference.report.curves import training_curves
+from probattn.inference.report.collect import training_curves
 
 
 def records(count: int) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from probattn.inference.report import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.charts.lines import Line
 from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.dynamics_view import dynamics_view
+from probattn.inference.report.dynamics import dynamics_view
 
 
 def maps(step: int, outputs: int, words: int) -> WatchedMaps:
@@ -96,7 +96,7 @@ def test_lines_and_table_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
         drawn[title] = lines
         return title
 
-    monkeypatch.setattr("probattn.inference.report.dynamics_view.line_chart", draw)
+    monkeypatch.setattr("probattn.inference.report.dynamics.line_chart", draw)
     moments = (
         WatchedStep(step=0, agreement=0.1, with_last=0.2, accuracy=0.3, bleu=1.5),
         WatchedStep(step=20, agreement=0.4, with_last=1.0, accuracy=0.6, bleu=7.5),
@@ -132,7 +132,7 @@ def test_maps_are_those_of_attention_and_of_the_probe(monkeypatch: pytest.Monkey
         drawn.append((list(values), highest))
         return title
 
-    monkeypatch.setattr("probattn.inference.report.dynamics_view.heatmap", draw)
+    monkeypatch.setattr("probattn.inference.report.dynamics.heatmap", draw)
     found = [
         WatchedMaps(
             step=step,

@@ -7,8 +7,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, roc_curve
 
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
-from probattn.inference.report.measurements import Difference, Scores
-from probattn.inference.report.results import DataSet
+from probattn.inference.report.record import DataSet, Difference, Scores
 
 NAMES = {"in_domain": "test", "shifted": "shift", "out_of_domain": "out"}
 

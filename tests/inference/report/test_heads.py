@@ -11,12 +11,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from probattn.inference.report.heads import site_heads
-from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, SiteHeads
-from probattn.inference.report.heads_view import heads_view
+from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, SiteHeads, heads_view, site_heads
 from probattn.inference.report.page import render_report
-from probattn.inference.report.results import Results
-from probattn.inference.report.storage import read_results, write_results
+from probattn.inference.report.results import Results, read_results, write_results
 
 NAMES = ("net.layer.0.attention", "net.layer.1.attention")
 

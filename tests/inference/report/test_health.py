@@ -8,7 +8,7 @@ from torch import Tensor
 
 import probattn
 from probattn.inference.predictive import posterior_predict
-from probattn.inference.report.health import site_health, weight_spreads
+from probattn.inference.report.sites import site_health, weight_spreads
 
 
 class Toy(PyroModule):

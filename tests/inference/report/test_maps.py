@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probattn.inference.report.examples import Example
-from probattn.inference.report.maps import attention_example, own_tokens
+from probattn.inference.report.attention import Example, attention_example, own_tokens
 
 EXAMPLE = Example(text="a b c", predicted="yes", probability=0.6, spread=0.1, entropy=0.6)
 TOKENS = ["a", "b", "c"]

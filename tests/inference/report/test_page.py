@@ -14,18 +14,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probattn.inference.report.attention import attention_example
 from probattn.inference.report.charts.svg import isolated, printable
-from probattn.inference.report.edges import EDGE_MEASURES
-from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
-from probattn.inference.report.maps import attention_example
-from probattn.inference.report.measurements import Curve, SiteHealth
+from probattn.inference.report.evaluation import (
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    evaluate,
+    most_uncertain,
+)
+from probattn.inference.report.markup import site_labels
 from probattn.inference.report.measures import TEXTS
 from probattn.inference.report.page import RAMPS, SECTIONS, duration, render_report, write_report
-from probattn.inference.report.record import MEASURES, MODELS, SINGLE
-from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
-from probattn.inference.report.storage import read_results, write_results
-from probattn.inference.report.tables import site_labels
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, RunDescription
+from probattn.inference.report.results import Results, read_results, write_results
+from probattn.inference.report.sites import EDGE_MEASURES, SiteHealth
 
 VOID = {"meta", "link", "br", "input"}
 ALONE = [(name, words) for name, words in SECTIONS if name != "runs"]

@@ -5,10 +5,10 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
-from probattn.inference.report.measurements import Curve, Entropy, Scores, SiteHealth
-from probattn.inference.report.record import MEASURES, MODELS, SINGLE
-from probattn.inference.report.results import DataSet, Results
+from probattn.inference.report.attention import AttentionExample, AttentionMap, Example
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, Entropy, Scores
+from probattn.inference.report.results import Results
+from probattn.inference.report.sites import SiteHealth
 
 EXAMPLE = Example(text="a", predicted="yes", probability=0.6, spread=0.1, entropy=0.6)
 

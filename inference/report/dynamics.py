@@ -1,22 +1,174 @@
-"""The section of a report about how attention came about."""
+"""Agreement of attention with lexical probes, in training and after it: records and the section of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from markupsafe import Markup
+from pydantic import Field, model_validator
 
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, number_word, ticks
 from probattn.inference.report.charts.svg import Axis, isolated
-from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps
-from probattn.inference.report.figures import Figure
-from probattn.inference.report.markup import exact, shortened
+from probattn.inference.report.markup import Figure, exact, shortened
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
+from probattn.inference.report.record import Count, ModelKey, Probability, Record
+
+Matrix = tuple[tuple[Probability, ...], ...]
+
+
+Bleu = Annotated[float, Field(ge=0, le=100.001)]
+
+
+class WatchedStep(Record):
+    """One moment of a training, over all watched examples (Snell et al. 2021, section 3.1).
+
+    Attributes:
+        step: updates done.
+        agreement: of attention with the network's own lexical probe, A(attention, probe).
+        with_last: of the last step's attention with this one's.
+        accuracy: share of outputs that are the network's first choice.
+        bleu: of the watched sentences' translations by greedy search; None where they were not translated.
+    """
+
+    step: Count
+    agreement: Probability
+    with_last: Probability
+    accuracy: Probability
+    bleu: Bleu | None = None
+
+
+class WatchedMaps(Record):
+    """Attention and lexical probe of one example at one moment, ``[T][S]`` each."""
+
+    step: Count
+    attention: Matrix
+    probe: Matrix
+
+
+class WatchedExample(Record):
+    """One example and its maps.
+
+    Attributes:
+        text: the input, for people.
+        keys: the S words of the input.
+        queries: the T words of the output, or the class alone.
+        maps: by step.
+    """
+
+    text: str
+    keys: tuple[str, ...]
+    queries: tuple[str, ...]
+    maps: tuple[WatchedMaps, ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> WatchedExample:
+        for item in self.maps:
+            for name, matrix in (("attention", item.attention), ("probe", item.probe)):
+                shape = (len(matrix), {len(row) for row in matrix})
+                if shape != (len(self.queries), {len(self.keys)}):
+                    raise ValueError(
+                        f"{name} of step {item.step}: expected {len(self.queries)} rows of {len(self.keys)}, got "
+                        f"{shape[0]} of {sorted(shape[1])}"
+                    )
+        return self
+
+
+class Dynamics(Record):
+    """How attention and probe went in the training of one network.
+
+    Attributes:
+        model: whose training.
+        examples: number of examples that were watched.
+        outputs: number of their outputs: output words, or one class each.
+        chance: agreement of ratings that have nothing to do with each other.
+        steps: moments, in order.
+        maps: single examples.
+    """
+
+    model: ModelKey
+    examples: Count
+    outputs: Count
+    chance: Probability
+    steps: Annotated[tuple[WatchedStep, ...], Field(min_length=1)]
+    maps: tuple[WatchedExample, ...] = ()
+
+
+Rating = Literal["attention", "probe", "uniform", "proxy", "saliency"]
+"""Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's, and
+gradient saliency."""
+
+
+class Contextualized(Record):
+    """An agreement told as the performance of a half-trained second run (Snell et al. 2021, Eq. 11).
+
+    Attributes:
+        performance: xi.
+        step: where the second run first agreed more.
+        reached: whether it did at all; a table stars the value where it did not.
+    """
+
+    performance: float
+    step: Count
+    reached: bool
+
+
+class PairAgreement(Record):
+    """Two ratings of the same input words, over all outputs.
+
+    Attributes:
+        first: whose highest-rated word is looked up.
+        second: among whose highest-rated words.
+        agreement: A(first, second) (Eq. 10).
+        tau: mean of Kendall's rank correlation; None where no output has one, since a rating is constant.
+        xi: by accuracy; None without a second run.
+        xi_bleu: by BLEU; None where that was not recorded.
+    """
+
+    first: Rating
+    second: Rating
+    agreement: Probability
+    tau: Annotated[float, Field(ge=-1, le=1)] | None
+    xi: Contextualized | None = None
+    xi_bleu: Contextualized | None = None
+
+
+class Agreement(Record):
+    """The row of a network in the paper's tables 2 to 6.
+
+    Attributes:
+        run: folder of the run.
+        outputs: outputs over which means are taken.
+        chance: agreement of ratings that have nothing to do with each other.
+        accuracy: of the run's network on these examples.
+        pairs: what agrees with what.
+        uniform_step: the step of the run under uniform attention whose probe is meant, the one that the attention
+            agrees with most (section A.7); None without such a run.
+        course: agreement of the attention with that run's probe by step.
+        second_accuracy: of the second run at its end, xi's largest value; None without one.
+        second_bleu: the same by BLEU.
+    """
+
+    run: str
+    outputs: Count
+    chance: Probability
+    accuracy: Probability
+    pairs: tuple[PairAgreement, ...]
+    uniform_step: Count | None = None
+    course: Mapping[int, Probability] = Field(default_factory=dict)
+    second_accuracy: Probability | None = None
+    second_bleu: float | None = None
+
+    def pair(self, first: Rating, second: Rating) -> PairAgreement | None:
+        """One of them; None if it was not measured."""
+        return next((item for item in self.pairs if (item.first, item.second) == (first, second)), None)
+
 
 MARKS = 8
 """Labelled steps, at most, on an axis."""
+
 
 MOMENTS = (("late",), ("early", "late"), ("early", "middle", "late"))
 """Names of one, two or three steps."""
