@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from probattn.divergences import mean_difference, median_bandwidth, mmd
 from probattn.inference.records import Number
 from probattn.inference.report.charts.svg import cloud_chart
-from probattn.inference.report.markup import Layer, Panel, exact, site_labels
+from probattn.inference.report.markup import Layer, Panel, Section, exact, site_labels
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.metrics.functional import ood_auroc
@@ -422,58 +422,26 @@ MEANS: tuple[tuple[Mean, str, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A row of the table: title, meaning, a value a model, and the first over the last."""
-
-    title: str
-    meaning: str
-    values: tuple[Markup, ...]
-    ratio: Markup
+Quantity = tuple[str, str, tuple[Markup, ...], Markup]
+"""A row of the table: title, meaning, a value a model, and the first over the last."""
 
 
-@dataclass(frozen=True)
-class AlignmentView:
-    """The section.
-
-    Attributes:
-        words: what was found.
-        models: titles and styles of the columns.
-        quantities: the first table.
-        layers: the second.
-        panels: the clouds.
-        projection: how they came to two dimensions, in words.
-        bandwidth: where the bandwidths come from, in words.
-        texts: over how many texts.
-    """
-
-    words: str
-    models: tuple[tuple[str, str], ...]
-    quantities: tuple[Quantity, ...]
-    layers: tuple[Layer, ...]
-    panels: tuple[Panel, ...]
-    projection: str
-    bandwidth: str
-    texts: int
-
-
-def alignment_view(found: Alignment | None) -> AlignmentView | None:
-    """The section's parts; None where nothing was measured."""
+def alignment_section(found: Alignment | None) -> Section | None:
+    """The section on queries and keys; None where nothing was measured."""
     if found is None:
         return None
-    models = found.models
     names = site_labels([site.site for site in found.sites])
-    projections = {"pca": "their two principal components", "tsne": "t-SNE"}
-    return AlignmentView(
-        words=_words(found),
-        models=tuple((_title(model), MODEL_STYLES[model]) for model in models),
-        quantities=_quantities(found),
-        layers=tuple(_layer(found, name, label) for name, label in names.items()),
-        panels=_panels(found.clouds, names),
-        projection=projections[found.projection],
-        bandwidth=f"the {MODEL_LABELS[found.bandwidth_of]} network",
-        texts=found.texts,
-    )
+    context = {
+        "words": _words(found),
+        "models": [(_title(model), MODEL_STYLES[model]) for model in found.models],
+        "quantities": _quantities(found),
+        "layers": [_layer(found, name, label) for name, label in names.items()],
+        "panels": _panels(found.clouds, names),
+        "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[found.projection],
+        "bandwidth": f"the {MODEL_LABELS[found.bandwidth_of]} network",
+        "texts": found.texts,
+    }
+    return Section("alignment", "Queries and keys", "Do queries and keys match?", "alignment.html", context)
 
 
 def _title(model: ModelKey) -> str:
@@ -526,7 +494,7 @@ def _quantities(found: Alignment) -> tuple[Quantity, ...]:
         (title, meaning, [found.mean(model, of) for model in found.models]) for of, title, meaning in MEANS
     ]
     return tuple(
-        Quantity(title, meaning, tuple(_number(value) for value in values), _ratio(values))
+        (title, meaning, tuple(_number(value) for value in values), _ratio(values))
         for title, meaning, values in rows
         if any(value is not None for value in values)
     )
@@ -549,7 +517,7 @@ def _layer(found: Alignment, name: str, label: str) -> Layer:
         own = next((site for site in found.sites if (site.model, site.site) == (model, name)), None)
         totals = (None, None) if own is None else (sum(own.mmd), sum(own.mmd_centred))
         values.append((_number(totals[0]), _number(totals[1])))
-    return Layer(name, label, tuple(values))
+    return name, label, tuple(values)
 
 
 def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[Panel, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from probattn.inference.report.charts.heatmap import heatmap, shown
 from probattn.inference.report.charts.svg import isolated, printable
-from probattn.inference.report.markup import shortened, site_labels
+from probattn.inference.report.markup import Section, shortened, site_labels
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
@@ -270,70 +271,36 @@ class Kind:
 Option = tuple[str, str, str]
 
 
-@dataclass(frozen=True)
-class AttentionView:
-    """One example of the attention section.
-
-    Attributes:
-        id: number on the page.
-        reason: why it is shown.
-        title: the input, shortened.
-        answer: the prediction, in words.
-        strip: tokens as shown, their share of the largest mean weight received, as they are, and whether the second
-            text begins with them.
-        choices: radio buttons: name, legend, and value, label and tooltip of each.
-        showing: what the maps show.
-        maps: kind, heading, drawing and the upper end of its colours.
-        strongest: the largest weights, in words.
-        payload: JSON for the script.
-    """
-
-    id: int
-    reason: str
-    title: str
-    answer: str
-    strip: tuple[tuple[str, str, str, bool], ...]
-    choices: tuple[tuple[str, str, tuple[Option, ...]], ...]
-    showing: str
-    maps: tuple[tuple[str, str, Markup, str], ...]
-    strongest: str
-    payload: Markup
-
-
-def attention_views(
-    examples: Sequence[AttentionExample],
-    site_names: Sequence[str],
-    to_json: Callable[[Any], Markup],
-    model: ModelKey = "bayesian_mean",
-) -> list[AttentionView]:
-    """Views of the examples.
+def attention_section(
+    examples: Sequence[AttentionExample], site_names: Sequence[str], model: ModelKey
+) -> Section | None:
+    """The section on attention maps; None without examples.
 
     Args:
         examples: the records.
         site_names: all sites of the network, so that labels agree with the table of sites.
-        to_json: writes JSON that is safe inside a ``<script>``.
         model: whose attention it is, the baseline's aside.
     """
+    if not examples:
+        return None
     own = [item.site for example in examples for item in example.maps]
     labels = site_labels([*site_names, *own])
-    return [_view(number, example, labels, to_json, model) for number, example in enumerate(examples)]
+    latent = model == "bayesian_mean"
+    heading = f"Where it looks{', and how sure it is of looking there' if latent else ''}"
+    context = {
+        "examples": [_shown(item, labels, model) for item in examples],
+        "latent": latent,
+        "compared": MODEL_LABELS[model],
+    }
+    return Section("attention", "Attention", heading, "attention.html", context)
 
 
-def _view(
-    number: int,
-    item: AttentionExample,
-    labels: Mapping[str, str],
-    to_json: Callable[[Any], Markup],
-    model: ModelKey,
-) -> AttentionView:
+def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
+    """One example for the template: its first map drawn, and the numbers of all maps for the script."""
     first = item.maps[0]
     kinds = [kind for kind in _kinds(first, model) if getattr(first, kind.name)]
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     entry = entries[0]
-    maps = tuple(
-        (kind.name, kind.heading, Markup(_drawn(item, first, kind, entry)), entry[f"{kind.name}_words"])
-        for kind in kinds
-    )
     payload = {
         "queries": list(map(printable, item.queries)),
         "keys": list(map(printable, item.keys)),
@@ -343,18 +310,28 @@ def _view(
         ],
         "maps": entries,
     }
-    return AttentionView(
-        id=number,
-        reason=REASONS[item.reason],
-        title=shortened(_whole(item)),
-        answer=_answer(item),
-        strip=_strip(item),
-        choices=_choices(item, labels),
-        showing=entry["showing"],
-        maps=maps,
-        strongest=entry["strongest"],
-        payload=to_json(payload),
-    )
+    return {
+        "reason": REASONS[item.reason],
+        "title": shortened(_whole(item)),
+        "answer": _answer(item),
+        "strip": _strip(item),
+        "choices": _choices(item, labels),
+        "showing": entry["showing"],
+        "maps": [
+            (kind.name, kind.heading, Markup(_drawn(item, first, kind, entry)), entry[f"{kind.name}_words"])
+            for kind in kinds
+        ],
+        "strongest": entry["strongest"],
+        "payload": _script_json(payload),
+    }
+
+
+def _script_json(value: Any) -> Markup:
+    """JSON for a ``<script>``: no character that ends it."""
+    words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        words = words.replace(character, f"\\u{ord(character):04x}")
+    return Markup(words)
 
 
 def _whole(item: AttentionExample) -> str:

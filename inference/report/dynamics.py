@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from markupsafe import Markup
@@ -12,7 +11,7 @@ from pydantic import Field, model_validator
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, number_word, ticks
 from probattn.inference.report.charts.svg import Axis, isolated
-from probattn.inference.report.markup import Figure, exact, shortened
+from probattn.inference.report.markup import Figure, Section, exact, shortened
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
@@ -174,75 +173,26 @@ MOMENTS = (("late",), ("early", "late"), ("early", "middle", "late"))
 """Names of one, two or three steps."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A step of the table, its numbers ready for the template: step, then agreement and accuracy of each network."""
-
-    step: str
-    values: tuple[Markup, ...]
+Moment = tuple[str, tuple[tuple[str, Markup], ...]]
+"""Maps of one example: when, and title and drawing of attention and probe."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Maps of one example: when, and the drawings of attention and probe."""
-
-    heading: str
-    drawings: tuple[tuple[str, Markup], ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One example: its words and its maps."""
-
-    heading: str
-    moments: tuple[Moment, ...]
-    course: bool
-
-
-@dataclass(frozen=True)
-class DynamicsView:
-    """The section.
-
-    Attributes:
-        words: what was found.
-        figures: agreement and accuracy over steps.
-        columns: titles and styles of the networks.
-        rows: the table.
-        panels: maps of single examples.
-        examples: how many were watched.
-        outputs: how many outputs they have.
-        chance: agreement by chance.
-    """
-
-    words: str
-    figures: tuple[Figure, ...]
-    columns: tuple[tuple[str, str], ...]
-    rows: tuple[Row, ...]
-    panels: tuple[Panel, ...]
-    examples: int
-    outputs: int
-    chance: Markup
-
-
-def dynamics_view(found: Sequence[Dynamics]) -> DynamicsView | None:
-    """The section's parts; None where nothing was recorded.
-
-    Args:
-        found: of each network, the run's own last.
-    """
+def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
+    """The section on agreement in training, the run's own network last; None where nothing was recorded."""
     if not found:
         return None
     own = found[-1]
-    return DynamicsView(
-        words=_words(own),
-        figures=_figures(found),
-        columns=tuple((MODEL_TITLES[item.model], MODEL_STYLES[item.model]) for item in found),
-        rows=_rows(found),
-        panels=tuple(_panel(example) for item in found for example in item.maps),
-        examples=own.examples,
-        outputs=own.outputs,
-        chance=exact(own.chance, f"{own.chance:.2f}"),
-    )
+    context = {
+        "words": _words(own),
+        "figures_over_steps": _figures(found),
+        "columns": [(MODEL_TITLES[item.model], MODEL_STYLES[item.model]) for item in found],
+        "rows": _rows(found),
+        "panels": [_panel(example) for item in found for example in item.maps],
+        "examples": own.examples,
+        "outputs": own.outputs,
+        "chance": exact(own.chance, f"{own.chance:.2f}"),
+    }
+    return Section("dynamics", "Dynamics", "How did attention come about?", "dynamics.html", context)
 
 
 def _words(own: Dynamics) -> str:
@@ -292,7 +242,7 @@ def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
     return Line(MODEL_LABELS[each.model], MODEL_STYLES[each.model], points, dots=True)
 
 
-def _rows(found: Sequence[Dynamics]) -> tuple[Row, ...]:
+def _rows(found: Sequence[Dynamics]) -> tuple[tuple[str, tuple[Markup, ...]], ...]:
     by_step = [{item.step: item for item in each.steps} for each in found]
     rows = []
     for step in sorted({step for each in by_step for step in each}):
@@ -301,21 +251,25 @@ def _rows(found: Sequence[Dynamics]) -> tuple[Row, ...]:
             item = each.get(step)
             numbers = (None, None, None) if item is None else (item.agreement, item.with_last, item.accuracy)
             values += [exact(value, "" if value is None else f"{value:.3f}") for value in numbers]
-        rows.append(Row(f"{step:,}", tuple(values)))
+        rows.append((f"{step:,}", tuple(values)))
     return tuple(rows)
 
 
-def _panel(example: WatchedExample) -> Panel:
+def _panel(example: WatchedExample) -> tuple[str, tuple[Moment, ...]]:
+    """Title and maps of one example; a single output has one map with a row for each step."""
     if len(example.queries) == 1:
         words = f"{isolated(example.queries[0])}: {example.text}"
-        return Panel(shortened(words), (_course(example),), course=True)
+        return shortened(words), (_by_step(example),)
     chosen = {item.step: item for item in _moments(example.maps)}
     top = _tops(list(chosen.values()))
     moments = tuple(
-        Moment(f"{name}, step {item.step:,}", _maps(example, item, top))
+        (
+            f"{name}, step {item.step:,}",
+            _pair(example.queries, example.keys, item.attention, item.probe, top, f"at step {item.step}"),
+        )
         for name, item in zip(MOMENTS[len(chosen) - 1], chosen.values(), strict=True)
     )
-    return Panel(shortened(example.text), moments, course=False)
+    return shortened(example.text), moments
 
 
 def _moments(maps: Sequence[WatchedMaps]) -> list[WatchedMaps]:
@@ -330,36 +284,29 @@ def _tops(maps: Sequence[WatchedMaps]) -> tuple[float, float]:
     return attention, probe
 
 
-def _maps(
-    example: WatchedExample, item: WatchedMaps, top: tuple[float, float]
+def _pair(
+    rows: Sequence[str],
+    keys: Sequence[str],
+    attention: Sequence[Sequence[float]],
+    probe: Sequence[Sequence[float]],
+    top: tuple[float, float],
+    when: str,
 ) -> tuple[tuple[str, Markup], ...]:
-    drawn = (("Attention", "mean", item.attention, top[0]), ("Probe", "ratio", item.probe, top[1]))
+    """Drawings of attention and probe side by side, with the upper ends of their colours."""
+    drawn = (("Attention", "mean", attention, top[0]), ("Probe", "ratio", probe, top[1]))
     return tuple(
         (
             f"{title}, up to {highest:.2g}",
-            Markup(
-                heatmap(example.queries, example.keys, values, highest, ramp, f"{title} at step {item.step}")
-            ),
+            Markup(heatmap(rows, keys, values, highest, ramp, f"{title} {when}")),
         )
         for title, ramp, values, highest in drawn
     )
 
 
-def _course(example: WatchedExample) -> Moment:
+def _by_step(example: WatchedExample) -> Moment:
     """A single output's maps: a row for each step."""
     every = -(-len(example.maps) // (2 * MARKS))
     kept = [*example.maps[:-1][::every], example.maps[-1]]
-    steps = [f"{item.step:,}" for item in kept]
-    top = _tops(kept)
-    drawn = (
-        ("Attention", "mean", [item.attention[0] for item in kept], top[0]),
-        ("Probe", "ratio", [item.probe[0] for item in kept], top[1]),
-    )
-    drawings = tuple(
-        (
-            f"{title}, up to {highest:.2g}",
-            Markup(heatmap(steps, example.keys, values, highest, ramp, f"{title} by step")),
-        )
-        for title, ramp, values, highest in drawn
-    )
-    return Moment("by step", drawings)
+    rows = [f"{item.step:,}" for item in kept]
+    attention, probe = ([getattr(item, name)[0] for item in kept] for name in ("attention", "probe"))
+    return "", _pair(rows, example.keys, attention, probe, _tops(kept), "by step")

@@ -163,7 +163,7 @@ def findings(results: Results) -> list[Finding]:
     found = []
     for data in results.data:
         for measure in MEASURES:
-            difference = results.difference(measure, results.contender, data.key)
+            difference = results.difference(measure, results.compared, data.key)
             if difference is not None:
                 found.append(_finding(results, data, difference))
     return found
@@ -211,7 +211,7 @@ def headline(results: Results) -> str:
     found = findings(results)
     if not found:
         return printable(results.run.name)
-    basis = f"({counted(len(results.seeds), 'seed')}, {results.home.size:,} {results.home.unit})"
+    basis = f"({counted(len(results.seeds), 'seed')}, {results.in_domain.size:,} {results.in_domain.unit})"
     told: dict[str, list[str]] = {"better": [], "worse": []}
     for role, measure in HEADLINE:
         for finding in found:
@@ -263,9 +263,9 @@ def evidence(results: Results) -> str:
 
 def opening(results: Results) -> str:
     """The paragraph under the title: accuracy first, whatever it is."""
-    data = results.home
+    data = results.in_domain
     place = f"{data.size:,} {data.unit} of {isolated(data.title)}"
-    model = results.contender
+    model = results.compared
     ours, base = results.score(model, data.key), results.score("deterministic", data.key)
     if ours is None or ours.accuracy is None:
         return f"{isolated(results.run.network)} was measured on {place}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
 import torch
@@ -16,7 +15,7 @@ from probattn.inference.records import Number
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, ticks
 from probattn.inference.report.charts.svg import Axis, isolated
-from probattn.inference.report.markup import Figure, Layer, Panel, exact, shortened, site_labels
+from probattn.inference.report.markup import Figure, Layer, Panel, Section, exact, shortened, site_labels
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
@@ -267,92 +266,33 @@ ROOM = 1.1
 """It ends beyond the largest value by this factor."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A network of the tables."""
-
-    title: str
-    style: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A quantity with a value a network."""
-
-    title: str
-    meaning: str
-    values: tuple[Markup, ...]
-
-
-@dataclass(frozen=True)
-class HeadsView:
-    """The section.
-
-    Attributes:
-        words: what was found.
-        columns: the networks.
-        rows: the first table.
-        layers: the second.
-        falls: accuracy without each head, a drawing or none.
-        fallen: what it shows, in words.
-        similarity: cosines between heads by call.
-        rows_of_heads: where heads look, by text.
-        site: whose rows these are.
-        texts: over how many texts heads were compared.
-        masked_texts: over how many accuracy was measured.
-        unit: what a text is.
-        measure: what accuracy is.
-        start: whether the network before training is among the columns.
-    """
-
-    words: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    layers: tuple[Layer, ...]
-    falls: tuple[Figure, ...]
-    fallen: str
-    similarity: tuple[Panel, ...]
-    rows_of_heads: tuple[Panel, ...]
-    site: str
-    texts: int
-    masked_texts: int
-    unit: str
-    measure: str
-    start: bool
-
-
-def heads_view(found: Heads | None, unit: str = "texts", measure: str = "accuracy") -> HeadsView | None:
-    """The section's parts; None where nothing was measured.
-
-    Args:
-        found: the records.
-        unit: what a text of theirs is, in words.
-        measure: what their accuracy is, in words.
-    """
+def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accuracy") -> Section | None:
+    """The section on heads; None where nothing was measured. ``unit`` is a text, ``measure`` the accuracy, in words."""
     if found is None:
         return None
     names = site_labels([site.site for site in found.sites])
     shown = found.rows[0].site if found.rows else found.sites[-1].site
-    return HeadsView(
-        words=_words(found),
-        columns=tuple(Column(_title(model), _style(model)) for model in found.models),
-        rows=_rows(found),
-        layers=tuple(_layer(found, name, label) for name, label in names.items()),
-        falls=_falls(found, measure),
-        fallen=_fallen(found, measure),
-        similarity=tuple(
+    context = {
+        "words": _words(found),
+        "columns": [(_title(model), _style(model)) for model in found.models],
+        "rows": _rows(found),
+        "layers": [_layer(found, name, label) for name, label in names.items()],
+        "falls": _falls(found, measure),
+        "fallen": _fallen(found, measure),
+        "similarity": [
             _similarity(found, name, label)
             for name, label in names.items()
             if name in (shown, next(iter(names)))
-        ),
-        rows_of_heads=_heads_of_texts(found),
-        site=names.get(shown, shown),
-        texts=found.texts,
-        masked_texts=found.masked_texts,
-        unit=unit,
-        measure=measure,
-        start="start" in found.models,
-    )
+        ],
+        "rows_of_heads": _heads_of_texts(found),
+        "site": names.get(shown, shown),
+        "texts": found.texts,
+        "masked_texts": found.masked_texts,
+        "unit": unit,
+        "measure": measure,
+        "start": "start" in found.models,
+    }
+    return Section("heads", "Heads", "Do its heads differ?", "heads.html", context)
 
 
 def _label(model: HeadsKey) -> str:
@@ -383,7 +323,7 @@ def _words(found: Heads) -> str:
     return f"{said}. In the deterministic network these are {before:.2f} and {shared:.0%}."
 
 
-def _rows(found: Heads) -> tuple[Row, ...]:
+def _rows(found: Heads) -> tuple[tuple[str, str, tuple[Markup, ...]], ...]:
     rows = [
         (title, meaning, [found.mean(model, name) for model in found.models])
         for name, title, meaning in QUANTITIES
@@ -397,7 +337,7 @@ def _rows(found: Heads) -> tuple[Row, ...]:
         for part in PARTS
     ]
     return tuple(
-        Row(title, meaning, tuple(_number(value) for value in values))
+        (title, meaning, tuple(_number(value) for value in values))
         for title, meaning, values in rows
         if any(value is not None for value in values)
     )
@@ -418,7 +358,7 @@ def _layer(found: Heads, name: str, label: str) -> Layer:
         own = _site(found, model, name)
         relative, overlap = (None, None) if own is None else (own.relative, own.overlap)
         values.append((_number(relative), _number(overlap)))
-    return Layer(name, label, tuple(values))
+    return name, label, tuple(values)
 
 
 def _falls(found: Heads, measure: str) -> tuple[Figure, ...]:

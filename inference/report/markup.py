@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -15,6 +16,16 @@ def exact(value: float | None, words: str) -> Markup:
     if value is None:
         return Markup("\N{EN DASH}")
     return Markup('<data value="{}">{}</data>').format(repr(value), words)
+
+
+def formatted(value: float | None, spec: str) -> Markup:
+    """A number by a format specification, with its exact value for machines.
+
+    Example:
+        >>> formatted(0.5, ".1%")
+        Markup('<data value="0.5">50.0%</data>')
+    """
+    return exact(value, "" if value is None else format(value, spec))
 
 
 def plain(words: str) -> Markup:
@@ -33,12 +44,26 @@ def shortened(text: str, room: int = 110) -> str:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A row of a table of attention calls: two numbers a network."""
+class Section:
+    """A section of a page.
 
-    name: str
-    label: str
-    values: tuple[tuple[Markup, Markup], ...]
+    Attributes:
+        id: its anchor.
+        title: its name in the contents.
+        heading: its heading.
+        template: the file that shows it.
+        context: what the template needs, besides what every template has.
+    """
+
+    id: str
+    title: str
+    heading: str
+    template: str
+    context: Mapping[str, Any]
+
+
+Layer = tuple[str, str, tuple[tuple[Markup, Markup], ...]]
+"""A row of a table of attention calls: name, label, and two numbers a network."""
 
 
 @dataclass(frozen=True)

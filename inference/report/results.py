@@ -97,15 +97,18 @@ class Results(Record):
         return tuple(run.seed for run in self.runs) or (self.run.seed,)
 
     @property
-    def home(self) -> DataSet:
+    def in_domain(self) -> DataSet:
         """The data set of the task itself: the first in-domain one, or the first of all."""
         return next((item for item in self.data if item.role == "in_domain"), self.data[0])
 
     @property
-    def contender(self) -> ModelKey:
-        """What the run is about and is compared with the baseline: the mean over draws, or a network of one pass."""
+    def compared(self) -> ModelKey:
+        """The model that is compared with the baseline: the mean over draws, or a network of one pass."""
         measured = {score.model for score in self.scores}
         return next((model for model in SINGLE if model in measured), "bayesian_mean")
+
+    home = in_domain
+    contender = compared
 
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""
@@ -122,7 +125,7 @@ class Results(Record):
         sizes = {item.key: item.size for item in self.data}
         examples = sizes[difference.data]
         if difference.measure in DETECTION:
-            examples = min(examples, self.home.size)
+            examples = min(examples, self.in_domain.size)
         if not is_reliable(difference, examples):
             return "unclear"
         return TEXTS[difference.measure].verdict(difference.value)

@@ -1,14 +1,16 @@
-"""Tables, figures and cards of the report on a classifier."""
+"""Sections of the report on a classifier: comparison, calibration, entropy, selective prediction, single inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.report.attention import Example
+from probattn.inference.report.alignment import alignment_section
+from probattn.inference.report.attention import Example, attention_section
 from probattn.inference.report.charts.lines import (
     common_floor,
     entropy_chart,
@@ -18,7 +20,10 @@ from probattn.inference.report.charts.lines import (
     training_chart,
 )
 from probattn.inference.report.charts.svg import draws_glyph, interval_glyph, isolated, printable
-from probattn.inference.report.markup import Figure, exact
+from probattn.inference.report.dynamics import dynamics_section
+from probattn.inference.report.findings import findings
+from probattn.inference.report.heads import heads_section
+from probattn.inference.report.markup import Figure, Section, exact
 from probattn.inference.report.measures import (
     MODEL_LABELS,
     MODEL_STYLES,
@@ -38,6 +43,10 @@ from probattn.inference.report.record import (
     Scores,
 )
 from probattn.inference.report.results import Results
+from probattn.inference.report.sites import edges_section, posterior_section
+
+LONG = 420
+"""Characters from which on an input is folded."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ def _measured(results: Results, data: DataSet, measure: Measure) -> bool:
 def _row(results: Results, data: DataSet, measure: Measure, *, explain: bool) -> Row:
     text = TEXTS[measure]
     values = []
-    models: tuple[ModelKey, ...] = ("deterministic", results.contender, "bayesian_expectation")
+    models: tuple[ModelKey, ...] = ("deterministic", results.compared, "bayesian_expectation")
     for model in models:
         score = results.score(model, data.key)
         value = score.measure(measure) if score else None
@@ -221,43 +230,130 @@ def _scores(results: Results, data: DataSet) -> list[Scores]:
     return [score for model in MODELS if (score := results.score(model, data.key)) is not None]
 
 
-@dataclass(frozen=True)
-class Card:
-    """One input with its prediction."""
-
-    example: Example
-    data: str
-    text: str
-    pair: str | None
-    long: bool
-    sure: Markup
-    spread: Markup | None
-    baseline: Markup | None
-    draws: Markup | None
-
-
-def cards(results: Results, examples: Sequence[Example]) -> list[Card]:
-    """Inputs with their predictions."""
+def cards(results: Results, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """Inputs with their predictions, for the template."""
     titles = {data.key: data.title for data in results.data}
     return [_card(example, titles.get(example.data or "", "")) for example in examples]
 
 
-def _card(example: Example, data: str) -> Card:
-    text = printable(example.text)
-    baseline = draws = None
-    if example.baseline_probability is not None:
-        baseline = exact(example.baseline_probability, f"{example.baseline_probability:.0%}")
+def _card(example: Example, data: str) -> dict[str, Any]:
+    drawing = None
     if example.draws:
         title = f"Probability of {isolated(example.predicted)} in {len(example.draws)} draws"
-        draws = Markup(draws_glyph(example.draws, example.probability, example.baseline_same, title))
-    return Card(
-        example,
-        data,
-        text,
-        None if example.pair is None else printable(example.pair),
-        len(text) + len(example.pair or "") > 420,
-        exact(example.probability, f"{example.probability:.0%}"),
-        exact(example.spread, f"{100 * example.spread:.0f}") if example.draws else None,
-        baseline,
-        draws,
+        drawing = Markup(draws_glyph(example.draws, example.probability, example.baseline_same, title))
+    return {
+        "example": example,
+        "data": data,
+        "text": printable(example.text),
+        "pair": None if example.pair is None else printable(example.pair),
+        "long": len(printable(example.text)) + len(example.pair or "") > LONG,
+        "spread": exact(example.spread, f"{100 * example.spread:.0f}"),
+        "draws": drawing,
+    }
+
+
+def report_sections(results: Results) -> list[Section | None]:
+    """The sections of the page in their order; None where nothing was measured."""
+    latent = results.compared == "bayesian_mean"
+    return [
+        *_comparison(results, latent=latent),
+        _calibration(results),
+        _entropy(results),
+        _selective(results, latent=latent),
+        attention_section(results.attention, _site_names(results), results.compared),
+        alignment_section(results.alignment),
+        heads_section(results.heads),
+        edges_section(results.edges, latent=latent),
+        _examples(results, latent=latent),
+        posterior_section(results.health),
+        dynamics_section(results.dynamics),
+        training_section(results.curves),
+    ]
+
+
+def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
+    """Findings, tables and single runs."""
+    found, shown = findings(results), tables(results)
+    context = {
+        "findings": found,
+        "tables": shown,
+        "results": results,
+        "models": {score.model for score in results.scores},
+        "latent": latent,
+        "compared": MODEL_TITLES[results.compared],
+        "compared_label": MODEL_LABELS[results.compared],
+        "level": f"{found[0].difference.level:.0%}" if found else "",
+    }
+    if found:
+        yield Section("findings", "Findings", "Findings", "findings.html", context)
+    if shown:
+        heading = f"Deterministic against {MODEL_LABELS[results.compared]}" if found else "Scores"
+        yield Section("compare", "Comparison", heading, "compare.html", context)
+    if results.runs:
+        yield Section("runs", "Runs", "The single runs", "runs.html", context)
+
+
+def _calibration(results: Results) -> Section | None:
+    groups = reliability_figures(results)
+    heading = "Is the confidence calibrated?"
+    return (
+        Section("calibration", "Calibration", heading, "calibration.html", {"groups": groups})
+        if groups
+        else None
     )
+
+
+def _entropy(results: Results) -> Section | None:
+    found = entropy_figures(results)
+    if not found:
+        return None
+    title = heading = "Predictive entropy"
+    lead = (
+        "The share of inputs whose predictive entropy is at most the value below. Curves that bend to the right are "
+        "more uncertain"
+    )
+    if any(data.role != "in_domain" for data in results.data):
+        title, heading = "OOD inputs", "Does the entropy detect out-of-distribution inputs?"
+        lead += ": those of out-of-distribution (OOD) inputs should lie there, those of in-domain inputs on the left"
+    return Section("entropy", title, heading, "figures.html", {"lead": f"{lead}.", "items": found})
+
+
+def _selective(results: Results, *, latent: bool) -> Section | None:
+    context = {
+        "risk": risk_figures(results),
+        "pavpu": pavpu_figures(results),
+        "latent": latent,
+        "dropout": any(score.draws == "dropout" for score in results.scores),
+    }
+    if not (context["risk"] or context["pavpu"]):
+        return None
+    heading = "Which predictions can be trusted?"
+    return Section("selective", "Selective prediction", heading, "selective.html", context)
+
+
+def _examples(results: Results, *, latent: bool) -> Section | None:
+    context = {
+        "uncertain": cards(results, results.uncertain),
+        "mistakes": cards(results, results.mistakes),
+        "latent": latent,
+    }
+    if not (results.uncertain or results.mistakes):
+        return None
+    heading = "The most uncertain inputs and the most confident mistakes"
+    return Section("examples", "Inputs", heading, "examples.html", context)
+
+
+def training_section(
+    curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
+) -> Section | None:
+    """Training curves; ``quantities`` has headings and units by the names of the records."""
+    found = training_figures(curves, quantities)
+    context = {"lead": "", "items": found}
+    return Section("training", "Training", "Training curves", "figures.html", context) if found else None
+
+
+def _site_names(results: Results) -> list[str]:
+    """All attention calls that anything is known of, so that one call's label is the same everywhere."""
+    aligned = () if results.alignment is None else results.alignment.sites
+    compared = () if results.heads is None else results.heads.sites
+    return [site.site for sites in (results.health, aligned, compared) for site in sites]

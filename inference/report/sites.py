@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from markupsafe import Markup
@@ -14,7 +13,7 @@ from torch import Tensor
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.inference.report.charts.svg import bar_glyph
-from probattn.inference.report.markup import exact, site_labels
+from probattn.inference.report.markup import Section, site_labels
 from probattn.inference.report.measures import MODEL_TITLES
 from probattn.inference.report.record import ModelKey, Record
 from probattn.sites.bayesian import KLReduction
@@ -202,57 +201,30 @@ class EdgeAttention(Record):
     value_norm: Size
 
 
-class EdgeRow(NamedTuple):
-    """A row of the report's table."""
-
-    site: str
-    model: str
-    values: list[Markup]
-
-
-def edge_rows(records: Sequence[EdgeAttention]) -> list[EdgeRow]:
-    """Rows by site, then by model."""
-    sites = dict.fromkeys(record.site for record in records)
-    return [
-        EdgeRow(
-            site,
-            MODEL_TITLES[record.model],
-            [exact(getattr(record, name), f"{getattr(record, name):.3f}") for name in EDGE_MEASURES],
-        )
-        for site in sites
-        for record in records
-        if record.site == site
-    ]
+def edges_section(records: Sequence[EdgeAttention], *, latent: bool) -> Section | None:
+    """The section on attention over edges, rows by layer; None for networks that are not of graphs."""
+    if not records:
+        return None
+    order = list(dict.fromkeys(record.site for record in records))
+    rows = sorted(records, key=lambda record: order.index(record.site))
+    context = {"rows": rows, "measures": EDGE_MEASURES, "titles": MODEL_TITLES, "latent": latent}
+    return Section("edges", "Edges", "Does attention tell neighbours apart?", "edges.html", context)
 
 
-@dataclass(frozen=True)
-class Site:
-    """A row of the table of sites."""
-
-    name: str
-    label: str
-    spread: Markup
-    bar: Markup
-    collapsed: bool
-    concentration: Markup
-    kl_nats: Markup
-    kl_reduced: Markup
-
-
-def sites(health: Sequence[SiteHealth]) -> list[Site]:
-    """The table of sites."""
+def posterior_section(health: Sequence[SiteHealth]) -> Section | None:
+    """The section on the posterior of each site; None where there is none."""
+    if not health:
+        return None
     labels = site_labels([site.site for site in health])
-    top = max((site.spread for site in health), default=1.0)
-    return [
-        Site(
-            site.site,
-            labels[site.site],
-            exact(site.spread, f"{site.spread:.3f}"),
-            Markup(bar_glyph(site.spread, top, f"spread {site.spread:.3f}")),
-            site.spread < COLLAPSED,
-            exact(site.concentration, f"{site.concentration or 0:.2f}"),
-            exact(site.kl_nats, f"{site.kl_nats:,.1f}"),
-            exact(site.kl_reduced, f"{site.kl_reduced or 0:.4g}"),
-        )
-        for site in health
-    ]
+    top = max(site.spread for site in health)
+    context = {
+        "words": posterior_words(health),
+        "rows": [
+            (site, labels[site.site], Markup(bar_glyph(site.spread, top, f"spread {site.spread:.3f}")))
+            for site in health
+        ],
+        "collapsed": COLLAPSED,
+        "reductions": ", ".join(dict.fromkeys(site.reduction for site in health)),
+        "reduced": any(site.kl_reduced is not None for site in health),
+    }
+    return Section("posterior", "Posterior", "Has the posterior collapsed?", "posterior.html", context)

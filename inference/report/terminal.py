@@ -178,8 +178,10 @@ def _wrapped(words: str, width: int | None) -> list[str]:
 
 def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
-    model = model or results.contender
-    compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
+    model = model or results.compared
+    compared = [
+        key for key in ("deterministic", model) if results.score(key, results.in_domain.key) is not None
+    ]
     headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
     found = findings(results)
     if len(compared) > 1:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment, alignment_view
+from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment, alignment_section
 from probattn.inference.report.page import render_report
 from probattn.inference.report.results import Results
 
@@ -31,16 +31,16 @@ def with_alignment(results: Results, *sites: SiteAlignment, **changed: object) -
 )
 def test_the_words_are_the_ratio(results: Results, before: float, after: float, words: str) -> None:
     changed = with_alignment(results, site("deterministic", before), site("bayesian_mean", after))
-    view = alignment_view(changed.alignment)
-    assert words in view.words
-    assert "the same once a shift" in view.words
-    assert "Queries are as long as they were and keys as long as they were." in view.words
+    view = alignment_section(changed.alignment).context
+    assert words in view["words"]
+    assert "the same once a shift" in view["words"]
+    assert "Queries are as long as they were and keys as long as they were." in view["words"]
 
 
 def test_shrinking_is_said(results: Results) -> None:
     shorter = site("bayesian_mean", 0.1, length=1.0, key_norm=(6.0, 6.0))
-    view = alignment_view(with_alignment(results, site("deterministic", 1.0), shorter).alignment)
-    assert "Queries are 50% shorter and keys 100% longer." in view.words
+    view = alignment_section(with_alignment(results, site("deterministic", 1.0), shorter).alignment).context
+    assert "Queries are 50% shorter and keys 100% longer." in view["words"]
 
 
 def test_the_numbers_are_those_of_the_records(results: Results) -> None:
@@ -66,7 +66,9 @@ def test_clouds_of_a_head_share_their_scale(results: Results) -> None:
     )
     far = near.model_copy(update={"model": "deterministic", "query": ((5.0, 0.0),)})
     sites = (site("deterministic", 1.0), site("bayesian_mean", 1.0))
-    (panel,) = alignment_view(with_alignment(results, *sites, clouds=(far, near)).alignment).panels
+    (panel,) = alignment_section(with_alignment(results, *sites, clouds=(far, near)).alignment).context[
+        "panels"
+    ]
     ends = [float(re.search(r'query" d="M([\d.]+)', svg).group(1)) - 66 for _, svg in panel.drawings]
     assert ends[0] == pytest.approx(10 * ends[1], rel=0.01)
     assert 50 < ends[0] < 60
@@ -75,11 +77,11 @@ def test_clouds_of_a_head_share_their_scale(results: Results) -> None:
 
 def test_one_network_alone(results: Results) -> None:
     changed = with_alignment(results, site("aligned", 0.5, auc=(), auc_centred=()))
-    view = alignment_view(changed.alignment)
-    assert view.words == "The discrepancy of the aligned network is 1.5 in all."
-    assert [row.title for row in view.quantities][-1] == "Length of a key"
+    view = alignment_section(changed.alignment).context
+    assert view["words"] == "The discrepancy of the aligned network is 1.5 in all."
+    assert [title for title, *_ in view["quantities"]][-1] == "Length of a key"
     assert ">Ratio<" not in render_report(changed)
-    assert alignment_view(None) is None
+    assert alignment_section(None) is None
 
 
 def test_records_of_unequal_heads_are_refused() -> None:

@@ -26,13 +26,28 @@ from probattn.inference.report.evaluation import (
 )
 from probattn.inference.report.markup import site_labels
 from probattn.inference.report.measures import TEXTS
-from probattn.inference.report.page import RAMPS, SECTIONS, duration, render_report, write_report
+from probattn.inference.report.page import RAMPS, duration, render_report, write_report
 from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, RunDescription
 from probattn.inference.report.results import Results, read_results, write_results
 from probattn.inference.report.sites import EDGE_MEASURES, SiteHealth
 
 VOID = {"meta", "link", "br", "input"}
-ALONE = [(name, words) for name, words in SECTIONS if name != "runs"]
+ALONE = [
+    ("findings", "Findings"),
+    ("compare", "Comparison"),
+    ("calibration", "Calibration"),
+    ("entropy", "OOD inputs"),
+    ("selective", "Selective prediction"),
+    ("attention", "Attention"),
+    ("alignment", "Queries and keys"),
+    ("heads", "Heads"),
+    ("edges", "Edges"),
+    ("examples", "Inputs"),
+    ("posterior", "Posterior"),
+    ("dynamics", "Dynamics"),
+    ("training", "Training"),
+    ("run", "Run"),
+]
 """Sections of the page of one run."""
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'"
 
@@ -271,8 +286,8 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
 @pytest.mark.parametrize(
     ("missing", "sections"),
     [
-        ({"differences": ()}, {"found"}),
-        ({"scores": (), "differences": ()}, {"found", "compare", "calibration", "entropy", "selective"}),
+        ({"differences": ()}, {"findings"}),
+        ({"scores": (), "differences": ()}, {"findings", "compare", "calibration", "entropy", "selective"}),
         ({"health": ()}, {"posterior"}),
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
