@@ -399,11 +399,7 @@ def _rounded(points: Tensor) -> tuple[tuple[float, float], ...]:
 
 
 Total = Literal["mmd", "mmd_centred"]
-
-
 Mean = Literal["query_norm", "key_norm", "auc", "auc_centred"]
-
-
 TOTALS: tuple[tuple[Total, str, str], ...] = (
     ("mmd", "Discrepancy", "Squared MMD of queries and keys within a text, summed over heads and layers"),
     (
@@ -412,16 +408,16 @@ TOTALS: tuple[tuple[Total, str, str], ...] = (
         "The same without a shift of all keys, which attention does not see",
     ),
 )
-
-
 MEANS: tuple[tuple[Mean, str, str], ...] = (
-    ("query_norm", "Length of a query", "Mean over heads and layers; shrinking alone lowers the discrepancy"),
-    ("key_norm", "Length of a key", "Likewise"),
-    ("auc", "Told apart (AUC)", "How well nearest neighbours tell queries from keys; 0.5 is guessing"),
-    ("auc_centred", "Told apart, means removed", "The same without a shift of all keys of a head"),
+    ("query_norm", "Query norm", "Mean over heads and layers; shrinking alone lowers the discrepancy"),
+    ("key_norm", "Key norm", "Mean over heads and layers"),
+    (
+        "auc",
+        "Separability (AUC)",
+        "AUC of a nearest-neighbour classifier of queries against keys; 0.5 is chance",
+    ),
+    ("auc_centred", "Separability, means removed", "The same without a shift of all keys of a head"),
 )
-
-
 Quantity = tuple[str, str, tuple[Markup, ...], Markup]
 """A row of the table: title, meaning, a value a model, and the first over the last."""
 
@@ -441,7 +437,9 @@ def alignment_section(found: Alignment | None) -> Section | None:
         "bandwidth": f"the {MODEL_LABELS[found.bandwidth_of]} network",
         "texts": found.texts,
     }
-    return Section("alignment", "Queries and keys", "Do queries and keys match?", "alignment.html", context)
+    return Section(
+        "alignment", "Queries and keys", "How far apart are queries and keys?", "alignment.html", context
+    )
 
 
 def _title(model: ModelKey) -> str:

@@ -235,11 +235,8 @@ def own_tokens(weights: Mapping[str, Tensor], row: int, valid: Tensor) -> dict[s
 
 
 REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
-
-
 CLIPPED = 0.99
 """Share of the cells that the colour scale tells apart; the few larger ones get its last colour."""
-
 
 BETWEEN = "\N{MIDDLE DOT}"
 """Stands between the two texts of a pair in a title."""
@@ -274,19 +271,13 @@ Option = tuple[str, str, str]
 def attention_section(
     examples: Sequence[AttentionExample], site_names: Sequence[str], model: ModelKey
 ) -> Section | None:
-    """The section on attention maps; None without examples.
-
-    Args:
-        examples: the records.
-        site_names: all sites of the network, so that labels agree with the table of sites.
-        model: whose attention it is, the baseline's aside.
-    """
+    """The section on attention maps; None without examples."""
     if not examples:
         return None
     own = [item.site for example in examples for item in example.maps]
     labels = site_labels([*site_names, *own])
     latent = model == "bayesian_mean"
-    heading = f"Where it looks{', and how sure it is of looking there' if latent else ''}"
+    heading = f"Attention weights{' and their uncertainty' if latent else ''}"
     context = {
         "examples": [_shown(item, labels, model) for item in examples],
         "latent": latent,

@@ -62,13 +62,7 @@ def seeds_p(values: Sequence[float]) -> float:
 
 
 def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:
-    """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet.
-
-    Args:
-        item: says what is compared.
-        values: the difference of each of n >= 2 seeds.
-        level: of the interval.
-    """
+    """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
     found = mean_interval(values, level=level)
     assert found.low is not None
     assert found.high is not None

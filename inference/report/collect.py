@@ -173,7 +173,6 @@ def _require(found: Sequence[Tensor], name: str) -> None:
 QUANTITIES = ("loss", "log_likelihood", "kl_nats", "kl_weight", "accuracy")
 """What a report shows of the records, where it is there."""
 
-
 POINTS = 300
 """Points kept of a curve; longer ones are averaged in windows."""
 

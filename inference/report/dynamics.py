@@ -16,8 +16,6 @@ from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 Matrix = tuple[tuple[Probability, ...], ...]
-
-
 Bleu = Annotated[float, Field(ge=0, le=100.001)]
 
 
@@ -168,10 +166,8 @@ class Agreement(Record):
 MARKS = 8
 """Labelled steps, at most, on an axis."""
 
-
 MOMENTS = (("late",), ("early", "late"), ("early", "middle", "late"))
 """Names of one, two or three steps."""
-
 
 Moment = tuple[str, tuple[tuple[str, Markup], ...]]
 """Maps of one example: when, and title and drawing of attention and probe."""
@@ -192,7 +188,7 @@ def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
         "outputs": own.outputs,
         "chance": exact(own.chance, f"{own.chance:.2f}"),
     }
-    return Section("dynamics", "Dynamics", "How did attention come about?", "dynamics.html", context)
+    return Section("dynamics", "Dynamics", "How did attention change in training?", "dynamics.html", context)
 
 
 def _words(own: Dynamics) -> str:
@@ -221,7 +217,7 @@ def _figures(found: Sequence[Dynamics]) -> tuple[Figure, ...]:
     accuracy = [_line(each, "accuracy", places) for each in found]
     charts = (
         ("Attention agrees with the probe", "the network's own, at that step", [*agreement, chance]),
-        ("Attention agrees with what it becomes", "with the last step's", [*course, chance]),
+        ("Attention agrees with the last step's", "the attention after the last update", [*course, chance]),
         ("First choice is right", "on the same examples", accuracy),
     )
     drawn = [

@@ -37,10 +37,8 @@ from probattn.metrics.functional import (
 THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 """p-values of the PAvPU curve."""
 
-
 LEVELS = 101
 """Quantiles kept of an entropy distribution: 0%, 1%, ..., 100%."""
-
 
 DRAWN_POINTS = 200
 """Points kept of a risk-coverage curve."""
@@ -172,8 +170,8 @@ def evaluate(
         >>> evaluate([measured]).scores[0].accuracy
         0.75
     """
-    home = next((item for item in predicted if item.data.role == "in_domain"), None)
-    if home is None:
+    in_domain = next((item for item in predicted if item.data.role == "in_domain"), None)
+    if in_domain is None:
         raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
     table = {
         (item.data.key, model): columns(
@@ -183,23 +181,28 @@ def evaluate(
         for model, predictions in item.models.items()
     }
     scores = tuple(
-        _scores(item, model, table[item.data.key, model], table.get((home.data.key, model)), thresholds)
+        _scores(item, model, table[item.data.key, model], table.get((in_domain.data.key, model)), thresholds)
         for item in predicted
         for model in MODELS
         if model in item.models
     )
     differences = paired_intervals(
-        [item.data for item in predicted], table, home.data.key, resamples=resamples, level=level, seed=seed
+        [item.data for item in predicted],
+        table,
+        in_domain.data.key,
+        resamples=resamples,
+        level=level,
+        seed=seed,
     )
     return Evaluation(scores, differences)
 
 
 def _scores(
-    item: PredictedData, model: ModelKey, own: Columns, home: Columns | None, thresholds: Sequence[float]
+    item: PredictedData, model: ModelKey, own: Columns, in_domain: Columns | None, thresholds: Sequence[float]
 ) -> Scores:
     measured = own.measures(None)
-    if item.data.role != "in_domain" and home is not None:
-        measured |= own.detection(home)
+    if item.data.role != "in_domain" and in_domain is not None:
+        measured |= own.detection(in_domain)
     predictions, labels = item.models[model], item.labels
     draws = predictions.draws
     return Scores(
@@ -247,7 +250,7 @@ def _reliability(own: Columns) -> tuple[ReliabilityBin, ...]:
 
 def _risk_coverage(own: Columns) -> RiskCoverage:
     assert own.correct is not None
-    curve = risk_coverage_curve(own.doubt, ~own.correct)
+    curve = risk_coverage_curve(own.uncertainty, ~own.correct)
     size = len(curve.risk)
     kept = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
     return RiskCoverage(
@@ -312,10 +315,10 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
     if baseline is predictions:
         baseline = None
     probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
-    winner = int(probabilities.argmax())
+    predicted = int(probabilities.argmax())
     draws = torch.zeros(0, dtype=torch.float64)
     if predictions.source == "posterior" and predictions.draws is not None:
-        draws = predictions.draws[:, row, winner].double().cpu().clamp(0, 1)
+        draws = predictions.draws[:, row, predicted].double().cpu().clamp(0, 1)
     base = None if baseline is None else baseline.probabilities[row].double().cpu().clamp(0, 1)
     return Example(
         data=item.data.key,
@@ -323,14 +326,14 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
         text=text,
         pair=pair,
         label=None if item.labels is None else classes[int(item.labels[row])],
-        predicted=classes[winner],
-        probability=probabilities[winner].item(),
+        predicted=classes[predicted],
+        probability=probabilities[predicted].item(),
         spread=draws.std().item() if len(draws) > 1 else 0.0,
         entropy=predictive_entropy(probabilities[None], validate_args=False).item(),
         draws=tuple(draws[:SHOWN_DRAWS].tolist()),
         baseline_predicted=None if base is None else classes[int(base.argmax())],
         baseline_probability=None if base is None else base.max().item(),
-        baseline_same=None if base is None else base[winner].item(),
+        baseline_same=None if base is None else base[predicted].item(),
     )
 
 
@@ -355,6 +358,6 @@ def confident_mistakes(item: PredictedData, count: int) -> list[int]:
     """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
     if item.labels is None:
         return []
-    confidence, winner = _own(item).probabilities.double().cpu().max(dim=-1)
-    wrong = torch.nonzero(winner != item.labels.cpu()).flatten()
+    confidence, predicted = _own(item).probabilities.double().cpu().max(dim=-1)
+    wrong = torch.nonzero(predicted != item.labels.cpu()).flatten()
     return wrong[confidence[wrong].argsort(descending=True, stable=True)][:count].tolist()

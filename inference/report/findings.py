@@ -256,8 +256,8 @@ def evidence(results: Results) -> str:
         f"{needed:,} or more."
     )
     return (
-        f"One seed, {comparisons}. {asked} This is evidence about this run; what holds of the method takes "
-        f"several seeds: give probattn report the runs of several.{few if resamples < needed else ''}"
+        f"One seed, {comparisons}. {asked} This is evidence about this run; a claim about the method "
+        f"needs several seeds: pass several runs to probattn report.{few if resamples < needed else ''}"
     )
 
 

@@ -23,10 +23,7 @@ from probattn.metrics.functional import attention_overlap, head_distance, head_s
 HeadsKey = ModelKey | Literal["start"]
 """A model, or the network before its training."""
 
-
 Matrix = tuple[tuple[Number, ...], ...]
-
-
 Quantity = Literal["distance", "relative", "cosine", "overlap"]
 
 
@@ -253,14 +250,9 @@ QUANTITIES: tuple[tuple[Quantity, str, str], ...] = (
     ("cosine", "Cosine", "Between the outputs of two heads; 0 for orthogonal heads"),
     ("overlap", "Overlap of attention", "Share of attention that two heads spend on the same tokens"),
 )
-
-
 PARTS = ("query", "key", "value")
-
-
 LEAST_FALL = 0.02
 """An axis of falls spans at least this on both sides."""
-
 
 ROOM = 1.1
 """It ends beyond the largest value by this factor."""
@@ -292,7 +284,7 @@ def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accu
         "measure": measure,
         "start": "start" in found.models,
     }
-    return Section("heads", "Heads", "Do its heads differ?", "heads.html", context)
+    return Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
 
 
 def _label(model: HeadsKey) -> str:
@@ -433,5 +425,5 @@ def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
 def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
     top = max((value for member in members for row in member.weights for value in row), default=1.0)
     heads = [f"head {head}" for head in range(len(item.weights))]
-    title = f"Where each head looks, {_label(item.model)}: {isolated(item.text)}"
+    title = f"Attention of each head, {_label(item.model)}: {isolated(item.text)}"
     return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))

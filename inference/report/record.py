@@ -15,7 +15,6 @@ ModelKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 "variational", whose target tokens have a latent source token each; "bayesian_mean", the mean over posterior draws; or
 "bayesian_expectation", the network at the posterior expectation."""
 
-
 LATENT = BayesianAttention.key
 
 
@@ -49,35 +48,25 @@ class _Keys(Sequence[str]):
 SINGLE = _Keys()
 """Models of deterministic attention, one pass each, that a run can be about."""
 
-
 MODELS = _Keys(("deterministic",), (LATENT, "bayesian_expectation"))
 """All models."""
-
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]
 """What a data set is for: the task itself, the task on other material, or material that is not the task at all."""
 
-
 ClassMeasure = Literal["matthews", "f1"]
 """Measures of the predicted classes that are taken where they are asked for."""
-
 
 Measure = Literal[
     "accuracy", "matthews", "f1", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu", "auroc", "fpr95"
 ]
 """Measures that are compared between models."""
 
-
 DETECTION: tuple[Measure, ...] = ("auroc", "fpr95")
 """Measures of how well a data set is told from the task's own."""
 
-
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-
-
 Probability = Annotated[float, Field(ge=0, le=1)]
-
-
 Count = Annotated[int, Field(ge=0)]
 
 

@@ -132,8 +132,6 @@ class Results(Record):
 
 
 Content = TypeVar("Content", bound=BaseModel)
-
-
 WITHOUT_P = 1
 """Schema version whose comparisons have no p values; all else is as in the present one."""
 
@@ -191,7 +189,7 @@ def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
         >>> read_results(path)
         Traceback (most recent call last):
         ...
-        probattn.inference.report.storage.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
+        probattn.inference.report.results.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
     """
     return _records(Path(path), _header(Path(path)), kind)
 

@@ -44,7 +44,7 @@ COLLAPSED = 0.01
 
 
 def posterior_words(health: Sequence[SiteHealth]) -> str:
-    """What the sites say about the posterior: whether it is alive, and how much its weights vary."""
+    """Whether the posterior has collapsed, and how much its weights vary."""
     if not health:
         return ""
     spreads = [site.spread for site in health]
@@ -52,13 +52,13 @@ def posterior_words(health: Sequence[SiteHealth]) -> str:
     if len(collapsed) == len(spreads):
         return (
             "The posterior has collapsed: attention weights vary by less than 1% of their mean at every site, so the "
-            "Bayesian network is a deterministic one in all but name."
+            "Bayesian network behaves like a deterministic one."
         )
     span = f"{min(spreads):.0%} to {max(spreads):.0%}" if len(spreads) > 1 else f"{spreads[0]:.0%}"
     words = f"Attention weights vary from draw to draw by {span} of their mean"
     if collapsed:
         return f"{words}; {len(collapsed)} of {len(spreads)} sites have collapsed to a point."
-    return f"{words}: the posterior is alive."
+    return f"{words}: the posterior has not collapsed."
 
 
 def weight_spreads(
@@ -170,13 +170,11 @@ def site_health(
 
 
 Size = Annotated[float, Field(ge=0)]
-
-
 EDGE_MEASURES = {
     "from_uniform": "Distance from uniform",
-    "query_norm": "Length of a query",
-    "key_norm": "Length of a key",
-    "value_norm": "Length of a value",
+    "query_norm": "Query norm",
+    "key_norm": "Key norm",
+    "value_norm": "Value norm",
 }
 """Fields of :class:`EdgeAttention` with their headings."""
 

@@ -27,14 +27,11 @@ from probattn.inference.report.record import Curve, Entropy, PAvPUPoint, Reliabi
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
 
-
 LETTER, DIGIT = 8.0, 7.7
 """Width of a letter of a label and of a digit of an axis in a wide font (DejaVu Sans), pixels."""
 
-
 SMALLEST_SHARE = 0.05
 """Risk-coverage curves start here: the error of a handful of examples says nothing."""
-
 
 LEAST_PAVPU_RANGE = 0.2
 """An axis of PAvPU spans at least this, so that noise does not look like a finding."""
@@ -58,18 +55,7 @@ class Line:
 
 
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: float = 84) -> str:
-    """Draws lines with labels at their ends, so that no legend is needed.
-
-    Args:
-        lines: the lines; those without points are left out.
-        x: horizontal axis.
-        y: vertical axis; its title stands above it.
-        title: what a screen reader says.
-        labels: least room for the labels, pixels.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """Draws lines with labels at their ends, so that no legend is needed."""
     lines = [line for line in lines if line.points]
     right = max([labels, *(LETTER * len(line.label) + 14 for line in lines)])
     left = max([Frame.left, *(DIGIT * len(label) + 10 for _, label in y.ticks)])
@@ -107,16 +93,7 @@ def _spoken(line: Line) -> str:
 
 
 def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: int, title: str) -> str:
-    """Cumulative distributions of the predictive entropy.
-
-    Args:
-        entropies: label, style and entropy of each data set.
-        num_classes: C; the entropy ends at log C.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """Cumulative distributions of the predictive entropy."""
     top = math.log(num_classes)
     lines = []
     for _, css, entropy in entropies:
@@ -154,15 +131,7 @@ def _median_labels(
 
 
 def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> str:
-    """Error rate among the most confident share of the examples.
-
-    Args:
-        curves: label, style and curve of each model.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """Error rate among the most confident share of the examples."""
     lines = [
         Line(
             label,
@@ -177,15 +146,7 @@ def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> s
 
 
 def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: str) -> str:
-    """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced.
-
-    Args:
-        curves: label, style and points of each model.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced."""
     thresholds = sorted({point.threshold for _, _, points in curves for point in points})
     values = [point.value for _, _, points in curves for point in points]
     low, high = _padded(min(values), max(values), least=LEAST_PAVPU_RANGE)
@@ -199,16 +160,7 @@ def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: 
 
 
 def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title: str) -> str:
-    """A quantity over optimiser steps.
-
-    Args:
-        curves: label, style and curve of each model.
-        title: what a screen reader says.
-        y_title: what stands above the vertical axis.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """A quantity over optimiser steps."""
     lines = [
         Line(label, css, tuple(zip(map(float, c.steps), c.values, strict=True)), dots=len(c.steps) == 1)
         for label, css, c in curves
@@ -322,15 +274,6 @@ class Group:
 def runs_chart(groups: Sequence[Group], title: str, y_title: str, *, share: bool = True) -> str:
     """Draws groups of runs over steps.
 
-    Args:
-        groups: what to draw.
-        title: what a screen reader says.
-        y_title: what stands above the vertical axis.
-        share: whether values are shares, on an axis from 0 to 1.
-
-    Returns:
-        An ``<svg>`` element.
-
     Example:
         >>> drawn = runs_chart([Group("a", "bay", (0, 10), ((0.0, 0.1), (1.0, 0.5)))], "Accuracy", "share")
         >>> drawn.count("<path")
@@ -373,15 +316,6 @@ def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, ti
     """Accuracy against confidence by bin, with 95% intervals; below, the share of examples in each bin.
 
     A point under the diagonal is an overconfident bin; the gap is shaded.
-
-    Args:
-        bins: the bins that hold examples.
-        floor: where both axes start.
-        css: class that gives the colour.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
     """
     frame = Frame(height=330, top=26, bottom=40 + BARS + 26)
     spoken = "; ".join(

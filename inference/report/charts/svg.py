@@ -239,27 +239,13 @@ def spread_labels(positions: Sequence[float], gap: float, low: float, high: floa
 
 
 WIDTH = 180
-
-
 HEIGHT = 22
 
 
 def interval_glyph(
     gain: float, low: float, high: float, verdict: str, title: str, seeds: Sequence[float] = ()
 ) -> str:
-    """An interval beside a zero line, in the direction of improvement: what lies to the right of it is a gain.
-
-    Args:
-        gain: the difference, its sign turned so that positive is better.
-        low: lower end of the interval, in the same sense.
-        high: upper end.
-        verdict: "better", "worse" or "unclear"; gives the colour.
-        title: what a screen reader says.
-        seeds: the differences that ``gain`` is the mean of, in the same sense.
-
-    Returns:
-        An ``<svg>`` element; its scale is its own.
-    """
+    """An interval beside a zero line, in the direction of improvement: what lies to the right of it is a gain."""
     root = drawing(WIDTH, HEIGHT, title, css="glyph")
     reach = 1.15 * max(map(abs, (low, high, gain, *seeds))) or 1.0
     across = Scale((-reach, reach), (8, WIDTH - 8))
@@ -274,17 +260,7 @@ def interval_glyph(
 
 
 def draws_glyph(draws: Sequence[float], mean: float, baseline: float | None, title: str) -> str:
-    """The probability of one class in every draw, as dots between 0 and 1, with their mean and the baseline's value.
-
-    Args:
-        draws: probabilities.
-        mean: their mean.
-        baseline: what the deterministic network gives the same class; None leaves it out.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """The probability of one class in every draw, as dots between 0 and 1, with their mean and the baseline's value."""
     width, height = 300, 30
     root = drawing(width, height, title, css="draws")
     across = Scale((0, 1), (6, width - 6))
@@ -311,25 +287,12 @@ def bar_glyph(value: float, top: float, title: str) -> str:
 
 
 SIDE = 132.0
-
-
 MARGIN = 6.0
-
-
 Points = Sequence[tuple[float, float]]
 
 
 def cloud_chart(query: Points, key: Points, reach: float, title: str) -> str:
     """Draws queries and keys in a square around the origin.
-
-    Args:
-        query: the queries.
-        key: the keys.
-        reach: what the square reaches to in both directions, > 0; the same for charts that are compared.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
 
     Example:
         >>> cloud_chart([(0.0, 0.0)], [(1.0, 1.0)], 1.0, "one head").count("<path")

@@ -102,7 +102,7 @@ def _legend(results: ExperimentResults) -> list[tuple[str, str]]:
 
 
 def headline(results: ExperimentResults) -> str:
-    """What was found, in one line."""
+    """The main finding in one line."""
     if results.task == "keyword":
         first = results.conditions[0]
         where = _leaders(first, len(first.steps) - 1)

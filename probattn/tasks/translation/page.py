@@ -85,7 +85,7 @@ def _samples_section(results: TranslationResults) -> Section | None:
 
 
 def headline(results: TranslationResults) -> str:
-    """What was found, in one line."""
+    """The main finding in one line."""
     if not results.differences:
         score = results.scores[0]
         return f"{MODEL_TITLES[score.model]} attention reaches BLEU {score.bleu:.1f}"

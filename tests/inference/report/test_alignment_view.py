@@ -79,7 +79,7 @@ def test_one_network_alone(results: Results) -> None:
     changed = with_alignment(results, site("aligned", 0.5, auc=(), auc_centred=()))
     view = alignment_section(changed.alignment).context
     assert view["words"] == "The discrepancy of the aligned network is 1.5 in all."
-    assert [title for title, *_ in view["quantities"]][-1] == "Length of a key"
+    assert [title for title, *_ in view["quantities"]][-1] == "Key norm"
     assert ">Ratio<" not in render_report(changed)
     assert alignment_section(None) is None
 

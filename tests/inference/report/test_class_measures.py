@@ -61,7 +61,7 @@ def test_they_are_measured_compared_and_shown_where_asked_for() -> None:
         assert 0 < difference.low < difference.value < difference.high
     page = render_report(found)
     assert "Matthews correlation" in page and ">F1<" in page
-    assert "better correlated with the truth" in headline(found)
+    assert "better correlated with the labels" in headline(found)
 
 
 def test_intervals_of_matthews_are_the_bootstraps() -> None:

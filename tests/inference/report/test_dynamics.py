@@ -105,13 +105,13 @@ def test_lines_and_table_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
     assert "Bayesian" in view["words"] and "by chance it would be 25%" in view["words"]
     for title, first, last in (
         ("Attention agrees with the probe", 0.1, 0.4),
-        ("Attention agrees with what it becomes", 0.2, 1.0),
+        ("Attention agrees with the last step's", 0.2, 1.0),
         ("First choice is right", 0.3, 0.6),
         ("BLEU of the watched sentences", 1.5, 7.5),
     ):
         (line,) = [line for line in drawn[title] if line.css == "bay"]
         assert line.points == ((0.0, first), (2.0, last)), title  # between them a step of the other network
-    for title in ("Attention agrees with the probe", "Attention agrees with what it becomes"):
+    for title in ("Attention agrees with the probe", "Attention agrees with the last step's"):
         assert drawn[title][-1].points == ((0.0, 0.25), (2.0, 0.25))
     assert [[value.striptags() for value in values] for _, values in view["rows"]] == [
         ["0.500", "0.500", "0.250", "0.100", "0.200", "0.300"],

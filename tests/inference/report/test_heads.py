@@ -158,10 +158,10 @@ def test_maps_of_similarity_and_rows(results: Results) -> None:
     section = section_of(results, heads)
     assert section.count("ramp-cosine") == 2 * 3  # first and shown layer, three networks
     assert section.count("map-picture ramp-mean") == 2
-    assert 'aria-label="Where each head looks, repulsive: \u2068a b\u2069"' in section
+    assert 'aria-label="Attention of each head, repulsive: \u2068a b\u2069"' in section
     alone = measured(drops=(), whole={}, rows=(), masked_texts=0)
     section = section_of(results, alone)
-    assert "What each head is good for" not in section and "Where each head looks" not in section
+    assert "Importance of each head" not in section and "Attention of each head" not in section
 
 
 def test_a_network_alone_without_its_start(results: Results) -> None:

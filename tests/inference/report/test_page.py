@@ -321,7 +321,7 @@ def test_a_missing_data_set_is_not_spoken_of(results: Results, gone: str) -> Non
     assert len(Page(text).all("table", "compare")) == 3 - len(keys)
     assert ("IMDB" in text) == ("imdb" not in keys)
     assert ("Newsgroup" in text) == ("news" not in keys)
-    assert ("never seen" in text) == (gone != "both")
+    assert ("detect out-of-distribution" in text) == (gone != "both")
 
 
 @pytest.mark.parametrize("only", MODELS)
@@ -334,7 +334,7 @@ def test_one_model_alone(results: Results, only: str) -> None:
     page = Page(text)
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
-    assert ("expected weights" in heads) == (only == "bayesian_expectation")
+    assert ("posterior-mean weights" in heads) == (only == "bayesian_expectation")
     assert ("mean of draws" in heads) == (only not in SINGLE)
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")
