@@ -3,7 +3,7 @@
 Predictions become :class:`Scores` and :class:`Difference` records by :func:`evaluate`; the records of a run together
 are :class:`Results`, which :func:`write_results` and :func:`read_results` keep to the last digit and
 :func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
-seeds. What a comparison may be said to show, :func:`is_reliable` decides.
+seeds. :func:`is_reliable` decides which differences count.
 """
 
 from probattn.inference.report.alignment import (

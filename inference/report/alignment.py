@@ -36,7 +36,7 @@ class SiteAlignment(Record):
         mmd_centred: the same with the difference of the means over all texts removed.
         query_norm: mean length of a query.
         key_norm: mean length of a key.
-        auc: how well nearest neighbours tell queries from keys; empty for fewer than two texts.
+        auc: AUC of a nearest-neighbour classifier of queries against keys; empty for fewer than two texts.
         auc_centred: the same with the difference of the means removed.
     """
 
@@ -75,7 +75,7 @@ class HeadCloud(Record):
 
 
 class Alignment(Record):
-    """What was measured of queries and keys.
+    """Measures of queries and keys.
 
     Attributes:
         texts: over how many texts of the first data set.
@@ -222,7 +222,7 @@ def head_distances(sample: TokenSample, bandwidth: Tensor) -> HeadDistances:
     texts. It also falls where queries and keys shrink, so their mean norms stand beside it; and where all keys of a
     head move alike, which attention does not see, so it is also taken with the difference of the means over all texts
     removed. The classifier has no bandwidth: k nearest neighbours (k the root of the number of tokens) among the tokens
-    of one half of the texts tell queries from keys in the other half (Lopez-Paz & Oquab 2017); 0.5 is guessing.
+    of one half of the texts classify queries against keys in the other half (Lopez-Paz & Oquab 2017); 0.5 is chance.
 
     Args:
         sample: the tokens.

@@ -236,7 +236,7 @@ def own_tokens(weights: Mapping[str, Tensor], row: int, valid: Tensor) -> dict[s
 
 REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
 CLIPPED = 0.99
-"""Share of the cells that the colour scale tells apart; the few larger ones get its last colour."""
+"""Share of the cells that the colour scale resolves; larger ones get its last colour."""
 
 BETWEEN = "\N{MIDDLE DOT}"
 """Stands between the two texts of a pair in a title."""
@@ -244,13 +244,13 @@ BETWEEN = "\N{MIDDLE DOT}"
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to look at a map.
+    """A quantity that maps show.
 
     Attributes:
         name: field of the record.
         heading: above the drawing.
-        title: what a screen reader says.
-        said: beside a number.
+        title: read by a screen reader.
+        unit: stands beside a number.
         scale: of the packed integers.
         digits: decimals of a number.
         ramp: colours.
@@ -259,7 +259,7 @@ class Kind:
     name: str
     heading: str
     title: str
-    said: str
+    unit: str
     scale: int
     digits: int
     ramp: str
@@ -296,7 +296,7 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
         "queries": list(map(printable, item.queries)),
         "keys": list(map(printable, item.keys)),
         "kinds": [
-            {"name": kind.name, "said": kind.said, "scale": kind.scale, "digits": kind.digits}
+            {"name": kind.name, "said": kind.unit, "scale": kind.scale, "digits": kind.digits}
             for kind in kinds
         ],
         "maps": entries,
@@ -373,7 +373,7 @@ def _head_value(head: int | None) -> str:
 
 
 def _kinds(one: AttentionMap, model: ModelKey) -> tuple[Kind, ...]:
-    """What may be shown of a map, the left one first."""
+    """Quantities of a map, from left to right."""
     latent, title, label = bool(one.ratio), MODEL_TITLES[model], MODEL_LABELS[model]
     return (
         Kind(

@@ -171,7 +171,7 @@ def _require(found: Sequence[Tensor], name: str) -> None:
 
 
 QUANTITIES = ("loss", "log_likelihood", "kl_nats", "kl_weight", "accuracy")
-"""What a report shows of the records, where it is there."""
+"""Quantities of the records that a report shows, if recorded."""
 
 POINTS = 300
 """Points kept of a curve; longer ones are averaged in windows."""

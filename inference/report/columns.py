@@ -42,7 +42,7 @@ P_VALUE = 0.05
 
 @dataclass(frozen=True)
 class Columns:
-    """What the measures need to know of each example; labels' columns are None without labels.
+    """One row an example, from which measures are computed; columns of labels are None without labels.
 
     Attributes:
         entropy: predictive entropy ``[N]``, nats.

@@ -49,7 +49,7 @@ class WatchedExample(Record):
     """One example and its maps.
 
     Attributes:
-        text: the input, for people.
+        text: the input as text.
         keys: the S words of the input.
         queries: the T words of the output, or the class alone.
         maps: by step.
@@ -74,7 +74,7 @@ class WatchedExample(Record):
 
 
 class Dynamics(Record):
-    """How attention and probe went in the training of one network.
+    """Attention and probe during the training of one network.
 
     Attributes:
         model: whose training.
@@ -99,7 +99,7 @@ gradient saliency."""
 
 
 class Contextualized(Record):
-    """An agreement told as the performance of a half-trained second run (Snell et al. 2021, Eq. 11).
+    """An agreement expressed as the performance of a half-trained second run (Snell et al. 2021, Eq. 11).
 
     Attributes:
         performance: xi.

@@ -46,7 +46,7 @@ DRAWN_POINTS = 200
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one model predicted for one data set.
+    """Predictions of one model on one data set.
 
     Attributes:
         probabilities: ``[N, C]``, the prediction that is scored.
@@ -338,7 +338,7 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
 
 
 def _own(item: PredictedData) -> Predictions:
-    """What the run's own network predicted, not its baseline."""
+    """Predictions of the run's own network, not of its baseline."""
     preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
     own = next((item.models[model] for model in preferred if model in item.models), None)
     if own is None or ("bayesian_mean" in item.models and own.draws is None):

@@ -124,7 +124,7 @@ HEADLINE: tuple[tuple[str, Measure], ...] = (
     ("in_domain", "overconfidence"),
     ("out_of_domain", "auroc"),
 )
-"""What the title may speak of: roles and measures, the most important first."""
+"""Roles and measures that the headline reports, the most important first."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class Finding:
     Attributes:
         difference: the measured difference.
         data: the data set.
-        verdict: "unclear" unless the difference may be spoken of (:func:`~.claims.is_reliable`).
-        claim: what may be said, without the data set.
+        verdict: "unclear" unless the difference is reliable (:func:`~.claims.is_reliable`).
+        claim: the finding without its data set.
         figures: both values, the difference and its interval.
         order: place of the data set among the others.
     """
@@ -232,7 +232,7 @@ def headline(results: Results) -> str:
 
 
 def evidence(results: Results) -> str:
-    """What the title rests on: seeds, comparisons, and what was asked of a difference; empty without comparisons."""
+    """Evidence for the headline: seeds, comparisons and criteria; empty without comparisons."""
     found = findings(results)
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""How the heads of a network differ and what each contributes: records, measures and the section of the page."""
+"""Differences between heads and the importance of each: records, measures and the section of the page."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SiteHeads(Record):
 
 
 class HeadDrops(Record):
-    """What accuracy is without each head of one attention call.
+    """Accuracy without each head of one attention call.
 
     Attributes:
         model: whose they are.
@@ -81,7 +81,7 @@ class HeadDrops(Record):
 
 
 class HeadRows(Record):
-    """Where each head of one call looks in one text, averaged over its queries.
+    """Attention of each head of one call in one text, averaged over its queries.
 
     Attributes:
         model: whose heads.
@@ -107,7 +107,7 @@ class HeadRows(Record):
 
 
 class Heads(Record):
-    """What was measured of heads.
+    """Measures of heads.
 
     Attributes:
         texts: over how many texts of the first data set heads were compared.
@@ -115,7 +115,7 @@ class Heads(Record):
         masked_texts: over how many of them accuracy without each head was measured.
         whole: accuracy over these with all heads, by model.
         drops: accuracy without each head, by model and call.
-        rows: where heads look, by text and model.
+        rows: attention of each head, by text and model.
     """
 
     texts: Annotated[int, Field(ge=1)]
@@ -146,7 +146,7 @@ class Heads(Record):
         return _mean([site.lengths.get(part) for site in self.sites if site.model == model])
 
     def falls(self, model: ModelKey) -> tuple[float, ...]:
-        """How far accuracy falls without each head of the network, in the order of calls and heads."""
+        """Decrease of accuracy without each head of the network, in the order of calls and heads."""
         found = [value for item in self.drops if item.model == model for value in item.accuracy]
         return tuple(self.whole[model] - value for value in found)
 
@@ -157,7 +157,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 class HeadOutputs(Protocol):
-    """What the heads of an attention call gave, and for which queries."""
+    """Outputs of the heads of an attention call, and which queries are real."""
 
     @property
     def output(self) -> Tensor:
@@ -323,7 +323,7 @@ def _rows(found: Heads) -> tuple[tuple[str, str, tuple[Markup, ...]], ...]:
     rows += [
         (
             f"Length of a head, {part}",
-            "Of its slice of the weight" if part == PARTS[0] else "Likewise",
+            "Of its slice of the weight",
             [found.mean_length(model, part) for model in found.models],
         )
         for part in PARTS
@@ -375,7 +375,7 @@ def _points(low: float, high: float) -> tuple[tuple[float, str], ...]:
 
 
 def _fallen(found: Heads, measure: str) -> str:
-    """How many heads cost nothing when they are gone, and how many are better gone."""
+    """Numbers of heads without which accuracy stays the same, and rises."""
     said = []
     for model in found.whole:
         falls = found.falls(model)

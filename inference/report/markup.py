@@ -12,7 +12,7 @@ from probattn.inference.report.charts.svg import printable
 
 
 def exact(value: float | None, words: str) -> Markup:
-    """A number as people read it, with its exact value for machines."""
+    """A number as text, with its exact value as data."""
     if value is None:
         return Markup("\N{EN DASH}")
     return Markup('<data value="{}">{}</data>').format(repr(value), words)

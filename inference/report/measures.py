@@ -1,4 +1,4 @@
-"""What each measure is called, how it is written, and which way is better."""
+"""Names, formats and directions of the measures, and names of models and roles."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Literal
 from probattn.inference.report.record import MODELS, Measure, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
-"""What a comparison shows."""
+"""Result of a comparison."""
 
 MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class MeasureText:
-    """Words for a measure.
+    """Texts of a measure.
 
     Attributes:
         title: its name.
@@ -66,7 +66,7 @@ class MeasureText:
         return " points" if self.unit == "share" else ""
 
     def verdict(self, value: float) -> Verdict:
-        """What a difference is by its sign.
+        """The result of a difference by its sign.
 
         Example:
             >>> TEXTS["ece"].verdict(-0.03), TEXTS["auroc"].verdict(-0.03), TEXTS["ece"].verdict(0.0)
@@ -180,11 +180,11 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
         ),
     }
 )
-"""Words for every measure."""
+"""Texts of every measure."""
 
 
 class _Names(Mapping[ModelKey, str]):
-    """Words for models: those given, or else what their keys say."""
+    """Names of models: those given, or else made of their keys."""
 
     def __init__(self, given: Mapping[str, str], otherwise: Callable[[str], str]) -> None:
         self._given, self._otherwise = given, otherwise
@@ -222,7 +222,7 @@ MODEL_LABELS: Mapping[ModelKey, str] = _Names(
 ROLE_TITLES: Mapping[Role, str] = MappingProxyType(
     {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "OOD"}
 )
-"""What data sets are called by their role."""
+"""Names of the roles of data sets."""
 
 ROLE_STYLES: Mapping[Role, str] = MappingProxyType(
     {"in_domain": "in", "shifted": "shift", "out_of_domain": "out"}
@@ -235,7 +235,7 @@ def _negative(words: str) -> str:
 
 
 def listed(items: list[str]) -> str:
-    """Words in a row, as one says them.
+    """Words as an enumeration.
 
     Example:
         >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])

@@ -134,7 +134,7 @@ def run_section(
     seeds: Sequence[int] = (),
     classes: Sequence[str] = (),
 ) -> Section:
-    """What was run and how to run it again; ``seeds`` are those of several, ``note`` says where the numbers are."""
+    """Description of the run; ``seeds`` are those of several, ``note`` names the file of the numbers."""
     context = {
         "run": run,
         "data_sets": data_sets,
@@ -147,7 +147,7 @@ def run_section(
 
 
 def _environment(package: str | None) -> Environment:
-    """What renders the templates of reports, and those that lie beside the modules of another package."""
+    """Renders the templates of reports and those beside the modules of another package."""
     own = PackageLoader("probattn.inference.report")
     environment = Environment(
         loader=own if package is None else ChoiceLoader([PackageLoader(package, ""), own]),
@@ -182,7 +182,7 @@ def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time in words.
 
     Example:
         >>> duration(42.2), duration(754), duration(7380)

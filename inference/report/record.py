@@ -11,7 +11,7 @@ from probattn.inference.records import Number
 from probattn.sites import METHODS, BayesianAttention
 
 ModelKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-"""What predicts: "deterministic", the baseline; a network of deterministic attention, by the ``key`` of its method;
+"""A model: "deterministic", the baseline; a network of deterministic attention, by the ``key`` of its method;
 "variational", whose target tokens have a latent source token each; "bayesian_mean", the mean over posterior draws; or
 "bayesian_expectation", the network at the posterior expectation."""
 
@@ -52,7 +52,7 @@ MODELS = _Keys(("deterministic",), (LATENT, "bayesian_expectation"))
 """All models."""
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]
-"""What a data set is for: the task itself, the task on other material, or material that is not the task at all."""
+"""The role of a data set: the task itself, the task under a shifted distribution, or out-of-distribution inputs."""
 
 ClassMeasure = Literal["matthews", "f1"]
 """Measures of the predicted classes that are taken where they are asked for."""
@@ -63,7 +63,7 @@ Measure = Literal[
 """Measures that are compared between models."""
 
 DETECTION: tuple[Measure, ...] = ("auroc", "fpr95")
-"""Measures of how well a data set is told from the task's own."""
+"""Measures of OOD detection."""
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -119,7 +119,7 @@ class Entropy(Record):
 
 
 class Scores(Record):
-    """What one model reached on one data set; None where it cannot be measured.
+    """Scores of one model on one data set; None where one cannot be measured.
 
     Attributes:
         model: which model.
@@ -133,7 +133,7 @@ class Scores(Record):
         overconfidence: overconfidence error.
         aurc: area under the risk-coverage curve.
         pavpu: PAvPU at p < 0.05.
-        auroc: of the entropy, telling this set (positive) from the in-domain set.
+        auroc: of the entropy as a detector of this set (positive) against the in-domain set.
         fpr95: share of in-domain examples flagged when 95% of this set is.
         mutual_information: mean mutual information between prediction and posterior draw, nats.
         entropy: predictive entropy; None for means over several runs.
@@ -225,10 +225,10 @@ class Curve(Record):
 
 
 class RunDescription(Record):
-    """What was run, and how to run it again.
+    """Description of a run, and how to repeat it.
 
     Attributes:
-        name: a title for people.
+        name: a title.
         method: the attention method with its settings, in words.
         network: the pretrained network.
         data: where the data come from.
@@ -265,7 +265,7 @@ class DataSet(Record):
 
     Attributes:
         key: its name in the other records.
-        title: its name for people.
+        title: its displayed name.
         role: what it is for.
         size: N.
         labelled: whether accuracy and calibration could be measured.

@@ -121,7 +121,7 @@ class Results(Record):
         return next(found, None)
 
     def verdict(self, difference: Difference) -> Verdict:
-        """What one of the differences shows; "unclear" where it may not be spoken of."""
+        """Result of one of the differences; "unclear" where it is not reliable."""
         sizes = {item.key: item.size for item in self.data}
         examples = sizes[difference.data]
         if difference.measure in DETECTION:
@@ -195,7 +195,7 @@ def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
 
 
 class _Header(BaseModel):
-    """What tells whose records a file holds, and the records as they stand there."""
+    """The schema version of a file, with its records unread."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -121,8 +121,8 @@ def _gap(results: Results, difference: Difference | None) -> Gap | None:
     interval = Markup("{} to {}").format(exact(difference.low, ends[0]), exact(difference.high, ends[1]))
     turn = 1 if text.better == "higher" else -1
     low, high = sorted((turn * difference.low, turn * difference.high))
-    says = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]
-    title = f"{text.title}: {says}, {text.difference(difference.value)}, interval {ends[0]} to {ends[1]}"
+    result = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]
+    title = f"{text.title}: {result}, {text.difference(difference.value)}, interval {ends[0]} to {ends[1]}"
     seeds = [turn * value for value in difference.seeds]
     glyph = Markup(interval_glyph(turn * difference.value, low, high, verdict, title, seeds))
     return Gap(exact(difference.value, text.difference(difference.value)), interval, verdict, glyph)

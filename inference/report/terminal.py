@@ -32,7 +32,7 @@ SHOWN: tuple[Measure, ...] = (
     "fpr95",
 )
 RELIABLE = "*"
-"""Marks a difference that may be spoken of."""
+"""Marks a reliable difference."""
 
 
 @dataclass(frozen=True)

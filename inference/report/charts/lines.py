@@ -31,10 +31,10 @@ LETTER, DIGIT = 8.0, 7.7
 """Width of a letter of a label and of a digit of an axis in a wide font (DejaVu Sans), pixels."""
 
 SMALLEST_SHARE = 0.05
-"""Risk-coverage curves start here: the error of a handful of examples says nothing."""
+"""Risk-coverage curves start here: the error of a handful of examples is too noisy."""
 
 LEAST_PAVPU_RANGE = 0.2
-"""An axis of PAvPU spans at least this, so that noise does not look like a finding."""
+"""An axis of PAvPU spans at least this, so that noise does not look like an effect."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _padded(low: float, high: float, *, cap: float | None = 1.0, least: float = 
 
 
 def number_word(value: float) -> str:
-    """A tick label: as many digits as tell neighbouring ticks apart.
+    """A tick label: as many digits as distinguish neighbouring ticks.
 
     Example:
         >>> number_word(1500.0), number_word(0.05), number_word(12345.5), number_word(2.5e-7), number_word(-3.0)
@@ -335,7 +335,7 @@ def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, ti
 
 
 def common_floor(groups: Sequence[Sequence[ReliabilityBin]]) -> float:
-    """Where the axes of diagrams side by side start: the tenth below everything drawn."""
+    """Start of the axes of diagrams side by side: the tenth below everything drawn."""
     drawn = [value for bins in groups for b in bins for value in (b.low, b.accuracy_low)]
     return math.floor(10 * min(drawn, default=0.0) + 1e-9) / 10
 

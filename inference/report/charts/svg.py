@@ -64,7 +64,7 @@ class Axis:
 
 
 def drawing(width: float, height: float, title: str, description: str = "", css: str = "chart") -> ET.Element:
-    """An empty ``<svg>`` that says to a screen reader what it shows."""
+    """An empty ``<svg>`` with a description for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     spoken = printable(f"{title}. {description}" if description else title)
     root = ET.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": spoken})
@@ -155,7 +155,7 @@ def isolated(words: str) -> str:
 
 
 CLOSERS = dict.fromkeys("\u202a\u202b\u202d\u202e", "\u202c") | dict.fromkeys("\u2066\u2067\u2068", "\u2069")
-"""What ends each embedding, override and isolate."""
+"""The character that ends each embedding, override and isolate."""
 
 
 def _balanced(words: str) -> str:
