@@ -6,19 +6,7 @@ are :class:`Results`, which :func:`write_results` and :func:`read_results` keep 
 seeds. :func:`is_reliable` decides which differences count.
 """
 
-from probattn.inference.report.alignment import (
-    Alignment,
-    HeadCloud,
-    HeadDistances,
-    Projection,
-    SiteAlignment,
-    TokenSample,
-    clouds,
-    gather,
-    head_bandwidths,
-    head_distances,
-    site_alignments,
-)
+from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment
 from probattn.inference.report.attention import (
     AttentionExample,
     AttentionMap,
@@ -63,6 +51,16 @@ from probattn.inference.report.evaluation import (
     most_uncertain,
 )
 from probattn.inference.report.findings import Finding, combine, evidence, findings, headline
+from probattn.inference.report.head_distances import (
+    HeadDistances,
+    Projection,
+    TokenSample,
+    clouds,
+    gather,
+    head_bandwidths,
+    head_distances,
+    site_alignments,
+)
 from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads, site_heads
 from probattn.inference.report.measures import (
     MODEL_LABELS,

@@ -6,13 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from probattn.inference.report.alignment import (
-    Alignment,
-    TokenSample,
-    clouds,
-    head_bandwidths,
-    site_alignments,
-)
+from probattn.inference.report.alignment import Alignment
 from probattn.inference.report.attention import attention_example
 from probattn.inference.report.dynamics import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.evaluation import (
@@ -23,6 +17,7 @@ from probattn.inference.report.evaluation import (
     evaluate,
     most_uncertain,
 )
+from probattn.inference.report.head_distances import TokenSample, clouds, head_bandwidths, site_alignments
 from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, SiteHeads
 from probattn.inference.report.record import Curve, DataSet, RunDescription
 from probattn.inference.report.results import Results
