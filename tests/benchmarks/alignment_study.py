@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
 from probattn.inference.report import gather, head_bandwidths, head_distances
-from probattn.inference.report.class_measures import class_measure
+from probattn.inference.report.columns import class_measure
 from probattn.metrics.functional import mean_interval
 from probattn.models import inspect
 from probattn.recipes import load_recipe

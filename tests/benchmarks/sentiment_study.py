@@ -105,7 +105,7 @@ def run_one(recipe: Recipe, folder: Path, rest: int = 0) -> Results:
 def scores(results: Results, rest: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Measures by data set, of the mean over draws or of the deterministic network; "rest" is a point prediction's."""
     model: ModelKey = (
-        "deterministic" if results.score("bayesian_mean", results.home.key) is None else "bayesian_mean"
+        "deterministic" if results.score("bayesian_mean", results.in_domain.key) is None else "bayesian_mean"
     )
     found: dict[str, dict[str, float]] = {}
     for data in results.data:

@@ -56,7 +56,7 @@ def test_the_report_compares_aligned_with_deterministic(aligned, report):
     assert {score.model for score in report.scores} == {"deterministic", "aligned"}
     assert {difference.model for difference in report.differences} == {"aligned"}
     assert not report.health
-    assert report.contender == "aligned"
+    assert report.compared == "aligned"
     page = (aligned / "report.html").read_text(encoding="utf-8")
     assert "Deterministic against aligned" in page
     spoken = re.sub(r"<style>.*?</style>|<details class=.recipe.*?</details>", "", page, flags=re.DOTALL)
@@ -149,7 +149,7 @@ def test_both_methods_at_once_train_resume_and_report(recipe, command, tmp_path)
     result = command("report", copy)
     assert result.exit_code == 0, result.output
     found = read_results(copy / "metrics.json")
-    assert found.contender == "bayesian_mean" and found.health
+    assert found.compared == "bayesian_mean" and found.health
     assert found.alignment.models == ("deterministic", "bayesian_mean")
     shown = found.attention[0].maps[0]
     assert shown.ratio and shown.baseline

@@ -58,7 +58,7 @@ def test_training_pays_and_the_report_compares(regularised, command):
     assert result.exit_code == 0, result.output
     found = read_results(regularised / "metrics.json")
     assert {score.model for score in found.scores} == {"deterministic", "regularised"}
-    assert found.contender == "regularised"
+    assert found.compared == "regularised"
     page = (regularised / "report.html").read_text(encoding="utf-8")
     assert "Deterministic against regularised" in page and "Regularised attention weights, " in page
     assert "deterministic attention; penalty on heads alike (frobenius), weight 1" in page
