@@ -22,25 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import study
 import typer
 from agreement_measures import PAIRS, mean_course, measure, measure_frozen, name, optimal
-from study import (
-    DATA,
-    Content,
-    Folder,
-    Job,
-    Keys,
-    Names,
-    Output,
-    Run,
-    Seeds,
-    Study,
-    chosen,
-    earlier,
-    fit,
-    interval,
-    write_json,
-)
 
 from probattn.tasks import load_network
 from probattn.tasks.agreement import Recorded
@@ -119,19 +103,21 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
 """By the name that results go by."""
 
 
-def summarise(runs: Sequence[Run]) -> Content:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Means and intervals over seeds by subject."""
-    summary: Content = {}
+    summary: study.Content = {}
     for key in dict.fromkeys(run["subject"] for run in runs):
         own = [run for run in runs if run["subject"] == key]
         summary[key] = {"seeds": len(own)}
         if "optimal" in own[0]:
             columns = own[0]["optimal"]
-            summary[key] |= {column: interval(run["optimal"][column] for run in own) for column in columns}
+            summary[key] |= {
+                column: study.interval(run["optimal"][column] for run in own) for column in columns
+            }
             continue
         for table in ("agreement", "tau"):
             summary[key][table] = {
-                name(pair): interval(run[table][name(pair)] for run in own) for pair in PAIRS
+                name(pair): study.interval(run[table][name(pair)] for run in own) for pair in PAIRS
             }
         for table in ("xi", "xi_bleu"):
             if table in own[0]:
@@ -139,59 +125,57 @@ def summarise(runs: Sequence[Run]) -> Content:
                     column: _mean_xi([run[table][column] for run in own]) for column in own[0][table]
                 }
         for value in ("chance", "accuracy", "uniform_accuracy"):
-            summary[key][value] = interval(run[value] for run in own)
+            summary[key][value] = study.interval(run[value] for run in own)
         summary[key]["course"] = {
             course: mean_course(run["course"][course] for run in own) for course in own[0]["course"]
         }
         if "frozen" in own[0]:
             summary[key]["frozen"] = {
-                value: interval(run["frozen"][value] for run in own)
+                value: study.interval(run["frozen"][value] for run in own)
                 for value in FROZEN
                 if all(value in run["frozen"] for run in own)
             }
     return summary
 
 
-def _mean_xi(found: Sequence[Run]) -> Content:
+def _mean_xi(found: Sequence[study.Run]) -> study.Content:
     """The mean performance, and how many seeds reached the agreement at all."""
-    performance = interval(each["performance"] for each in found)
+    performance = study.interval(each["performance"] for each in found)
     return performance | {"reached": sum(each["reached"] for each in found)}
 
 
 @dataclass(kw_only=True)
-class AgreementStudy(Study):
+class AgreementStudy(study.Study):
     """Subjects, of whose networks several are trained for each seed."""
 
-    folder: Folder
-    seeds: Seeds = 3
-    subjects: Names = None
-    output: Output = DATA / "agreement.json"
+    folder: study.Folder
+    seeds: study.Seeds = 3
+    subjects: study.Names = None
+    output: study.Output = study.DATA / "agreement.json"
     frozen_only: Annotated[
         bool, typer.Option("--frozen-only", help="Figures of the frozen probe alone, into the file.")
     ] = False
-    set_: Keys = None
+    set_: study.Keys = None
 
     summarise = staticmethod(summarise)
 
     def __post_init__(self) -> None:
-        self.keys = chosen("subjects", self.subjects, SUBJECTS)
+        self.keys = study.chosen("subjects", self.subjects, SUBJECTS)
 
-    def setting(self) -> Content:
-        """Recipes and what all change."""
+    def setting(self) -> study.Content:
         return {"recipes": {key: SUBJECTS[key].recipe for key in self.keys}, "overrides": self.overrides}
 
-    def jobs(self) -> Iterator[Job]:
-        """Seed by seed, all subjects."""
+    def jobs(self) -> Iterator[study.Job]:
         for seed, key in product(range(self.seeds), self.keys):
-            yield Job({"subject": key, "seed": seed}, SUBJECTS[key].recipe, folder=f"{key}/seed-{seed}")
+            yield study.Job({"subject": key, "seed": seed}, SUBJECTS[key].recipe, folder=f"{key}/seed-{seed}")
 
-    def train(self, job: Job, method: str) -> tuple[Path, Any]:
+    def train(self, job: study.Job, method: str) -> tuple[Path, Any]:
         """One network of a subject and seed: its folder and task."""
         subject, place = SUBJECTS[job.head["subject"]], self.place(job) / method
         keys = (*subject.changes(method, job.head["seed"]), *self.overrides)
-        return place, fit(Job(job.head, job.recipe, keys), place)[0]
+        return place, study.fit(study.Job(job.head, job.recipe, keys), place)[0]
 
-    def measure(self, job: Job) -> Run:
+    def measure(self, job: study.Job) -> study.Run:
         """The columns of the tables, or the best possible attention."""
         subject = SUBJECTS[job.head["subject"]]
         trained = {method: self.train(job, method) for method in subject.methods}
@@ -200,16 +184,15 @@ class AgreementStudy(Study):
         place, task = trained["learned"]
         return {"optimal": optimal(load_network(place).net.cpu(), task.data.watched, SENTENCES)}
 
-    def said(self, run: Run) -> str:
-        """Agreements."""
+    def said(self, run: study.Run) -> str:
         shown = run.get("agreement") or run["optimal"]
         return ", ".join(f"{what} {value:.3f}" for what, value in shown.items())
 
-    def main(self) -> Content:
+    def main(self) -> study.Content:
         """The whole study, or the frozen probe's figures beside what the file has of the same subjects and seeds."""
         if not self.frozen_only:
             return super().main()
-        content = earlier(self.output, "--frozen-only")
+        content = study.earlier(self.output, "--frozen-only")
         jobs = {(job.head["subject"], job.head["seed"]): job for job in self.jobs()}
         for run in content["runs"]:
             job = jobs.get((run["subject"], run["seed"]))
@@ -217,7 +200,7 @@ class AgreementStudy(Study):
                 places = (self.train(job, method)[0] for method in ("learned", "frozen"))
                 run["frozen"] = measure_frozen(*map(Recorded.read, places))
                 content["summary"] = summarise(content["runs"])
-                write_json(content, self.output)
+                study.write_json(content, self.output)
                 typer.echo(f"{job.folder}: {run['frozen']}")
         return content
 

@@ -24,31 +24,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import study
 import torch
 import typer
-from study import (
-    DATA,
-    Content,
-    Folder,
-    Job,
-    Keys,
-    Names,
-    Output,
-    Run,
-    Seeds,
-    Study,
-    by_seed,
-    chosen,
-    differences,
-    fit,
-    means,
-    paired,
-    read_json,
-    write_json,
-)
 from torch.utils.data import DataLoader
 
-from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
+from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions
 from probattn.inference.report import gather, head_bandwidths, head_distances
 from probattn.inference.report.class_measures import class_measure
 from probattn.models import inspect
@@ -117,8 +98,8 @@ def measure(trained: Network[Any], task: Classification, soft: Path) -> dict[str
     file = soft / "bandwidths.json"
     if not file.exists():
         made = {name: head_bandwidths(sample).tolist() for name, sample in samples.items()}
-        write_json(made, file)
-    bandwidths = read_json(file)
+        study.write_json(made, file)
+    bandwidths = study.read_json(file)
     heads: dict[str, list[float]] = {name: [] for name in (*DISTANCES, *MEANS)}
     for name, sample in samples.items():
         found = head_distances(sample, torch.tensor(bandwidths[name]))
@@ -132,39 +113,30 @@ def measure(trained: Network[Any], task: Classification, soft: Path) -> dict[str
 def scores(trained: Network[Any], task: Classification) -> dict[str, float]:
     """Accuracy and F1 on the test texts."""
     data = task.texts.test
-    rows = data.rows(data.shortest_first())
-    assert rows.labels is not None
-    labels = torch.tensor(rows.labels)
-    guesses = [
-        posterior_expectation(
-            trained.program, {name: values for name, values in batch.items() if name != "labels"}
-        ).argmax(dim=-1)
-        for batch in task.batches(trained, rows)
-    ]
-    predicted = torch.cat(guesses)
+    predicted, labels = study.guessed(trained, task, data.rows(data.shortest_first()))
     return {
         "accuracy": (predicted == labels).double().mean().item(),
         "f1": class_measure("f1", predicted, labels, len(data.label_names)),
     }
 
 
-def summarise(runs: Sequence[Run]) -> Content:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Means over seeds, differences to the soft network of the same seed, the sweep, and alignment alone.
 
     Every ratio is that of the soft (or, for alignment alone, the pretrained) network's discrepancy to the run's.
     """
-    soft = by_seed(runs, kind="tuned", method=SOFT)
-    main: Content = {}
+    soft = study.by_seed(runs, kind="tuned", method=SOFT)
+    main: study.Content = {}
     for kind, method, weight in dict.fromkeys((run["kind"], run["method"], run["weight"]) for run in runs):
         if kind == "alone" or (method != SOFT and weight != RECOMMENDED[method]):
             continue
-        own = [*by_seed(runs, kind=kind, method=method, weight=weight).values()]
+        own = [*study.by_seed(runs, kind=kind, method=method, weight=weight).values()]
         scored = [name for name in ("accuracy", "f1") if name in own[0]]
-        row = means(own, (*DISTANCES, *MEANS, *scored))
+        row = study.means(own, (*DISTANCES, *MEANS, *scored))
         if (kind, method) != ("tuned", SOFT) and any(run["seed"] in soft for run in own):
-            row["difference"] = differences(own, soft, scored)
+            row["difference"] = study.differences(own, soft, scored)
             ratios = {
-                name: paired(
+                name: study.paired(
                     [run for run in own if run[name] > 0],
                     soft,
                     lambda run, base, name=name: base[name] / run[name],
@@ -181,33 +153,32 @@ def summarise(runs: Sequence[Run]) -> Content:
 
 
 @dataclass(kw_only=True)
-class AlignmentStudy(Study):
+class AlignmentStudy(study.Study):
     """Alignments of one recipe.
 
     A run's kind is "before" for the pretrained network as it is, "start" for the network that fine-tuning starts from
     if that is another, "tuned" for one that is fine-tuned, "alone" for the pretrained network aligned and nothing else.
     """
 
-    folder: Folder
-    seeds: Seeds = 5
-    methods: Names = None
+    folder: study.Folder
+    seeds: study.Seeds = 5
+    methods: study.Names = None
     recipe: Annotated[str, typer.Option(help="Recipe that the runs change.")] = "mrpc_soft"
     start: Annotated[
         Path | None,
         typer.Option(help="Folder of the runs seed-0, seed-1, ... whose networks runs start from."),
     ] = None
-    output: Output = DATA / "alignment.json"
+    output: study.Output = study.DATA / "alignment.json"
     alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps
-    set_: Keys = None
+    set_: study.Keys = None
 
     summarise = staticmethod(summarise)
 
     def __post_init__(self) -> None:
-        self.names = chosen("methods", self.methods, METHODS)
+        self.names = study.chosen("methods", self.methods, METHODS)
         self.alone = AloneOptions(steps=self.alone_steps)
 
-    def setting(self) -> Content:
-        """The recipe, weights, and where runs start."""
+    def setting(self) -> study.Content:
         return {
             "recipe": self.recipe,
             "overrides": self.overrides,
@@ -219,7 +190,7 @@ class AlignmentStudy(Study):
             "start": None if self.start is None else _training(self.start / "seed-0" / RECIPE),
         }
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[study.Job]:
         """Seed by seed, the soft network before what is compared with it."""
         for seed in range(self.seeds):
             yield self.job("tuned", SOFT, 0.0, seed)
@@ -234,7 +205,7 @@ class AlignmentStudy(Study):
                     yield self.job("tuned", method, weight, 0)
             yield self.job("alone", method, 1.0, 0)
 
-    def job(self, kind: str, method: str, weight: float, seed: int) -> Job:
+    def job(self, kind: str, method: str, weight: float, seed: int) -> study.Job:
         """One network."""
         options = {"method": method, "weight": weight, "reduction": REDUCTION}
         aligned = [f"alignment.{name}={value}" for name, value in options.items()]
@@ -244,13 +215,13 @@ class AlignmentStudy(Study):
             keys.append(f"network.name={(self.start / f'seed-{seed}' / MODEL).absolute()}")
         name = method if kind == "tuned" else f"{kind}-{method}"
         head = {"kind": kind, "method": method, "weight": weight, "seed": seed}
-        return Job(head, self.recipe, tuple(keys), f"{name}/weight-{weight:g}/seed-{seed}")
+        return study.Job(head, self.recipe, tuple(keys), f"{name}/weight-{weight:g}/seed-{seed}")
 
-    def measure(self, job: Job) -> Run:
+    def measure(self, job: study.Job) -> study.Run:
         """Distances with the bandwidths of the soft network of the seed and, where it is tuned, accuracy."""
         place, kind, seconds = self.place(job), job.head["kind"], 0.0
         if kind == "tuned":
-            task, result = fit(job, place)
+            task, result = study.fit(job, place)
             trained, seconds = load_network(place), result.seconds
         else:
             task, started = load_task(job.recipe, job.keys), time.monotonic()
@@ -263,8 +234,7 @@ class AlignmentStudy(Study):
         found = {"seconds": round(seconds, 1), **measure(trained, task, soft)}
         return found | (scores(trained, task) if kind in ("start", "tuned") else {})
 
-    def said(self, run: Run) -> str:
-        """Discrepancies and accuracy."""
+    def said(self, run: study.Run) -> str:
         accuracy = f", accuracy {run['accuracy']:.4f}" if "accuracy" in run else ""
         return f"MMD {run['mmd']:.4f} raw, {run['mmd_centred']:.4f} centred{accuracy}"
 

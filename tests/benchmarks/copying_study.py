@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import study
 import typer
-from study import DATA, Content, Folder, Job, Keys, Output, Run, Study, read_json
 
 from probattn.files.durable import write_atomically
 from probattn.recipes import ExperimentRecipe, load_any_recipe
@@ -123,16 +123,16 @@ def rounded(value: float | None) -> float | None:
 
 
 @dataclass(kw_only=True)
-class CopyingStudy(Study):
+class CopyingStudy(study.Study):
     """Experiments, each with all its conditions and runs."""
 
-    folder: Folder
+    folder: study.Folder
     recipes: Annotated[
         str,
         typer.Option(help="Names or files of recipes, separated by commas; without _reduced the full size."),
     ] = ",".join(RECIPES)
-    output: Output = DATA / "copying.json"
-    set_: Keys = None
+    output: study.Output = study.DATA / "copying.json"
+    set_: study.Keys = None
 
     def __post_init__(self) -> None:
         loaded = [load(name, self.overrides) for name in self.recipes.split(",")]
@@ -141,16 +141,15 @@ class CopyingStudy(Study):
         if len(set(keys)) < len(keys):
             raise typer.BadParameter(f"recipes: expected one size of each experiment, got {', '.join(keys)}")
 
-    def begin(self) -> Content:
+    def begin(self) -> study.Content:
         """What the file holds of all experiments; those of other recipes stay."""
-        return read_json(self.output) if self.output.exists() else {}
+        return study.read_json(self.output) if self.output.exists() else {}
 
-    def jobs(self) -> Iterator[Job]:
-        """One for each experiment."""
+    def jobs(self) -> Iterator[study.Job]:
         for name, recipe in self.chosen.items():
-            yield Job({"experiment": key_of(recipe)}, name, folder=name)
+            yield study.Job({"experiment": key_of(recipe)}, name, folder=name)
 
-    def read(self, job: Job) -> Run | None:
+    def read(self, job: study.Job) -> study.Run | None:
         """The figures of a finished experiment.
 
         Raises:
@@ -164,13 +163,13 @@ class CopyingStudy(Study):
             )
         return super().read(job)
 
-    def measure(self, job: Job) -> Run:
+    def measure(self, job: study.Job) -> study.Run:
         """Trains and evaluates all conditions of an experiment."""
         task, folder = Experiments(self.chosen[job.recipe]), self.place(job)
         train(task, folder, resume=(folder / RECIPE).exists(), quiet=True)
         return {"found": summarise(task.recipe, evaluate(task, folder), self.overrides)}
 
-    def write(self, content: Content, run: Run) -> Content:
+    def write(self, content: study.Content, run: study.Run) -> study.Content:
         """Puts an experiment into the file. A list of numbers takes one line."""
         content = content | {run["experiment"]: run["found"]}
         text = json.dumps(content, indent=1)
@@ -179,8 +178,7 @@ class CopyingStudy(Study):
         write_atomically(self.output, f"{text}\n".encode())
         return content
 
-    def said(self, run: Run) -> str:
-        """Runs that learned."""
+    def said(self, run: study.Run) -> str:
         setting, conditions = run["found"]["setting"], run["found"]["conditions"].values()
         learned = (f"{item['title']} {item['reached']} of {item['seeds']}" for item in conditions)
         return f"{setting['threshold']:g} by step {setting['by_step']}: {', '.join(learned)}"

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+import study
 import torch
 import typer
-from study import DATA, Content, FileStudy, Job, Keys, Names, Output, Run, Seeds, chosen, read_json
 
 from probattn.inference import posterior_expectation, posterior_predict
 from probattn.models.graph import NodeClassifier, measure_attention
@@ -57,39 +57,42 @@ def measure(model: NodeClassifier, task: Graphs) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class GraphStudy(FileStudy):
+class GraphStudy(study.FileStudy):
     """Variants of graphs' recipes."""
 
-    graphs: Names = "cora"
-    variants: Names = None
-    seeds: Seeds = 5
-    output: Output = DATA / "graphs.json"
-    set_: Keys = None
+    graphs: study.Names = "cora"
+    variants: study.Names = None
+    seeds: study.Seeds = 5
+    output: study.Output = study.DATA / "graphs.json"
+    set_: study.Keys = None
 
     words = "{graph} {variant} {seed}"
 
     def __post_init__(self) -> None:
-        self.names = chosen("graphs", self.graphs, RECIPES), chosen("variants", self.variants, VARIANTS)
+        self.names = (
+            study.chosen("graphs", self.graphs, RECIPES),
+            study.chosen("variants", self.variants, VARIANTS),
+        )
 
-    def begin(self) -> Content:
+    def begin(self) -> study.Content:
         """What the file holds, or an empty study; runs with other overrides are refused."""
         if not self.output.exists():
             return {"set": self.overrides, "versions": package_versions(), "runs": []}
-        content: Content = read_json(self.output)
+        content: study.Content = study.read_json(self.output)
         if content["set"] != self.overrides:
             raise typer.BadParameter(
                 f"{self.output} holds runs with --set {content['set']}; use another --output"
             )
         return content
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[study.Job]:
         """Graph by graph and seed by seed."""
         graphs, variants = self.names
         for graph, seed, variant in product(graphs, range(self.seeds), variants):
             keys = (*VARIANTS[variant], *self.overrides, f"training.seed={seed}", "training.device=cpu")
-            yield Job({"graph": graph, "variant": variant, "seed": seed}, RECIPES[graph], keys)
+            yield study.Job({"graph": graph, "variant": variant, "seed": seed}, RECIPES[graph], keys)
 
-    def measure(self, job: Job) -> Run:
+    def measure(self, job: study.Job) -> study.Run:
         """Trains one variant with one seed and measures it."""
         task = load_task(job.recipe, job.keys)
         assert isinstance(task, Graphs)
@@ -100,12 +103,10 @@ class GraphStudy(FileStudy):
         took = {"steps": result.step, "best_step": result.best_step, "cpu_seconds": spent}
         return took | measure(model, task)
 
-    def order(self, run: Run) -> tuple[Any, ...]:
-        """By graph, variant and seed."""
+    def order(self, run: study.Run) -> tuple[Any, ...]:
         return run["graph"], run["variant"], run["seed"]
 
-    def said(self, run: Run) -> str:
-        """Accuracy and length."""
+    def said(self, run: study.Run) -> str:
         return f"{run['test_accuracy']:.3f}, {run['steps']} steps"
 
 

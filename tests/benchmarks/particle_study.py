@@ -17,9 +17,9 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any
 
+import study
 import torch
 from pyro.infer import RBFSteinKernel
-from study import DATA, Content, FileStudy, Job, Names, Output, Run, Seeds, chosen, read_json
 from torch import Tensor
 
 from probattn.particles import (
@@ -181,43 +181,40 @@ def moments_of(particles: Tensor) -> tuple[float, float]:
 
 
 @dataclass(kw_only=True)
-class ParticleStudy(FileStudy):
+class ParticleStudy(study.FileStudy):
     """Kernels and samplers on all cases."""
 
-    methods: Names = None
-    seeds: Seeds = 2
-    output: Output = DATA / "particles.json"
+    methods: study.Names = None
+    seeds: study.Seeds = 2
+    output: study.Output = study.DATA / "particles.json"
 
     words = "{method} {case} {seed}"
 
     def __post_init__(self) -> None:
-        self.names = chosen("methods", self.methods, (*STILL, *NOISY))
+        self.names = study.chosen("methods", self.methods, (*STILL, *NOISY))
 
-    def begin(self) -> Content:
+    def begin(self) -> study.Content:
         """What the file holds, or an empty study."""
         if self.output.exists():
-            return dict(read_json(self.output))
+            return dict(study.read_json(self.output))
         versions = {name: version(name) for name in ("probattn", "torch", "pyro-ppl")}
         return {"versions": versions, "inverse_temperatures": dict(NOISY), "runs": []}
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[study.Job]:
         """Method by method and seed by seed."""
         for method, seed, case in product(self.names, range(self.seeds), CASES):
-            yield Job({"method": method, "case": case.name, "particles": case.count, "seed": seed})
+            yield study.Job({"method": method, "case": case.name, "particles": case.count, "seed": seed})
 
-    def measure(self, job: Job) -> Run:
-        """Moves the particles."""
+    def measure(self, job: study.Job) -> study.Run:
         (case,) = (
             case for case in CASES if (case.name, case.count) == (job.head["case"], job.head["particles"])
         )
         return run_one(job.head["method"], case, job.head["seed"])
 
-    def order(self, run: Run) -> tuple[Any, ...]:
-        """By method, case and seed."""
+    def order(self, run: study.Run) -> tuple[Any, ...]:
         return run["method"], run["case"], run["seed"]
 
-    def said(self, run: Run) -> str:
-        """Moments."""
+    def said(self, run: study.Run) -> str:
         return f"{run['variance']:.3f}, {run['correlation']}"
 
 

@@ -23,30 +23,9 @@ from itertools import product
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import study
 import torch
 import typer
-from study import (
-    DATA,
-    Content,
-    Folder,
-    Full,
-    Job,
-    Keys,
-    Names,
-    Output,
-    Run,
-    Seeds,
-    Study,
-    by_seed,
-    chosen,
-    differences,
-    earlier,
-    fit,
-    means,
-    paired,
-    read_json,
-    write_json,
-)
 
 from probattn.data import TextDataset
 from probattn.inference.report import site_heads
@@ -129,19 +108,19 @@ MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "n
 
 def job_of(
     subject: str, method: str, seed: int, overrides: Sequence[str], temperature: float | None = None
-) -> Job:
+) -> study.Job:
     """One network, with the temperature of its noise if it has any."""
     noise = "" if temperature is None else f"temperature-{temperature:g}/"
     keys = [*METHODS[method], *([f"repulsion.temperature={temperature:g}"] if noise else [])]
     keys += [f"training.seed={seed}", "report.baseline=false", *overrides]
     head = {"subject": subject, "method": method, "seed": seed, "temperature": temperature}
-    return Job(head, SUBJECTS[subject].recipe, tuple(keys), f"{subject}/{method}/{noise}seed-{seed}")
+    return study.Job(head, SUBJECTS[subject].recipe, tuple(keys), f"{subject}/{method}/{noise}seed-{seed}")
 
 
-def measure_job(study: Study, job: Job) -> Run:
+def measure_job(made: study.Study, job: study.Job) -> study.Run:
     """Trains a network and measures it on the test texts."""
-    place = study.place(job)
-    task, result = fit(job, place)
+    place = made.place(job)
+    task, result = study.fit(job, place)
     trained, test = load_network(place), task.texts.test
     found = {"steps": result.step, "seconds": round(result.seconds, 1), **measure(trained, task, test)}
     if job.head["seed"] == 0 and job.head["method"] in MASKED:
@@ -162,7 +141,7 @@ def measure(trained: Network[Any], task: Classification, data: TextDataset) -> d
         "cosine": [_between(torch.tensor(site.similarity)) for site in sites],
         "norm": [site.lengths["query"] for site in sites],
     }
-    return {"accuracy": accuracy(trained, task, rows)} | {
+    return {"accuracy": study.accuracy(trained, task, rows)} | {
         name: statistics.fmean(values) for name, values in found.items()
     }
 
@@ -170,18 +149,8 @@ def measure(trained: Network[Any], task: Classification, data: TextDataset) -> d
 def redundancy(trained: Network[Any], task: Classification, data: TextDataset) -> dict[str, Any]:
     """Accuracy on the texts with all heads, and how far it falls without each, call after call."""
     calls = inspect(trained.net)
-    found = head_redundancy(trained.net, lambda: accuracy(trained, task, data), calls)
+    found = head_redundancy(trained.net, lambda: study.accuracy(trained, task, data), calls)
     return {"texts": len(data), "accuracy": found.whole, "drops": [found.drops[call.name] for call in calls]}
-
-
-def accuracy(trained: Network[Any], task: Classification, data: TextDataset) -> float:
-    """Share of the labelled texts that are classified right."""
-    right = 0
-    for batch in task.batches(trained, data):
-        inputs = {name: values.to(trained.device) for name, values in batch.items() if name != "labels"}
-        with torch.no_grad():
-            right += int((trained.program(inputs).argmax(dim=-1).cpu() == batch["labels"]).sum())
-    return right / len(data)
 
 
 def _between(similarity: torch.Tensor) -> float:
@@ -190,17 +159,17 @@ def _between(similarity: torch.Tensor) -> float:
     return float(similarity.sum() - similarity.trace()) / (heads * (heads - 1))
 
 
-def summarise(runs: Sequence[Run]) -> Content:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Means over seeds by subject and method, and differences and ratios to the plain network of the same seed."""
-    summary: Content = {}
+    summary: study.Content = {}
     for subject, method in dict.fromkeys((run["subject"], run["method"]) for run in runs):
-        plain = by_seed(runs, subject=subject, method=PLAIN)
+        plain = study.by_seed(runs, subject=subject, method=PLAIN)
         own = [run for run in runs if (run["subject"], run["method"]) == (subject, method)]
-        row = means(own, MEASURES)
+        row = study.means(own, MEASURES)
         if method != PLAIN and plain:
             name = "relative_distance"
-            ratio = paired(own, plain, lambda run, other, name=name: run[name] / other[name])
-            row |= {"difference": differences(own, plain, MEASURES), f"{name}_ratio": ratio}
+            ratio = study.paired(own, plain, lambda run, other, name=name: run[name] / other[name])
+            row |= {"difference": study.differences(own, plain, MEASURES), f"{name}_ratio": ratio}
         summary.setdefault(subject, {})[method] = row
     return summary
 
@@ -211,44 +180,45 @@ def reductions(subject: str, full: bool) -> list[str]:
 
 
 @dataclass(kw_only=True)
-class RepulsionStudy(Study):
+class RepulsionStudy(study.Study):
     """Methods on subjects, after the choice of temperatures."""
 
-    folder: Folder
-    seeds: Seeds = 5
+    folder: study.Folder
+    seeds: study.Seeds = 5
     more: Annotated[int, typer.Option(min=0, help="Further seeds of the network as it is and of SVGD.")] = 0
-    subjects: Names = None
-    methods: Names = None
-    output: Output = DATA / "repulsion.json"
+    subjects: study.Names = None
+    methods: study.Names = None
+    output: study.Output = study.DATA / "repulsion.json"
     temperatures: Annotated[
         str, typer.Option(help="Of the methods with noise, to choose from, separated by commas.")
     ] = "1,1e-2,1e-4,1e-6"
     tuning_seeds: Annotated[int, typer.Option(min=1, help="Seeds for that choice.")] = 2
-    full: Full = False
+    full: study.Full = False
     finished: Annotated[bool, typer.Option("--finished", help="Train nothing; take what is finished.")] = (
         False
     )
     add: Annotated[bool, typer.Option("--add", help="Leave what the file has of others.")] = False
-    set_: Keys = None
+    set_: study.Keys = None
 
+    shown = MEASURES
     measure = measure_job
+    summarise = staticmethod(summarise)
 
     def __post_init__(self) -> None:
-        self.names = chosen("subjects", self.subjects, SUBJECTS)
-        self.kinds = chosen("methods", self.methods, METHODS)
+        self.names = study.chosen("subjects", self.subjects, SUBJECTS)
+        self.kinds = study.chosen("methods", self.methods, METHODS)
         self.keys = {name: [*reductions(name, self.full), *self.overrides] for name in self.names}
         self.chosen: dict[str, dict[str, Any]] = {}
         """Temperatures by subject and method, as :meth:`choose` gives them."""
 
-    def setting(self) -> Content:
-        """Recipes, methods, and what all change."""
+    def setting(self) -> study.Content:
         return {
             "recipes": {name: SUBJECTS[name].recipe for name in self.names},
             "methods": {name: list(METHODS[name]) for name in self.kinds},
             "overrides": self.keys,
         }
 
-    def begin(self) -> Content:
+    def begin(self) -> study.Content:
         """Chooses temperatures; the file keeps what it has of others, and its setting then names these as added."""
         content = super().begin() | {"temperatures": {}}
         if self.add:
@@ -261,9 +231,9 @@ class RepulsionStudy(Study):
         self.chosen = content["temperatures"]
         return content
 
-    def beside(self, setting: Mapping[str, Any]) -> Content:
+    def beside(self, setting: Mapping[str, Any]) -> study.Content:
         """What the file holds of other subjects or methods than these, with this setting added to its own."""
-        content = earlier(self.output, "--add")
+        content = study.earlier(self.output, "--add")
         names, kinds = self.names, self.kinds
         content["runs"] = [
             run for run in content["runs"] if not (run["subject"] in names and run["method"] in kinds)
@@ -277,7 +247,7 @@ class RepulsionStudy(Study):
         content["setting"] |= {key: content["setting"].get(key, {}) | own for key, own in setting.items()}
         return content
 
-    def choose(self, subject: str, method: str, temperatures: Sequence[float]) -> Content | None:
+    def choose(self, subject: str, method: str, temperatures: Sequence[float]) -> study.Content | None:
         """Validation loss and accuracy by temperature, means over seeds, and the temperature of the least loss."""
         seeds = [TUNING_SEED + number for number in range(self.tuning_seeds)]
         candidates = []
@@ -294,18 +264,18 @@ class RepulsionStudy(Study):
         best = min(candidates, key=lambda one: float(one["validation_loss"]))
         return {"temperature": best["temperature"], "candidates": candidates}
 
-    def validated(self, job: Job) -> Run | None:
+    def validated(self, job: study.Job) -> study.Run | None:
         """Trains one network for its validation loss alone, or reads what is there."""
         file = self.place(job) / VALIDATED
         if file.exists() or self.finished:
-            return read_json(file) if file.exists() else None
-        _, result = fit(job, self.place(job))
+            return study.read_json(file) if file.exists() else None
+        _, result = study.fit(job, self.place(job))
         found = {key: float(result.validation[key]) for key in ("loss", "accuracy")}
         shown = ", ".join(f"validation {key} {value:.4f}" for key, value in found.items())
         typer.echo(f"{job.folder}: {shown}")
-        return write_json(found, file)
+        return study.write_json(found, file)
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[study.Job]:
         """Seed by seed, so that every method has as many as the others when the study is stopped.
 
         The methods in :data:`NOISY` that have no temperature are left out.
@@ -320,7 +290,7 @@ class RepulsionStudy(Study):
             if method not in SUBJECTS[name].without and (method not in NOISY or choice is not None):
                 yield job_of(name, method, seed, self.keys[name], choice and choice["temperature"])
 
-    def write(self, content: Content, run: Run) -> Content:
+    def write(self, content: study.Content, run: study.Run) -> study.Content:
         """Writes the runs in the order of :meth:`jobs`, whenever they were added."""
         places = {name: number for number, name in enumerate((*SUBJECTS, *METHODS))}
         runs = sorted(
@@ -328,12 +298,6 @@ class RepulsionStudy(Study):
             key=lambda run: (run["seed"], places[run["subject"]], places[run["method"]]),
         )
         return super().write({**content, "runs": runs[:-1]}, runs[-1])
-
-    summarise = staticmethod(summarise)
-
-    def said(self, run: Run) -> str:
-        """Measures."""
-        return ", ".join(f"{name} {run[name]:.4f}" for name in MEASURES)
 
 
 STUDY = RepulsionStudy

@@ -14,28 +14,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
-import torch
+import study
 import typer
 from rich.console import Console
 from rich.table import Table
-from study import (
-    Content,
-    Folder,
-    Job,
-    Keys,
-    Names,
-    Run,
-    Seeds,
-    Study,
-    by_seed,
-    chosen,
-    fit,
-    interval,
-    paired,
-    write_json,
-)
 
-from probattn.inference.predictive import posterior_expectation
 from probattn.inference.report import Measure, ModelKey, Results, read_results
 from probattn.tasks import Classification, Network, evaluate, load_network
 
@@ -80,16 +63,7 @@ def rest_accuracy(trained: Network[Any], task: Classification, number: int) -> d
         return {}
     rest = pool.rows(left).take(number)  # as the limits of a recipe choose: the file is in order of class
     rest = rest.rows(rest.shortest_first())
-    assert rest.labels is not None
-    batches = task.batches(trained, rest)
-    guesses = [posterior_expectation(trained.program, plain(batch)).argmax(dim=-1) for batch in batches]
-    right = torch.cat(guesses) == torch.tensor(rest.labels)
-    return {"accuracy": right.double().mean().item(), "texts": len(rest)}
-
-
-def plain(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A batch without its labels."""
-    return {name: values for name, values in batch.items() if name != "labels"}
+    return {"accuracy": study.accuracy(trained, task, rest), "texts": len(rest)}
 
 
 def scores(results: Results) -> dict[str, dict[str, float]]:
@@ -106,19 +80,19 @@ def scores(results: Results) -> dict[str, dict[str, float]]:
     return found
 
 
-def summarise(runs: Sequence[Run]) -> Content:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Differences to the deterministic network of the same seed, and the posterior's health, over seeds."""
-    base, summary = by_seed(runs, variant=BASELINE), {}
+    base, summary = study.by_seed(runs, variant=BASELINE), {}
     for variant in dict.fromkeys(run["variant"] for run in runs):
-        own = [*by_seed(runs, variant=variant).values()]
-        rows: Content = {}
+        own = [*study.by_seed(runs, variant=variant).values()]
+        rows: study.Content = {}
         for data, measure in ((data, measure) for data, row in own[0]["scores"].items() for measure in row):
 
-            def value(run: Run, data: str = data, measure: str = measure) -> float:
+            def value(run: study.Run, data: str = data, measure: str = measure) -> float:
                 return float(run["scores"][data][measure])
 
-            rows[f"{data}.{measure}"] = row = {"value": interval(map(value, own))}
-            gap = paired(own, base, lambda run, other, value=value: value(run) - value(other))
+            rows[f"{data}.{measure}"] = row = {"value": study.interval(map(value, own))}
+            gap = study.paired(own, base, lambda run, other, value=value: value(run) - value(other))
             if variant != BASELINE and gap is not None:
                 row["difference"] = gap
         summary[variant] = {"measures": rows, "health": mean_health([run["health"] for run in own])}
@@ -154,38 +128,36 @@ def table(summary: Mapping[str, Any]) -> Table:
 
 
 @dataclass(kw_only=True)
-class SentimentStudy(Study):
+class SentimentStudy(study.Study):
     """Variants of one recipe of classification."""
 
-    folder: Folder
-    seeds: Seeds = 5
+    folder: study.Folder
+    seeds: study.Seeds = 5
     recipe: Annotated[str, typer.Option(help="Recipe that the variants change.")] = "sentiment_babn"
-    variants: Names = None
+    variants: study.Names = None
     rest: Annotated[
         int, typer.Option(min=0, help="Most training texts left out by data.limits.train to test points on.")
     ] = 0
-    set_: Keys = None
+    set_: study.Keys = None
 
     summarise = staticmethod(summarise)
 
     def __post_init__(self) -> None:
-        self.names = chosen("variants", self.variants, VARIANTS)
+        self.names = study.chosen("variants", self.variants, VARIANTS)
 
-    def begin(self) -> Content:
-        """An empty study."""
+    def begin(self) -> study.Content:
         return {"recipe": self.recipe, "set": self.overrides, "rest": self.rest, "runs": []}
 
-    def jobs(self) -> Iterator[Job]:
-        """Seed by seed, all variants."""
+    def jobs(self) -> Iterator[study.Job]:
         for seed, name in product(range(self.seeds), self.names):
             keys = (*self.overrides, *VARIANTS[name], f"training.seed={seed}", "report.baseline=false")
             head = {"variant": name, "seed": seed}
-            yield Job(head, self.recipe, keys, f"{name.replace(' ', '_')}/seed-{seed}")
+            yield study.Job(head, self.recipe, keys, f"{name.replace(' ', '_')}/seed-{seed}")
 
-    def measure(self, job: Job) -> Run:
+    def measure(self, job: study.Job) -> study.Run:
         """Measures by data set, "rest" those of a point prediction, and the state of each site."""
         place = self.place(job)
-        task, _ = fit(job, place)
+        task, _ = study.fit(job, place)
         rest = rest_accuracy(load_network(place), task, self.rest) if self.rest else {}
         file = place / "metrics.json"
         results: Results = read_results(file) if file.exists() else evaluate(task, place)
@@ -196,18 +168,16 @@ class SentimentStudy(Study):
         points = {"rest": {"accuracy": rest["accuracy"]}} if rest else {}
         return {"scores": scores(results) | points, "health": health, "rest_texts": rest.get("texts", 0)}
 
-    def write(self, content: Content, run: Run) -> Content:
-        """Writes the summary, without the runs."""
+    def write(self, content: study.Content, run: study.Run) -> study.Content:
         runs = [*content["runs"], run]
         written = {name: value for name, value in content.items() if name != "runs"}
-        write_json(written | {"variants": summarise(runs)}, self.folder / "study.json")
+        study.write_json(written | {"variants": summarise(runs)}, self.folder / "study.json")
         return {**content, "runs": runs}
 
-    def said(self, run: Run) -> str:
-        """Accuracy on the test texts."""
+    def said(self, run: study.Run) -> str:
         return f"accuracy {run['scores']['test']['accuracy']:.4f}"
 
-    def main(self) -> Content:
+    def main(self) -> study.Content:
         """Prints the table of all runs."""
         content = super().main()
         Console(width=120).print(table(summarise(content["runs"])))

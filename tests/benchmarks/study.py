@@ -22,12 +22,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
+import torch
 import typer
+from torch import Tensor
 
+from probattn.data import TextDataset
 from probattn.files.durable import write_atomically
-from probattn.inference import FitResult
+from probattn.inference import FitResult, posterior_expectation
 from probattn.metrics.functional import mean_interval
-from probattn.tasks import load_task, train
+from probattn.tasks import Network, load_task, train
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
@@ -189,6 +192,19 @@ def fit(job: Job, place: Path) -> tuple[Any, FitResult]:
     """Trains a network, or finishes its training, and gives its task and what the training came to."""
     task = load_task(job.recipe, job.keys)
     return task, train(task, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+
+
+def guessed(trained: Network[Any], task: Any, data: TextDataset) -> tuple[Tensor, Tensor]:
+    """The class of each text by the point prediction, and its label."""
+    batches = task.batches(trained, data)
+    found = [posterior_expectation(trained.program, trained.moved(batch)).argmax(dim=-1) for batch in batches]
+    return torch.cat(found).cpu(), torch.tensor(data.labels)
+
+
+def accuracy(trained: Network[Any], task: Any, data: TextDataset) -> float:
+    """Share of the labelled texts that are classified right."""
+    predicted, labels = guessed(trained, task, data)
+    return (predicted == labels).double().mean().item()
 
 
 def chosen(option: str, given: str | None, known: Collection[str]) -> list[str]:

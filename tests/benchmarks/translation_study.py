@@ -21,27 +21,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import study
 import torch
 import translation_times
 import typer
-from study import (
-    DATA,
-    Content,
-    Folder,
-    Job,
-    Keys,
-    Names,
-    Run,
-    Seeds,
-    Study,
-    by_seed,
-    chosen,
-    differences,
-    fit,
-    means,
-    read_json,
-    write_json,
-)
 
 from probattn.data import PairCollate, SentencePairs, TokenizedPairs
 from probattn.metrics.functional import attention_overlap, head_distance
@@ -79,7 +62,7 @@ MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
 SEEN = 200
 """Test pairs over which heads are compared."""
 
-OUTPUTS = {"heads": DATA / "translation.json", "latent": DATA / "translation_latent.json"}
+OUTPUTS = {"heads": study.DATA / "translation.json", "latent": study.DATA / "translation_latent.json"}
 
 
 def trained_parameters(task: Translation) -> int:
@@ -106,35 +89,37 @@ def heads(trained: Network[Any], test: SentencePairs) -> dict[str, float]:
     }
 
 
-def summarise(runs: Sequence[Run], timed: Mapping[str, Any] | None = None) -> Content:
+def summarise(runs: Sequence[study.Run], timed: Mapping[str, Any] | None = None) -> study.Content:
     """Means over seeds by method, differences to the plain network of the same seed, and times where there are."""
-    plain = by_seed(runs, method=PLAIN)
-    summary: Content = {}
+    plain = study.by_seed(runs, method=PLAIN)
+    summary: study.Content = {}
     for method in dict.fromkeys(run["method"] for run in runs):
         own = [run for run in runs if run["method"] == method]
         measures = MEASURES[own[0]["comparison"]]
-        summary[method] = means(own, measures) | {"parameters": own[0]["parameters"]}
+        summary[method] = study.means(own, measures) | {"parameters": own[0]["parameters"]}
         if method != PLAIN and plain:
-            summary[method]["difference"] = differences(own, plain, measures)
+            summary[method]["difference"] = study.differences(own, plain, measures)
         if timed is not None:
             summary[method] |= timed["methods"][method]
     return summary
 
 
 @dataclass(kw_only=True)
-class TranslationStudy(Study):
+class TranslationStudy(study.Study):
     """A comparison of methods on one recipe."""
 
     comparison: Annotated[str, typer.Argument(help="What is compared: heads or latent.")]
-    folder: Folder
-    seeds: Seeds = 3
-    methods: Names = None
+    folder: study.Folder
+    seeds: study.Seeds = 3
+    methods: study.Names = None
     recipe: Annotated[
         str | None, typer.Option(help="The recipe; multi30k_small and multi30k_lstm have the full sizes.")
     ] = None
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each method when times are measured.")] = 5
     output: Annotated[Path | None, typer.Option(help="The file of results.")] = None
-    set_: Keys = None
+    set_: study.Keys = None
+
+    summarise = staticmethod(summarise)
 
     def __post_init__(self) -> None:
         if self.comparison not in METHODS:
@@ -142,29 +127,28 @@ class TranslationStudy(Study):
                 f"comparison: expected one of {', '.join(METHODS)}, got {self.comparison!r}"
             )
         known = METHODS[self.comparison]
-        names = chosen("methods", self.methods, known)
+        names = study.chosen("methods", self.methods, known)
         self.changes = {name: known[name] for name in names}
+        self.shown = MEASURES[self.comparison]
         self.recipe = self.recipe or RECIPES[self.comparison]
         self.output = self.output or OUTPUTS[self.comparison]
         if not isinstance(load_task(self.recipe), Translation):
             raise typer.BadParameter(f"recipe: expected one of translation, {self.recipe} is not")
 
-    def setting(self) -> Content:
-        """The recipe and what is changed."""
+    def setting(self) -> study.Content:
         methods = {name: list(keys) for name, keys in self.changes.items()}
         return {"recipe": self.recipe, "methods": methods, "overrides": self.overrides}
 
-    def jobs(self) -> Iterator[Job]:
-        """Seed by seed, all methods."""
+    def jobs(self) -> Iterator[study.Job]:
         for seed, (method, changes) in product(range(self.seeds), self.changes.items()):
             keys = (*changes, f"training.seed={seed}", "report.baseline=false", *self.overrides)
             head = {"comparison": self.comparison, "method": method, "seed": seed}
-            yield Job(head, self.recipe, keys, f"{method}/seed-{seed}")
+            yield study.Job(head, self.recipe, keys, f"{method}/seed-{seed}")
 
-    def measure(self, job: Job) -> Run:
+    def measure(self, job: study.Job) -> study.Run:
         """Quality on the test pairs and, of heads, how different they are."""
         place = self.place(job)
-        task, result = fit(job, place)
+        task, result = study.fit(job, place)
         results = task.evaluate(place)
         (scores,) = results.scores
         found = {
@@ -176,31 +160,23 @@ class TranslationStudy(Study):
         }
         return found | (heads(load_network(place), task.splits.test) if self.comparison == "heads" else {})
 
-    def summarise(self, runs: Sequence[Run]) -> Content:
-        """Without times, which are measured last."""
-        return summarise(runs)
-
-    def said(self, run: Run) -> str:
-        """Measures of the comparison."""
-        return ", ".join(f"{name} {run[name]:.4f}" for name in MEASURES[self.comparison])
-
-    def main(self) -> Content:
+    def main(self) -> study.Content:
         """Adds times of updates to the file after the last run."""
         content = super().main()
         if PLAIN in self.changes and content["runs"]:
             summary = summarise(content["runs"], self.times())
-            write_json({**content, "summary": summary}, self.output)
+            study.write_json({**content, "summary": summary}, self.output)
         return content
 
-    def times(self) -> Run:
+    def times(self) -> study.Run:
         """Times of an update, measured or as they stand beside the runs."""
         file = self.folder / "times.json"
         keys = {name: [*own, *self.overrides] for name, own in self.changes.items()}
         asked = {"recipe": self.recipe, "keys": keys, "rounds": self.rounds}
-        if file.exists() and (found := read_json(file))["asked"] == asked:
+        if file.exists() and (found := study.read_json(file))["asked"] == asked:
             return found
         timed = translation_times.measure(self.recipe, keys, self.rounds, PLAIN)
-        return write_json({"asked": asked, **timed}, file)
+        return study.write_json({"asked": asked, **timed}, file)
 
 
 STUDY = TranslationStudy
