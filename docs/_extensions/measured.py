@@ -7,37 +7,19 @@ is `<!-- name:part -->`, and the tables are those of a part.
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
-from measured_tables import (
-    agreement,
-    alignment,
-    benchmark,
-    copying,
-    graphs,
-    learning,
-    particles,
-    repulsion,
-    sentiment_study,
-    translation,
-    translation_latent,
-)
+import measured_tables
 from mkdocs.exceptions import PluginError
 
-TABLES = {
-    "agreement": agreement,
-    "alignment": alignment,
-    "benchmark": benchmark,
-    "copying": copying,
-    "graphs": graphs,
-    "learning": learning,
-    "particles": particles,
-    "repulsion": repulsion,
-    "sentiment_study": sentiment_study,
-    "translation": translation,
-    "translation_latent": translation_latent,
+MODULES = {
+    each.name: import_module(f"measured_tables.{each.name}")
+    for each in iter_modules(measured_tables.__path__)
 }
+TABLES = {name: module for name, module in MODULES.items() if hasattr(module, "tables")}
 MARK = re.compile(r"^<!-- (?P<mark>\w+(:\w+)?) -->$", re.MULTILINE)
 INTERVAL = re.compile(r"\[([^][|,]+), ([^][|,]+)\]")
 HYPHEN = re.compile(r"(?<![\w.)-])-(?=\d)")

@@ -2,7 +2,7 @@
 
     python docs/_figures/agreement.py
 
-From docs/data/agreement.json, which ``tests/benchmarks/agreement_study.py`` writes. Steps are equally spaced. Grey and
+From docs/data/agreement.json, which ``tests/benchmarks/study.py agreement`` writes. Steps are equally spaced. Grey and
 the colours are legible on light and on dark pages.
 """
 

@@ -2,7 +2,7 @@
 
     python docs/_figures/copying.py
 
-From docs/data/copying.json, which ``tests/benchmarks/copying_study.py`` writes; what it lacks has no panel. The form
+From docs/data/copying.json, which ``tests/benchmarks/study.py copying`` writes; what it lacks has no panel. The form
 of Snell et al. 2021, Fig. 3, 6 and 7. Grey and the colours are legible on light and on dark pages.
 """
 

@@ -2,7 +2,7 @@
 
     python docs/_figures/head_counts.py
 
-From docs/data/head_counts.json, which ``tests/benchmarks/head_count_study.py`` writes. The form of An et al. 2020,
+From docs/data/head_counts.json, which ``tests/benchmarks/study.py head_count`` writes. The form of An et al. 2020,
 Fig. 3. Grey and the colours are legible on light and on dark pages.
 """
 

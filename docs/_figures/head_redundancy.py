@@ -2,7 +2,7 @@
 
     python docs/_figures/head_redundancy.py
 
-From the first seed of docs/data/repulsion.json, which ``tests/benchmarks/repulsion_study.py`` writes; a network that is
+From the first seed of docs/data/repulsion.json, which ``tests/benchmarks/study.py repulsion`` writes; a network that is
 not in it has no panel. The form of An et al. 2020, Fig. 2. Grey and the colours are legible on light and on dark pages.
 """
 

@@ -1,22 +1,20 @@
 """How far alignment brings queries and keys together on MRPC, and what it does to accuracy, over seeds.
 
-    PROBATTN_DATA=/data python tests/benchmarks/alignment_study.py runs/alignment --seeds 5
+    PROBATTN_DATA=/data python tests/benchmarks/study.py alignment runs/alignment --seeds 5
 
 Trained for every seed: soft attention, and each alignment at its recommended weight; for the first seed also each
 alignment at other weights, and alone (without the likelihood, at a high learning rate). Bandwidths are those of the
-soft network of the same seed. A run that is finished is not run again and one that was interrupted is resumed, so the
-study can be stopped at any time. The tables of docs/concepts/paraphrases.md are made of the file that it writes.
+soft network of the same seed. The tables of docs/concepts/paraphrases.md are made of the file that it writes.
 
 Runs start from the pretrained network, or with `--start` from the soft networks of an earlier study, seed by seed:
 where a short run ends before accuracy has settled, that is what makes small differences visible.
 
-    python tests/benchmarks/alignment_study.py runs/first --seeds 5 --methods '' --output runs/first.json
-    python tests/benchmarks/alignment_study.py runs/alignment --seeds 5 --start runs/first/soft/weight-0
+    python tests/benchmarks/study.py alignment runs/first --seeds 5 --methods '' --output runs/first.json
+    python tests/benchmarks/study.py alignment runs/alignment --seeds 5 --start runs/first/soft/weight-0
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,20 +22,18 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import study
 import torch
 import typer
 from torch.utils.data import DataLoader
 
-from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions, posterior_expectation
+from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions
 from probattn.inference.report import gather, head_bandwidths, head_distances
 from probattn.inference.report.columns import class_measure
-from probattn.metrics.functional import mean_interval
 from probattn.models import inspect
-from probattn.recipes import load_recipe
-from probattn.tasks import Classification, Network, load_network, train
-from probattn.tasks.run import package_versions
+from probattn.tasks import Classification, Network, load_network, load_task
 from probattn.tasks.task import MODEL, RECIPE
 
 SOFT = "soft"
@@ -53,45 +49,7 @@ SWEEP = (0.01, 0.1, 1.0)
 
 DISTANCES = ("mmd", "mmd_centred")
 MEANS = ("query_norm", "key_norm", "auc", "auc_centred")
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "alignment.json"
 CLIP = 1.0
-
-Kind = Literal["before", "start", "tuned", "alone"]
-Run = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One network to train and measure.
-
-    Attributes:
-        kind: "before" is the pretrained network as it is, "start" the network that fine-tuning starts from if that is
-            another, "tuned" is fine-tuned, "alone" is the pretrained network aligned and nothing else.
-        method: "soft" or an alignment.
-        weight: of the alignment; 0 without.
-        seed: of the run.
-    """
-
-    kind: Kind
-    method: str
-    weight: float
-    seed: int
-
-    @property
-    def folder(self) -> str:
-        """Where it lies in the study's folder."""
-        name = self.method if self.kind == "tuned" else f"{self.kind}-{self.method}"
-        return f"{name}/weight-{self.weight:g}/seed-{self.seed}"
-
-    @property
-    def overrides(self) -> list[str]:
-        """Keys of the recipe that it changes."""
-        keys = [f"training.seed={self.seed}", "report.baseline=false"]
-        if self.method == SOFT:
-            return [*keys, "alignment=null"]
-        options = {"method": self.method, "weight": self.weight, "reduction": REDUCTION}
-        keys += [f"alignment.{name}={value}" for name, value in options.items()]
-        return [*keys, *OPTIONS.get(self.method, ())]
 
 
 @dataclass(frozen=True)
@@ -105,62 +63,6 @@ class AloneOptions:
 
     steps: int = 300
     learning_rate: float = 1e-3
-
-
-def jobs(seeds: int, methods: Sequence[str], *, start: bool = False) -> list[Job]:
-    """What is to be done, the soft network of a seed before what is compared with it."""
-    found = []
-    for seed in range(seeds):
-        found += [Job("tuned", SOFT, 0.0, seed), Job("before", SOFT, 0.0, seed)]
-        found += [Job("start", SOFT, 0.0, seed)] if start else []
-        found += [Job("tuned", method, RECOMMENDED[method], seed) for method in methods]
-        if seed == 0:
-            others = [
-                (method, weight) for method in methods for weight in SWEEP if weight != RECOMMENDED[method]
-            ]
-            found += [Job("tuned", method, weight, seed) for method, weight in others]
-            found += [Job("alone", method, 1.0, seed) for method in methods]
-    return found
-
-
-def run_one(
-    job: Job,
-    recipe_name: str,
-    overrides: list[str],
-    folder: Path,
-    alone: AloneOptions,
-    start: Path | None = None,
-) -> Run:
-    """Trains and measures one network, or reads what is there."""
-    place = folder / job.folder
-    file = place / "measured.json"
-    if file.exists():
-        found: Run = json.loads(file.read_text(encoding="utf-8"))
-        return found
-    network = []
-    if start is not None and job.kind in ("start", "tuned"):
-        network = [f"network.name={(start / f'seed-{job.seed}' / MODEL).absolute()}"]
-    recipe = load_recipe(recipe_name, [*overrides, *network, *job.overrides])
-    task = Classification(recipe)
-    started, seconds = time.monotonic(), 0.0
-    if job.kind == "tuned":
-        if not (place / MODEL).is_dir():
-            results = train(task, place, resume=(place / RECIPE).exists(), quiet=True)
-            seconds = results["model"].seconds
-        trained = load_network(place)
-    else:
-        model = task.program()
-        if job.kind == "alone":
-            align_alone(model, task, alone)
-            seconds = time.monotonic() - started
-        trained = Network(model.eval(), place, "aligned", task.data.tokenizer)
-    place.mkdir(parents=True, exist_ok=True)
-    found = asdict(job) | {"seconds": round(seconds, 1)}
-    found |= measure(trained, task, folder / Job("tuned", SOFT, 0.0, job.seed).folder)
-    if job.kind in ("start", "tuned"):
-        found |= scores(trained, task)
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
 
 
 def align_alone(model: Any, task: Classification, options: AloneOptions) -> None:
@@ -196,8 +98,8 @@ def measure(trained: Network[Any], task: Classification, soft: Path) -> dict[str
     file = soft / "bandwidths.json"
     if not file.exists():
         made = {name: head_bandwidths(sample).tolist() for name, sample in samples.items()}
-        file.write_text(json.dumps(made) + "\n", encoding="utf-8")
-    bandwidths = json.loads(file.read_text(encoding="utf-8"))
+        study.write_json(made, file)
+    bandwidths = study.read_json(file)
     heads: dict[str, list[float]] = {name: [] for name in (*DISTANCES, *MEANS)}
     for name, sample in samples.items():
         found = head_distances(sample, torch.tensor(bandwidths[name]))
@@ -211,48 +113,37 @@ def measure(trained: Network[Any], task: Classification, soft: Path) -> dict[str
 def scores(trained: Network[Any], task: Classification) -> dict[str, float]:
     """Accuracy and F1 on the test texts."""
     data = task.texts.test
-    rows = data.rows(data.shortest_first())
-    assert rows.labels is not None
-    labels = torch.tensor(rows.labels)
-    guesses = [
-        posterior_expectation(
-            trained.program, {name: values for name, values in batch.items() if name != "labels"}
-        ).argmax(dim=-1)
-        for batch in task.batches(trained, rows)
-    ]
-    predicted = torch.cat(guesses)
+    predicted, labels = study.guessed(trained, task, data.rows(data.shortest_first()))
     return {
         "accuracy": (predicted == labels).double().mean().item(),
         "f1": class_measure("f1", predicted, labels, len(data.label_names)),
     }
 
 
-def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Means over seeds, differences to the soft network of the same seed, the sweep, and alignment alone.
 
     Every ratio is that of the soft (or, for alignment alone, the pretrained) network's discrepancy to the run's.
     """
-    by_job = {(run["kind"], run["method"], run["weight"], run["seed"]): run for run in runs}
-    main: dict[str, Any] = {}
+    soft = study.by_seed(runs, kind="tuned", method=SOFT)
+    main: study.Content = {}
     for kind, method, weight in dict.fromkeys((run["kind"], run["method"], run["weight"]) for run in runs):
         if kind == "alone" or (method != SOFT and weight != RECOMMENDED[method]):
             continue
-        own = [run for run in runs if (run["kind"], run["method"], run["weight"]) == (kind, method, weight)]
-        names = [name for name in (*DISTANCES, *MEANS, "accuracy", "f1") if name in own[0]]
-        row: dict[str, Any] = {name: mean_interval(run[name] for run in own)._asdict() for name in names}
-        soft = [by_job.get(("tuned", SOFT, 0.0, run["seed"])) for run in own]
-        pairs = [(run, base) for run, base in zip(own, soft, strict=True) if base is not None]
-        if pairs and (kind, method) != ("tuned", SOFT):
-            compared = [name for name in ("accuracy", "f1") if name in own[0]]
-            row["difference"] = {
-                name: mean_interval(run[name] - base[name] for run, base in pairs)._asdict()
-                for name in compared
-            }
-            row["ratio"] = {
-                name: mean_interval(base[name] / run[name] for run, base in pairs if run[name] > 0)._asdict()
+        own = [*study.by_seed(runs, kind=kind, method=method, weight=weight).values()]
+        scored = [name for name in ("accuracy", "f1") if name in own[0]]
+        row = study.means(own, (*DISTANCES, *MEANS, *scored))
+        if (kind, method) != ("tuned", SOFT) and any(run["seed"] in soft for run in own):
+            row["difference"] = study.differences(own, soft, scored)
+            ratios = {
+                name: study.paired(
+                    [run for run in own if run[name] > 0],
+                    soft,
+                    lambda run, base, name=name: base[name] / run[name],
+                )
                 for name in DISTANCES
-                if any(run[name] > 0 for run, _ in pairs)
             }
+            row["ratio"] = {name: ratio for name, ratio in ratios.items() if ratio is not None}
         main[method if kind == "tuned" else kind] = row
     return {
         "main": main,
@@ -261,61 +152,100 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def write(runs: Sequence[Run], setting: Mapping[str, Any], output: Path) -> None:
-    """Writes settings, runs and their summary, from which the documentation's tables are made."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
-    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+@dataclass(kw_only=True)
+class AlignmentStudy(study.Study):
+    """Alignments of one recipe.
 
+    A run's kind is "before" for the pretrained network as it is, "start" for the network that fine-tuning starts from
+    if that is another, "tuned" for one that is fine-tuned, "alone" for the pretrained network aligned and nothing else.
+    """
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
-    methods: Annotated[str, typer.Option(help="Alignments, separated by commas.")] = ",".join(METHODS),
-    recipe: Annotated[str, typer.Option(help="Recipe that the runs change.")] = "mrpc_soft",
+    folder: study.Folder
+    seeds: study.Seeds = 5
+    methods: study.Names = None
+    recipe: Annotated[str, typer.Option(help="Recipe that the runs change.")] = "mrpc_soft"
     start: Annotated[
         Path | None,
         typer.Option(help="Folder of the runs seed-0, seed-1, ... whose networks runs start from."),
-    ] = None,
-    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
-    alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
-) -> None:
-    """Runs what is missing, seed by seed, and writes the results after each run."""
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    unknown = [name for name in names if name not in METHODS]
-    if unknown:
-        raise typer.BadParameter(f"expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
-    overrides, alone = list(set_ or []), AloneOptions(steps=alone_steps)
-    plain = load_recipe(recipe, overrides)
-    setting = {
-        "recipe": recipe,
-        "overrides": overrides,
-        "texts": plain.report.alignment_texts,
-        "recommended": {name: RECOMMENDED[name] for name in names},
-        "reduction": REDUCTION,
-        "options": {name: list(OPTIONS.get(name, ())) for name in names},
-        "alone": asdict(alone),
-        "start": None if start is None else _training(start / "seed-0" / RECIPE),
-        "versions": package_versions(),
-    }
-    runs: list[Run] = []
-    for job in jobs(seeds, names, start=start is not None):
-        runs.append(run_one(job, recipe, overrides, folder, alone, start))
-        write(runs, setting, output)
-        last = runs[-1]
-        accuracy = f", accuracy {last['accuracy']:.4f}" if "accuracy" in last else ""
-        typer.echo(f"{job.folder}: MMD {last['mmd']:.4f} raw, {last['mmd_centred']:.4f} centred{accuracy}")
+    ] = None
+    output: study.Output = study.DATA / "alignment.json"
+    alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps
+    set_: study.Keys = None
+
+    summarise = staticmethod(summarise)
+
+    def __post_init__(self) -> None:
+        self.names = study.chosen("methods", self.methods, METHODS)
+        self.alone = AloneOptions(steps=self.alone_steps)
+
+    def setting(self) -> study.Content:
+        return {
+            "recipe": self.recipe,
+            "overrides": self.overrides,
+            "texts": load_task(self.recipe, self.overrides).recipe.report.alignment_texts,
+            "recommended": {name: RECOMMENDED[name] for name in self.names},
+            "reduction": REDUCTION,
+            "options": {name: list(OPTIONS.get(name, ())) for name in self.names},
+            "alone": asdict(self.alone),
+            "start": None if self.start is None else _training(self.start / "seed-0" / RECIPE),
+        }
+
+    def jobs(self) -> Iterator[study.Job]:
+        """Seed by seed, the soft network before what is compared with it."""
+        for seed in range(self.seeds):
+            yield self.job("tuned", SOFT, 0.0, seed)
+            yield self.job("before", SOFT, 0.0, seed)
+            if self.start is not None:
+                yield self.job("start", SOFT, 0.0, seed)
+            for method in self.names:
+                yield self.job("tuned", method, RECOMMENDED[method], seed)
+        for method in self.names:
+            for weight in SWEEP:
+                if weight != RECOMMENDED[method]:
+                    yield self.job("tuned", method, weight, 0)
+            yield self.job("alone", method, 1.0, 0)
+
+    def job(self, kind: str, method: str, weight: float, seed: int) -> study.Job:
+        """One network."""
+        options = {"method": method, "weight": weight, "reduction": REDUCTION}
+        aligned = [f"alignment.{name}={value}" for name, value in options.items()]
+        keys = [*self.overrides, f"training.seed={seed}", "report.baseline=false"]
+        keys += ["alignment=null"] if method == SOFT else [*aligned, *OPTIONS.get(method, ())]
+        if self.start is not None and kind in ("start", "tuned"):
+            keys.append(f"network.name={(self.start / f'seed-{seed}' / MODEL).absolute()}")
+        name = method if kind == "tuned" else f"{kind}-{method}"
+        head = {"kind": kind, "method": method, "weight": weight, "seed": seed}
+        return study.Job(head, self.recipe, tuple(keys), f"{name}/weight-{weight:g}/seed-{seed}")
+
+    def measure(self, job: study.Job) -> study.Run:
+        """Distances with the bandwidths of the soft network of the seed and, where it is tuned, accuracy."""
+        place, kind, seconds = self.place(job), job.head["kind"], 0.0
+        if kind == "tuned":
+            task, result = study.fit(job, place)
+            trained, seconds = load_network(place), result.seconds
+        else:
+            task, started = load_task(job.recipe, job.keys), time.monotonic()
+            model = task.program()
+            if kind == "alone":
+                align_alone(model, task, self.alone)
+                seconds = time.monotonic() - started
+            trained = Network(model.eval(), place, "aligned", task.data.tokenizer)
+        soft = self.folder / self.job("tuned", SOFT, 0.0, job.head["seed"]).folder
+        found = {"seconds": round(seconds, 1), **measure(trained, task, soft)}
+        return found | (scores(trained, task) if kind in ("start", "tuned") else {})
+
+    def said(self, run: study.Run) -> str:
+        accuracy = f", accuracy {run['accuracy']:.4f}" if "accuracy" in run else ""
+        return f"MMD {run['mmd']:.4f} raw, {run['mmd_centred']:.4f} centred{accuracy}"
 
 
 def _training(recipe: Path) -> dict[str, Any]:
     """How the networks were trained that runs start from."""
-    training = load_recipe(str(recipe)).training
+    training = load_task(recipe).recipe.training
     return {
         name: getattr(training, name)
         for name in ("optimizer", "steps", "epochs", "batch_size", "learning_rate")
     }
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = AlignmentStudy

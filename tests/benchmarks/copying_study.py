@@ -1,12 +1,11 @@
 """How runs of synthetic tasks learn, collected from the recipes of experiments.
 
-    python tests/benchmarks/copying_study.py runs/copying
-    python tests/benchmarks/copying_study.py runs/copying --recipes copying_heads_reduced,copying_probe_reduced
+    python tests/benchmarks/study.py copying runs/copying
+    python tests/benchmarks/study.py copying runs/copying --recipes copying_heads_reduced,copying_probe_reduced
 
-Every recipe trains into a folder of its name. An experiment that is finished is not run again and one that was
-interrupted is resumed, so the study can be stopped at any time. Everything was measured in training and is what
-`probattn evaluate` writes; here it is averaged over runs. It writes docs/data/copying.json after each experiment, in
-which those of other recipes stay as they are.
+Every recipe trains into a folder of its name. Everything was measured in training and is what `probattn evaluate`
+writes; here it is averaged over runs. It writes docs/data/copying.json after each experiment, in which those of other
+recipes stay as they are.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+import study
 import typer
 
-from probattn.inference.report import read_results
+from probattn.files.durable import write_atomically
 from probattn.recipes import ExperimentRecipe, load_any_recipe
 from probattn.tasks import Experiments, evaluate, train
 from probattn.tasks.experiments import ConditionRuns, ExperimentResults, leaders
@@ -32,12 +32,9 @@ RECIPES = (
     "copying_probe_reduced",
     "copying_locality_reduced",
 )
-RESULTS = "metrics.json"
 PLACES = ("keyword", "next_word", "last")
 """Positions whose log-odds are compared run by run."""
 DIGITS = 4
-
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "copying.json"
 
 
 def load(name: str, overrides: Sequence[str]) -> ExperimentRecipe:
@@ -51,20 +48,6 @@ def load(name: str, overrides: Sequence[str]) -> ExperimentRecipe:
 def key_of(recipe: ExperimentRecipe) -> str:
     """Name of an experiment in the file, whatever its size: "heads" of copying_heads and of copying_heads_reduced."""
     return recipe.name.removeprefix("copying_").removesuffix("_reduced")
-
-
-def run_one(recipe: ExperimentRecipe, folder: Path) -> ExperimentResults:
-    """Trains and evaluates all conditions of an experiment, or reads what is there."""
-    known, file = folder / RECIPE, folder / RESULTS
-    if known.exists() and load_any_recipe(known) != recipe:
-        raise typer.BadParameter(
-            f"folder: expected runs of {recipe.name} as it is now, {folder} has another recipe; take a new folder"
-        )
-    if not file.exists():
-        train(Experiments(recipe), folder, resume=known.exists(), quiet=True)
-        evaluate(Experiments(recipe), folder)
-    results: ExperimentResults = read_results(file, ExperimentResults)
-    return results
 
 
 def summarise(
@@ -139,36 +122,66 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def write(experiments: Mapping[str, Any], output: Path) -> None:
-    """Writes the experiments; those that the file has of others stay. A list of numbers takes one line."""
-    known = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
-    text = json.dumps(known | experiments, indent=1)
-    text = re.sub(r"\[\s+([^][{}\"]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text + "\n", encoding="utf-8")
+@dataclass(kw_only=True)
+class CopyingStudy(study.Study):
+    """Experiments, each with all its conditions and runs."""
 
-
-def main(
-    folder: Annotated[Path, typer.Argument(help="Where the runs go, a folder for each recipe.")],
+    folder: study.Folder
     recipes: Annotated[
         str,
         typer.Option(help="Names or files of recipes, separated by commas; without _reduced the full size."),
-    ] = ",".join(RECIPES),
-    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
-) -> None:
-    """Runs what is missing, recipe by recipe, and writes the results after each."""
-    overrides = list(set_ or [])
-    chosen = [load(name, overrides) for name in recipes.split(",")]
-    keys = [key_of(recipe) for recipe in chosen]
-    if len(set(keys)) < len(keys):
-        raise typer.BadParameter(f"recipes: expected one size of each experiment, got {', '.join(keys)}")
-    for key, recipe in zip(keys, chosen, strict=True):
-        results = run_one(recipe, folder / recipe.name)
-        write({key: summarise(recipe, results, overrides)}, output)
-        learned = (f"{item.title} {item.reached} of {len(item.first_steps)}" for item in results.conditions)
-        typer.echo(f"{recipe.name}, {results.threshold:g} by step {results.by_step}: {', '.join(learned)}")
+    ] = ",".join(RECIPES)
+    output: study.Output = study.DATA / "copying.json"
+    set_: study.Keys = None
+
+    def __post_init__(self) -> None:
+        loaded = [load(name, self.overrides) for name in self.recipes.split(",")]
+        self.chosen = {recipe.name: recipe for recipe in loaded}
+        keys = [key_of(recipe) for recipe in loaded]
+        if len(set(keys)) < len(keys):
+            raise typer.BadParameter(f"recipes: expected one size of each experiment, got {', '.join(keys)}")
+
+    def begin(self) -> study.Content:
+        """What the file holds of all experiments; those of other recipes stay."""
+        return study.read_json(self.output) if self.output.exists() else {}
+
+    def jobs(self) -> Iterator[study.Job]:
+        for name, recipe in self.chosen.items():
+            yield study.Job({"experiment": key_of(recipe)}, name, folder=name)
+
+    def read(self, job: study.Job) -> study.Run | None:
+        """The figures of a finished experiment.
+
+        Raises:
+            typer.BadParameter: the folder holds runs of another recipe.
+        """
+        recipe, known = self.chosen[job.recipe], self.place(job) / RECIPE
+        if known.exists() and load_any_recipe(known) != recipe:
+            raise typer.BadParameter(
+                f"folder: expected runs of {recipe.name} as it is now, {known.parent} has another recipe; "
+                "take a new folder"
+            )
+        return super().read(job)
+
+    def measure(self, job: study.Job) -> study.Run:
+        """Trains and evaluates all conditions of an experiment."""
+        task, folder = Experiments(self.chosen[job.recipe]), self.place(job)
+        train(task, folder, resume=(folder / RECIPE).exists(), quiet=True)
+        return {"found": summarise(task.recipe, evaluate(task, folder), self.overrides)}
+
+    def write(self, content: study.Content, run: study.Run) -> study.Content:
+        """Puts an experiment into the file. A list of numbers takes one line."""
+        content = content | {run["experiment"]: run["found"]}
+        text = json.dumps(content, indent=1)
+        text = re.sub(r"\[\s+([^][{}\"]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.output, f"{text}\n".encode())
+        return content
+
+    def said(self, run: study.Run) -> str:
+        setting, conditions = run["found"]["setting"], run["found"]["conditions"].values()
+        learned = (f"{item['title']} {item['reached']} of {item['seeds']}" for item in conditions)
+        return f"{setting['threshold']:g} by step {setting['by_step']}: {', '.join(learned)}"
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = CopyingStudy

@@ -1,20 +1,21 @@
 """Attention methods on citation graphs over seeds, paired with the deterministic network of the same seed.
 
-    PROBATTN_DATA=/data python tests/benchmarks/graph_study.py --seeds 5
-    PROBATTN_DATA=/data python tests/benchmarks/graph_study.py --graphs pubmed --variants deterministic,gan,ct
+    PROBATTN_DATA=/data python tests/benchmarks/study.py graph --seeds 5
+    PROBATTN_DATA=/data python tests/benchmarks/study.py graph --graphs pubmed --variants deterministic,gan,ct
 
-Each variant overrides keys of a graph's recipe. What is in the output file already is not run again, so the study can
-be stopped at any time. The tables of docs/concepts/graph_attention.md are made of that file.
+Each variant overrides keys of a graph's recipe. What is in the output file already is not run again. The tables of
+docs/concepts/graph_attention.md are made of that file.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
 
+import study
 import torch
 import typer
 
@@ -33,27 +34,6 @@ VARIANTS: dict[str, list[str]] = {
     "bam": ["attention.method=bam", "attention.concentration=10.0"],
     "babn": ["attention.method=babn"],
 }
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "graphs.json"
-
-
-def run_one(graph: str, variant: str, seed: int, overrides: list[str]) -> dict[str, Any]:
-    """Trains one variant with one seed and measures it."""
-    task = load_task(
-        RECIPES[graph], [*VARIANTS[variant], *overrides, f"training.seed={seed}", "training.device=cpu"]
-    )
-    assert isinstance(task, Graphs)
-    model = task.program()
-    started = time.process_time()
-    result = task.fit(model, quiet=True)
-    return {
-        "graph": graph,
-        "variant": variant,
-        "seed": seed,
-        "steps": result.step,
-        "best_step": result.best_step,
-        "cpu_seconds": round(time.process_time() - started, 1),
-        **measure(model, task),
-    }
 
 
 def measure(model: NodeClassifier, task: Graphs) -> dict[str, Any]:
@@ -76,54 +56,58 @@ def measure(model: NodeClassifier, task: Graphs) -> dict[str, Any]:
     return found | {"layers": [asdict(layer) for layer in layers]}
 
 
-def main(
-    graphs: Annotated[str, typer.Option(help="Names, separated by commas.")] = "cora",
-    variants: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join(VARIANTS),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
-    output: Annotated[Path, typer.Option(help="Where the figures go, and are looked for.")] = OUTPUT,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
-) -> None:
-    """Runs what is missing, seed by seed."""
-    overrides = set_ or []
-    content = read(output, overrides)
-    done = {(run["graph"], run["variant"], run["seed"]) for run in content["runs"]}
-    chosen_graphs, chosen = _names(graphs, RECIPES), _names(variants, VARIANTS)
-    for graph in chosen_graphs:
-        for seed in range(seeds):
-            for variant in chosen:
-                if (graph, variant, seed) in done:
-                    continue
-                run = run_one(graph, variant, seed, overrides)
-                typer.echo(f"{graph} {variant} {seed}: {run['test_accuracy']:.3f}, {run['steps']} steps")
-                content = read(output, overrides)  # another process may have written meanwhile
-                content["runs"] = sorted(
-                    [*content["runs"], run], key=lambda run: (run["graph"], run["variant"], run["seed"])
-                )
-                output.parent.mkdir(parents=True, exist_ok=True)
-                output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+@dataclass(kw_only=True)
+class GraphStudy(study.FileStudy):
+    """Variants of graphs' recipes."""
+
+    graphs: study.Names = "cora"
+    variants: study.Names = None
+    seeds: study.Seeds = 5
+    output: study.Output = study.DATA / "graphs.json"
+    set_: study.Keys = None
+
+    words = "{graph} {variant} {seed}"
+
+    def __post_init__(self) -> None:
+        self.names = (
+            study.chosen("graphs", self.graphs, RECIPES),
+            study.chosen("variants", self.variants, VARIANTS),
+        )
+
+    def begin(self) -> study.Content:
+        """What the file holds, or an empty study; runs with other overrides are refused."""
+        if not self.output.exists():
+            return {"set": self.overrides, "versions": package_versions(), "runs": []}
+        content: study.Content = study.read_json(self.output)
+        if content["set"] != self.overrides:
+            raise typer.BadParameter(
+                f"{self.output} holds runs with --set {content['set']}; use another --output"
+            )
+        return content
+
+    def jobs(self) -> Iterator[study.Job]:
+        """Graph by graph and seed by seed."""
+        graphs, variants = self.names
+        for graph, seed, variant in product(graphs, range(self.seeds), variants):
+            keys = (*VARIANTS[variant], *self.overrides, f"training.seed={seed}", "training.device=cpu")
+            yield study.Job({"graph": graph, "variant": variant, "seed": seed}, RECIPES[graph], keys)
+
+    def measure(self, job: study.Job) -> study.Run:
+        """Trains one variant with one seed and measures it."""
+        task = load_task(job.recipe, job.keys)
+        assert isinstance(task, Graphs)
+        model = task.program()
+        started = time.process_time()
+        result = task.fit(model, quiet=True)
+        spent = round(time.process_time() - started, 1)
+        took = {"steps": result.step, "best_step": result.best_step, "cpu_seconds": spent}
+        return took | measure(model, task)
+
+    def order(self, run: study.Run) -> tuple[Any, ...]:
+        return run["graph"], run["variant"], run["seed"]
+
+    def said(self, run: study.Run) -> str:
+        return f"{run['test_accuracy']:.3f}, {run['steps']} steps"
 
 
-def read(output: Path, overrides: list[str]) -> dict[str, Any]:
-    """What the file holds, or an empty study.
-
-    Raises:
-        BadParameter: the file's runs had other overrides.
-    """
-    if not output.exists():
-        return {"set": overrides, "versions": package_versions(), "runs": []}
-    content: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    if content["set"] != overrides:
-        raise typer.BadParameter(f"{output} holds runs with --set {content['set']}; use another --output")
-    return content
-
-
-def _names(given: str, known: dict[str, Any]) -> list[str]:
-    names = [name.strip() for name in given.split(",")]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"expected some of {', '.join(known)}, got {unknown[0]!r}")
-    return names
-
-
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = GraphStudy

@@ -1,71 +1,73 @@
 """Accuracy of the self-attentive sentence classifier against its number of heads, with and without repulsion.
 
-    PROBATTN_DATA=/data python tests/benchmarks/head_count_study.py runs/heads --heads 2,5,10,20,30 --seeds 3
+    PROBATTN_DATA=/data python tests/benchmarks/study.py head_count runs/heads --heads 2,5,10,20,30 --seeds 3
 
-The form of An et al. 2020, Fig. 3. Training, sizes and measures are those of `repulsion_study.py`; it takes two
-heads to compare. Runs that are finished are read and interrupted ones resumed. After each run it writes
-docs/data/head_counts.json, with mean accuracy and its interval by method and number of heads;
-`docs/_figures/head_counts.py` draws it.
+The form of An et al. 2020, Fig. 3. Training, sizes and measures are those of the study of repulsion; it takes two
+heads to compare. It writes docs/data/head_counts.json, with mean accuracy and its interval by method and number of
+heads; `docs/_figures/head_counts.py` draws it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any
 
+import study
 import typer
-from repulsion_study import METHODS, PLAIN, SUBJECTS, Job, Run, reductions, run_one
-
-from probattn.metrics.functional import mean_interval
-from probattn.tasks.run import package_versions
-
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "head_counts.json"
+from repulsion_study import METHODS, PLAIN, SUBJECTS, job_of, measure_job, reductions
 
 
-def summarise(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
+def summarise(runs: Sequence[study.Run]) -> dict[str, dict[int, Any]]:
     """Mean accuracy over seeds with its interval, by method and number of heads."""
-    groups: dict[tuple[str, int], list[float]] = {}
-    for run in runs:
-        groups.setdefault((run["method"], run["heads"]), []).append(run["accuracy"])
-    summary: dict[str, dict[int, dict[str, float]]] = {}
-    for (method, heads), values in sorted(groups.items()):
-        summary.setdefault(method, {})[heads] = mean_interval(values)._asdict()
-    return summary
+    groups: dict[str, dict[int, list[float]]] = {}
+    for run in sorted(runs, key=lambda run: (run["method"], run["heads"])):
+        groups.setdefault(run["method"], {}).setdefault(run["heads"], []).append(run["accuracy"])
+    return {
+        method: {heads: study.interval(values) for heads, values in own.items()}
+        for method, own in groups.items()
+    }
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
-    heads: Annotated[str, typer.Option(help="Numbers of heads, separated by commas.")] = "2,5,10,20,30",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
-    subject: Annotated[str, typer.Option(help="The network and its data.")] = "trec",
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = f"{PLAIN},svgd",
-    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
-    full: Annotated[bool, typer.Option("--full", help="Sizes of the recipe.")] = False,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
-) -> None:
-    """Runs what is missing, seed by seed, and writes the results after each run."""
-    chosen = methods.split(",")
-    for name, known in ((subject, SUBJECTS), *((method, METHODS) for method in chosen)):
-        if name not in known:
-            raise typer.BadParameter(f"expected one of {', '.join(known)}, got {name!r}")
-    overrides = [*reductions(subject, full), *(set_ or [])]
-    counts = [int(count) for count in heads.split(",")]
-    if min(counts) < 2:
-        raise typer.BadParameter(f"--heads: expected numbers >= 2, got {min(counts)}")
-    runs: list[dict[str, Any]] = []
-    for seed, count, method in product(range(seeds), counts, chosen):
-        own = [*overrides, f"network.config.num_attention_heads={count}"]
-        found = run_one(Job(subject, method, seed), SUBJECTS[subject].recipe, own, folder / f"heads-{count}")
-        runs.append(found | {"heads": count})
-        setting = {"subject": subject, "overrides": overrides, "versions": package_versions()}
-        content = {"setting": setting, "runs": runs, "summary": summarise(runs)}
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        typer.echo(f"{count} heads, {method}, seed {seed}: accuracy {found['accuracy']:.4f}")
+@dataclass(kw_only=True)
+class HeadCountStudy(study.Study):
+    """Numbers of heads, of one subject of the study of repulsion."""
+
+    folder: study.Folder
+    heads: Annotated[str, typer.Option(help="Numbers of heads, separated by commas.")] = "2,5,10,20,30"
+    seeds: study.Seeds = 3
+    subject: Annotated[str, typer.Option(help="The network and its data.")] = "trec"
+    methods: study.Names = f"{PLAIN},svgd"
+    output: study.Output = study.DATA / "head_counts.json"
+    full: study.Full = False
+    set_: study.Keys = None
+
+    summarise = staticmethod(summarise)
+    measure = measure_job
+    shown = ("accuracy",)
+
+    def __post_init__(self) -> None:
+        if self.subject not in SUBJECTS:
+            raise typer.BadParameter(f"expected one of {', '.join(SUBJECTS)}, got {self.subject!r}")
+        self.names = study.chosen("methods", self.methods, METHODS)
+        self.counts = [int(count) for count in self.heads.split(",")]
+        if min(self.counts) < 2:
+            raise typer.BadParameter(f"--heads: expected numbers >= 2, got {min(self.counts)}")
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*reductions(self.subject, self.full), *(self.set_ or [])]
+
+    def setting(self) -> study.Content:
+        return {"subject": self.subject, "overrides": self.overrides}
+
+    def jobs(self) -> Iterator[study.Job]:
+        """Seed by seed, all numbers of heads and methods."""
+        for seed, count, method in product(range(self.seeds), self.counts, self.names):
+            keys = [*self.overrides, f"network.config.num_attention_heads={count}"]
+            job = job_of(self.subject, method, seed, keys)
+            yield study.Job(job.head | {"heads": count}, job.recipe, job.keys, f"heads-{count}/{job.folder}")
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = HeadCountStudy

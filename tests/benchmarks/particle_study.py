@@ -1,7 +1,7 @@
 """Particles of Gaussians whose variance and correlation are known, for every kernel and sampler.
 
-    python tests/benchmarks/particle_study.py
-    python tests/benchmarks/particle_study.py --methods sliced,spos --seeds 5
+    python tests/benchmarks/study.py particle
+    python tests/benchmarks/study.py particle --methods sliced,spos --seeds 5
 
 Deterministic directions are followed by Adam with a falling step until they rest. Those with noise take steps of their
 own size, and their moments are means over the second half of the run. What is in the output file already is not run
@@ -10,16 +10,15 @@ again. The tables of docs/concepts/particles.md are made of that file.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, Any
+from itertools import product
+from typing import Any
 
+import study
 import torch
-import typer
 from pyro.infer import RBFSteinKernel
 from torch import Tensor
 
@@ -38,7 +37,6 @@ from probattn.particles import (
     svgd_direction,
 )
 
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "particles.json"
 STEPS = 1000
 RATE = 0.05
 TIMES = {"burn_in": 3.0, "measured": 6.0}
@@ -113,10 +111,6 @@ def run_one(method: str, case: Case, seed: int) -> dict[str, Any]:
     )
     found = diagnose(particles, gradient(particles, case), kernel)
     return {
-        "method": method,
-        "case": case.name,
-        "particles": case.count,
-        "seed": seed,
         "variance": round(moments[0], 4),
         "correlation": None if case.size == 1 else round(moments[1], 4),
         "spread": None if found.spread is None else round(found.spread, 4),
@@ -186,39 +180,42 @@ def moments_of(particles: Tensor) -> tuple[float, float]:
     return float(variances.mean()), float(covariance / variances.mean())
 
 
-def main(
-    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join((*STILL, *NOISY)),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 2,
-    output: Annotated[Path, typer.Option(help="Where the figures go, and are looked for.")] = OUTPUT,
-) -> None:
-    """Runs what is missing."""
-    chosen = [name.strip() for name in methods.split(",")]
-    unknown = [name for name in chosen if name not in STILL and name not in NOISY]
-    if unknown:
-        raise typer.BadParameter(f"expected some of {', '.join((*STILL, *NOISY))}, got {unknown[0]!r}")
-    content = read(output)
-    done = {(run["method"], run["case"], run["seed"]) for run in content["runs"]}
-    for method in chosen:
-        for seed in range(seeds):
-            for case in CASES:
-                if (method, case.name, seed) in done:
-                    continue
-                run = run_one(method, case, seed)
-                typer.echo(f"{method} {case.name} {seed}: {run['variance']:.3f}, {run['correlation']}")
-                content["runs"] = sorted(
-                    [*content["runs"], run], key=lambda run: (run["method"], run["case"], run["seed"])
-                )
-                output.parent.mkdir(parents=True, exist_ok=True)
-                output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+@dataclass(kw_only=True)
+class ParticleStudy(study.FileStudy):
+    """Kernels and samplers on all cases."""
+
+    methods: study.Names = None
+    seeds: study.Seeds = 2
+    output: study.Output = study.DATA / "particles.json"
+
+    words = "{method} {case} {seed}"
+
+    def __post_init__(self) -> None:
+        self.names = study.chosen("methods", self.methods, (*STILL, *NOISY))
+
+    def begin(self) -> study.Content:
+        """What the file holds, or an empty study."""
+        if self.output.exists():
+            return dict(study.read_json(self.output))
+        versions = {name: version(name) for name in ("probattn", "torch", "pyro-ppl")}
+        return {"versions": versions, "inverse_temperatures": dict(NOISY), "runs": []}
+
+    def jobs(self) -> Iterator[study.Job]:
+        """Method by method and seed by seed."""
+        for method, seed, case in product(self.names, range(self.seeds), CASES):
+            yield study.Job({"method": method, "case": case.name, "particles": case.count, "seed": seed})
+
+    def measure(self, job: study.Job) -> study.Run:
+        (case,) = (
+            case for case in CASES if (case.name, case.count) == (job.head["case"], job.head["particles"])
+        )
+        return run_one(job.head["method"], case, job.head["seed"])
+
+    def order(self, run: study.Run) -> tuple[Any, ...]:
+        return run["method"], run["case"], run["seed"]
+
+    def said(self, run: study.Run) -> str:
+        return f"{run['variance']:.3f}, {run['correlation']}"
 
 
-def read(output: Path) -> dict[str, Any]:
-    """What the file holds, or an empty study."""
-    if output.exists():
-        return dict(json.loads(output.read_text(encoding="utf-8")))
-    versions = {name: version(name) for name in ("probattn", "torch", "pyro-ppl")}
-    return {"versions": versions, "inverse_temperatures": dict(NOISY), "runs": []}
-
-
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = ParticleStudy

@@ -1,6 +1,6 @@
 """What repulsion does to heads and to accuracy, over seeds: the self-attentive sentence classifier, and a Transformer.
 
-    PROBATTN_DATA=/data python tests/benchmarks/repulsion_study.py runs/repulsion --seeds 5
+    PROBATTN_DATA=/data python tests/benchmarks/study.py repulsion runs/repulsion --seeds 5
 
 Trained for every seed and subject (a network and its data): the network as it is, and with each method. The two with
 noise have a temperature, which is chosen first for each subject: of `--temperatures` the one with the least validation
@@ -11,32 +11,27 @@ that is finished is not run again and one that was interrupted is resumed, so th
 with `--finished` it trains nothing. It writes docs/data/repulsion.json, and with `--add` leaves there what is of other
 subjects or methods:
 
-    python tests/benchmarks/repulsion_study.py runs/repulsion --add --subjects trec,sst2 --methods spos,sgld --seeds 5
+    python tests/benchmarks/study.py repulsion runs/repulsion --add --subjects trec,sst2 --methods spos,sgld --seeds 5
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import study
 import torch
 import typer
-from paired_runs import differences, means, ratio
 
 from probattn.data import TextDataset
 from probattn.inference.report import site_heads
 from probattn.models import head_redundancy, inspect
 from probattn.models.hosts.projections import head_lengths
-from probattn.recipes import load_recipe
-from probattn.tasks import Classification, Network, load_network, train
-from probattn.tasks.run import package_versions
-from probattn.tasks.task import RECIPE
+from probattn.tasks import Classification, Network, load_network
 
 PLAIN = "plain"
 
@@ -105,148 +100,31 @@ MASKED = (PLAIN, "svgd")
 MASKED_TEXTS = 300
 """Test texts for that."""
 
-MEASURED = "measured.json"
-"""What a finished run's folder holds."""
-
 VALIDATED = "validated.json"
 """What the folder of a finished run for the choice of a temperature holds."""
 
 MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "data" / "repulsion.json"
-
-Run = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Job:
-    """One network to train and measure.
-
-    Attributes:
-        subject: one of :data:`SUBJECTS`.
-        method: one of :data:`METHODS`.
-        seed: of the run.
-        temperature: of the noise, for :data:`NOISY`.
-    """
-
-    subject: str
-    method: str
-    seed: int
-    temperature: float | None = None
-
-    @property
-    def folder(self) -> str:
-        """Where it lies in the study's folder."""
-        noise = "" if self.temperature is None else f"temperature-{self.temperature:g}/"
-        return f"{self.subject}/{self.method}/{noise}seed-{self.seed}"
-
-    @property
-    def overrides(self) -> list[str]:
-        """Keys of the recipe that it changes."""
-        noise = [] if self.temperature is None else [f"repulsion.temperature={self.temperature:g}"]
-        return [*METHODS[self.method], *noise, f"training.seed={self.seed}", "report.baseline=false"]
+def job_of(
+    subject: str, method: str, seed: int, overrides: Sequence[str], temperature: float | None = None
+) -> study.Job:
+    """One network, with the temperature of its noise if it has any."""
+    noise = "" if temperature is None else f"temperature-{temperature:g}/"
+    keys = [*METHODS[method], *([f"repulsion.temperature={temperature:g}"] if noise else [])]
+    keys += [f"training.seed={seed}", "report.baseline=false", *overrides]
+    head = {"subject": subject, "method": method, "seed": seed, "temperature": temperature}
+    return study.Job(head, SUBJECTS[subject].recipe, tuple(keys), f"{subject}/{method}/{noise}seed-{seed}")
 
 
-@dataclass(frozen=True)
-class Study:
-    """Where runs lie and how they are made.
-
-    Attributes:
-        folder: of the runs.
-        overrides: keys of the recipe, by subject.
-        finished: whether nothing is trained, and what is not finished is left out.
-    """
-
-    folder: Path
-    overrides: Mapping[str, Sequence[str]]
-    finished: bool = False
-
-    def run(self, job: Job) -> Run | None:
-        """See :func:`run_one`."""
-        if self.finished and not (self.folder / job.folder / MEASURED).exists():
-            return None
-        return run_one(job, SUBJECTS[job.subject].recipe, self.overrides[job.subject], self.folder)
-
-    def choose(
-        self, subject: str, method: str, temperatures: Sequence[float], seeds: int
-    ) -> dict[str, Any] | None:
-        """Validation loss and accuracy by temperature, means over seeds, and the temperature of the least loss."""
-        candidates = []
-        for temperature in temperatures:
-            tried = [Job(subject, method, TUNING_SEED + number, temperature) for number in range(seeds)]
-            found = [self._validated(job) for job in tried]
-            if None in found:
-                return None
-            means = {
-                f"validation_{key}": statistics.fmean(one[key] for one in found if one is not None)
-                for key in ("loss", "accuracy")
-            }
-            candidates.append({"temperature": temperature, "seeds": [job.seed for job in tried]} | means)
-        best = min(candidates, key=lambda one: float(one["validation_loss"]))
-        return {"temperature": best["temperature"], "candidates": candidates}
-
-    def _validated(self, job: Job) -> dict[str, float] | None:
-        """Trains one network for its validation loss alone, or reads what is there."""
-        place = self.folder / job.folder
-        file = place / VALIDATED
-        if file.exists():
-            found: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-            return found
-        if self.finished:
-            return None
-        recipe = load_recipe(SUBJECTS[job.subject].recipe, [*job.overrides, *self.overrides[job.subject]])
-        result = train(Classification(recipe), place, resume=(place / RECIPE).exists(), quiet=True)["model"]
-        assert result.validation is not None
-        found = {key: float(result.validation[key]) for key in ("loss", "accuracy")}
-        file.write_text(json.dumps(found) + "\n", encoding="utf-8")
-        typer.echo(
-            f"{job.folder}: " + ", ".join(f"validation {key} {value:.4f}" for key, value in found.items())
-        )
-        return found
-
-
-def jobs(
-    seeds: int,
-    subjects: Sequence[str],
-    methods: Sequence[str],
-    more: int = 0,
-    chosen: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-) -> list[Job]:
-    """What is to be done, seed by seed, so that every method has as many as the others when the study is stopped.
-
-    Args:
-        seeds: of every method.
-        subjects: what is trained.
-        methods: with which methods.
-        more: seeds of the methods in :data:`MASKED` after those.
-        chosen: temperatures by subject and method, as :meth:`Study.choose` gives them; the methods in :data:`NOISY`
-            that have none are left out.
-    """
-    first, later = range(seeds), range(seeds, seeds + more)
-    kept = [method for method in methods if method in MASKED]
-    found = []
-    for seed, name, method in (*product(first, subjects, methods), *product(later, subjects, kept)):
-        choice = chosen.get(name, {}).get(method)
-        if method not in SUBJECTS[name].without and (method not in NOISY or choice is not None):
-            found.append(Job(name, method, seed, None if choice is None else choice["temperature"]))
-    return found
-
-
-def run_one(job: Job, recipe_name: str, overrides: Sequence[str], folder: Path) -> Run:
-    """Trains and measures one network, or reads what is there."""
-    place = folder / job.folder
-    file = place / MEASURED
-    if file.exists():
-        found: Run = json.loads(file.read_text(encoding="utf-8"))
-        return found
-    recipe = load_recipe(recipe_name, [*job.overrides, *overrides])
-    task = Classification(recipe)
-    result = train(task, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
-    found = asdict(job) | {"steps": result.step, "seconds": round(result.seconds, 1)}
-    trained = load_network(place)
-    found |= measure(trained, task, task.texts.test)
-    if job.seed == 0 and job.method in MASKED:
-        found["redundancy"] = redundancy(trained, task, task.texts.test.take(MASKED_TEXTS))
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+def measure_job(made: study.Study, job: study.Job) -> study.Run:
+    """Trains a network and measures it on the test texts."""
+    place = made.place(job)
+    task, result = study.fit(job, place)
+    trained, test = load_network(place), task.texts.test
+    found = {"steps": result.step, "seconds": round(result.seconds, 1), **measure(trained, task, test)}
+    if job.head["seed"] == 0 and job.head["method"] in MASKED:
+        found["redundancy"] = redundancy(trained, task, test.take(MASKED_TEXTS))
     return found
 
 
@@ -263,7 +141,7 @@ def measure(trained: Network[Any], task: Classification, data: TextDataset) -> d
         "cosine": [_between(torch.tensor(site.similarity)) for site in sites],
         "norm": [site.lengths["query"] for site in sites],
     }
-    return {"accuracy": accuracy(trained, task, rows)} | {
+    return {"accuracy": study.accuracy(trained, task, rows)} | {
         name: statistics.fmean(values) for name, values in found.items()
     }
 
@@ -271,18 +149,8 @@ def measure(trained: Network[Any], task: Classification, data: TextDataset) -> d
 def redundancy(trained: Network[Any], task: Classification, data: TextDataset) -> dict[str, Any]:
     """Accuracy on the texts with all heads, and how far it falls without each, call after call."""
     calls = inspect(trained.net)
-    found = head_redundancy(trained.net, lambda: accuracy(trained, task, data), calls)
+    found = head_redundancy(trained.net, lambda: study.accuracy(trained, task, data), calls)
     return {"texts": len(data), "accuracy": found.whole, "drops": [found.drops[call.name] for call in calls]}
-
-
-def accuracy(trained: Network[Any], task: Classification, data: TextDataset) -> float:
-    """Share of the labelled texts that are classified right."""
-    right = 0
-    for batch in task.batches(trained, data):
-        inputs = {name: values.to(trained.device) for name, values in batch.items() if name != "labels"}
-        with torch.no_grad():
-            right += int((trained.program(inputs).argmax(dim=-1).cpu() == batch["labels"]).sum())
-    return right / len(data)
 
 
 def _between(similarity: torch.Tensor) -> float:
@@ -291,57 +159,19 @@ def _between(similarity: torch.Tensor) -> float:
     return float(similarity.sum() - similarity.trace()) / (heads * (heads - 1))
 
 
-def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Means over seeds by subject and method, and differences and ratios to the plain network of the same seed."""
-    summary: dict[str, Any] = {}
+    summary: study.Content = {}
     for subject, method in dict.fromkeys((run["subject"], run["method"]) for run in runs):
-        of_subject = [run for run in runs if run["subject"] == subject]
-        plain = {run["seed"]: run for run in of_subject if run["method"] == PLAIN}
-        own = [run for run in of_subject if run["method"] == method]
-        row = means(own, MEASURES)
+        plain = study.by_seed(runs, subject=subject, method=PLAIN)
+        own = [run for run in runs if (run["subject"], run["method"]) == (subject, method)]
+        row = study.means(own, MEASURES)
         if method != PLAIN and plain:
-            row |= {
-                "difference": differences(own, plain, MEASURES),
-                "relative_distance_ratio": ratio(own, plain, "relative_distance"),
-            }
+            name = "relative_distance"
+            ratio = study.paired(own, plain, lambda run, other, name=name: run[name] / other[name])
+            row |= {"difference": study.differences(own, plain, MEASURES), f"{name}_ratio": ratio}
         summary.setdefault(subject, {})[method] = row
     return summary
-
-
-def write(content: Mapping[str, Any], output: Path) -> None:
-    """Writes settings, temperatures, runs in the order of :func:`jobs`, and their summary."""
-    subjects, methods = list(SUBJECTS), list(METHODS)
-    runs = sorted(
-        content["runs"],
-        key=lambda run: (run["seed"], subjects.index(run["subject"]), methods.index(run["method"])),
-    )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    written = {**content, "runs": runs, "summary": summarise(runs)}
-    output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-
-
-def beside(output: Path, subjects: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
-    """What the file holds of other subjects or methods than these; its settings then name these as added.
-
-    Raises:
-        typer.BadParameter: it was made with other versions of packages.
-    """
-    content: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    if content["setting"]["versions"] != package_versions():
-        raise typer.BadParameter(
-            f"--add: {output} was made with {content['setting']['versions']}, here are {package_versions()}; give "
-            "another --output"
-        )
-    content["runs"] = [
-        run for run in content["runs"] if not (run["subject"] in subjects and run["method"] in methods)
-    ]
-    for name, choices in content.setdefault("temperatures", {}).items():
-        if name in subjects:
-            content["temperatures"][name] = {key: choices[key] for key in choices if key not in methods}
-    added = content["setting"].setdefault("added", [])
-    if (own := {"subjects": list(subjects), "methods": list(methods)}) not in added:
-        added.append(own)
-    return content
 
 
 def reductions(subject: str, full: bool) -> list[str]:
@@ -349,54 +179,125 @@ def reductions(subject: str, full: bool) -> list[str]:
     return [] if full else list(SUBJECTS[subject].reduced)
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
-    more: Annotated[int, typer.Option(min=0, help="Further seeds of the network as it is and of SVGD.")] = 0,
-    subjects: Annotated[str, typer.Option(help="Subjects, separated by commas.")] = ",".join(SUBJECTS),
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
-    output: Annotated[Path, typer.Option(help="The file of results.")] = OUTPUT,
+@dataclass(kw_only=True)
+class RepulsionStudy(study.Study):
+    """Methods on subjects, after the choice of temperatures."""
+
+    folder: study.Folder
+    seeds: study.Seeds = 5
+    more: Annotated[int, typer.Option(min=0, help="Further seeds of the network as it is and of SVGD.")] = 0
+    subjects: study.Names = None
+    methods: study.Names = None
+    output: study.Output = study.DATA / "repulsion.json"
     temperatures: Annotated[
         str, typer.Option(help="Of the methods with noise, to choose from, separated by commas.")
-    ] = "1,1e-2,1e-4,1e-6",
-    tuning_seeds: Annotated[int, typer.Option(min=1, help="Seeds for that choice.")] = 2,
-    *,
-    full: Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")] = False,
-    finished: Annotated[
-        bool, typer.Option("--finished", help="Train nothing; take what is finished.")
-    ] = False,
-    add: Annotated[bool, typer.Option("--add", help="Leave what the file has of others.")] = False,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")] = None,
-) -> None:
-    """Chooses temperatures, runs what is missing, seed by seed, and writes the results after each run."""
-    names, kinds = subjects.split(","), methods.split(",")
-    for option, given, known in (("subjects", names, SUBJECTS), ("methods", kinds, METHODS)):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise typer.BadParameter(f"{option}: expected some of {', '.join(known)}, got {unknown[0]!r}")
-    overrides = {name: [*reductions(name, full), *(set_ or [])] for name in names}
-    study = Study(folder, overrides, finished)
-    content = beside(output, names, kinds) if add else {"setting": {}, "temperatures": {}, "runs": []}
-    for key, own in (
-        ("recipes", {name: SUBJECTS[name].recipe for name in names}),
-        ("methods", {name: list(METHODS[name]) for name in kinds}),
-        ("overrides", overrides),
-        ("versions", package_versions()),
-    ):
-        content["setting"][key] = content["setting"].get(key, {}) | own
-    grid = [float(value) for value in temperatures.split(",")]
-    for name, method in product(names, [kind for kind in kinds if kind in NOISY]):
-        choice = study.choose(name, method, grid, tuning_seeds)
-        if choice is not None:
-            content["temperatures"].setdefault(name, {})[method] = choice
-    for job in jobs(seeds, names, kinds, more, content["temperatures"]):
-        run = study.run(job)
-        if run is not None:
-            content["runs"].append(run)
-            write(content, output)
-            said = ", ".join(f"{name} {run[name]:.4f}" for name in MEASURES)
-            typer.echo(f"{job.folder}: {said}")
+    ] = "1,1e-2,1e-4,1e-6"
+    tuning_seeds: Annotated[int, typer.Option(min=1, help="Seeds for that choice.")] = 2
+    full: study.Full = False
+    finished: Annotated[bool, typer.Option("--finished", help="Train nothing; take what is finished.")] = (
+        False
+    )
+    add: Annotated[bool, typer.Option("--add", help="Leave what the file has of others.")] = False
+    set_: study.Keys = None
+
+    shown = MEASURES
+    measure = measure_job
+    summarise = staticmethod(summarise)
+
+    def __post_init__(self) -> None:
+        self.names = study.chosen("subjects", self.subjects, SUBJECTS)
+        self.kinds = study.chosen("methods", self.methods, METHODS)
+        self.keys = {name: [*reductions(name, self.full), *self.overrides] for name in self.names}
+        self.chosen: dict[str, dict[str, Any]] = {}
+        """Temperatures by subject and method, as :meth:`choose` gives them."""
+
+    def setting(self) -> study.Content:
+        return {
+            "recipes": {name: SUBJECTS[name].recipe for name in self.names},
+            "methods": {name: list(METHODS[name]) for name in self.kinds},
+            "overrides": self.keys,
+        }
+
+    def begin(self) -> study.Content:
+        """Chooses temperatures; the file keeps what it has of others, and its setting then names these as added."""
+        content = super().begin() | {"temperatures": {}}
+        if self.add:
+            content = self.beside(content["setting"])
+        grid = [float(value) for value in self.temperatures.split(",")]
+        for name, method in product(self.names, [kind for kind in self.kinds if kind in NOISY]):
+            choice = self.choose(name, method, grid)
+            if choice is not None:
+                content["temperatures"].setdefault(name, {})[method] = choice
+        self.chosen = content["temperatures"]
+        return content
+
+    def beside(self, setting: Mapping[str, Any]) -> study.Content:
+        """What the file holds of other subjects or methods than these, with this setting added to its own."""
+        content = study.earlier(self.output, "--add")
+        names, kinds = self.names, self.kinds
+        content["runs"] = [
+            run for run in content["runs"] if not (run["subject"] in names and run["method"] in kinds)
+        ]
+        for name, choices in content.setdefault("temperatures", {}).items():
+            for kind in kinds if name in names else ():
+                choices.pop(kind, None)
+        added = content["setting"].setdefault("added", [])
+        if (own := {"subjects": names, "methods": kinds}) not in added:
+            added.append(own)
+        content["setting"] |= {key: content["setting"].get(key, {}) | own for key, own in setting.items()}
+        return content
+
+    def choose(self, subject: str, method: str, temperatures: Sequence[float]) -> study.Content | None:
+        """Validation loss and accuracy by temperature, means over seeds, and the temperature of the least loss."""
+        seeds = [TUNING_SEED + number for number in range(self.tuning_seeds)]
+        candidates = []
+        for temperature in temperatures:
+            tried = [job_of(subject, method, seed, self.keys[subject], temperature) for seed in seeds]
+            found = [values for job in tried if (values := self.validated(job)) is not None]
+            if len(found) < len(tried):
+                return None
+            figures = {
+                f"validation_{key}": statistics.fmean(one[key] for one in found)
+                for key in ("loss", "accuracy")
+            }
+            candidates.append({"temperature": temperature, "seeds": seeds, **figures})
+        best = min(candidates, key=lambda one: float(one["validation_loss"]))
+        return {"temperature": best["temperature"], "candidates": candidates}
+
+    def validated(self, job: study.Job) -> study.Run | None:
+        """Trains one network for its validation loss alone, or reads what is there."""
+        file = self.place(job) / VALIDATED
+        if file.exists() or self.finished:
+            return study.read_json(file) if file.exists() else None
+        _, result = study.fit(job, self.place(job))
+        found = {key: float(result.validation[key]) for key in ("loss", "accuracy")}
+        shown = ", ".join(f"validation {key} {value:.4f}" for key, value in found.items())
+        typer.echo(f"{job.folder}: {shown}")
+        return study.write_json(found, file)
+
+    def jobs(self) -> Iterator[study.Job]:
+        """Seed by seed, so that every method has as many as the others when the study is stopped.
+
+        The methods in :data:`NOISY` that have no temperature are left out.
+        """
+        first, later = range(self.seeds), range(self.seeds, self.seeds + self.more)
+        kept = [method for method in self.kinds if method in MASKED]
+        for seed, name, method in (
+            *product(first, self.names, self.kinds),
+            *product(later, self.names, kept),
+        ):
+            choice = self.chosen.get(name, {}).get(method)
+            if method not in SUBJECTS[name].without and (method not in NOISY or choice is not None):
+                yield job_of(name, method, seed, self.keys[name], choice and choice["temperature"])
+
+    def write(self, content: study.Content, run: study.Run) -> study.Content:
+        """Writes the runs in the order of :meth:`jobs`, whenever they were added."""
+        places = {name: number for number, name in enumerate((*SUBJECTS, *METHODS))}
+        runs = sorted(
+            [*content["runs"], run],
+            key=lambda run: (run["seed"], places[run["subject"]], places[run["method"]]),
+        )
+        return super().write({**content, "runs": runs[:-1]}, runs[-1])
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = RepulsionStudy

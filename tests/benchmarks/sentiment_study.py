@@ -1,36 +1,26 @@
 """Accuracy and uncertainty of attention methods over seeds, paired with the deterministic network of the same seed.
 
-    python tests/benchmarks/sentiment_study.py runs/study --seeds 5
+    python tests/benchmarks/study.py sentiment runs/study --seeds 5
 
-Each variant overrides keys of one recipe. A run that is finished is not run again and one that was interrupted is
-resumed, so the study can be stopped at any time; the table is made of the runs that are there.
+Each variant overrides keys of one recipe. It writes study.json into the folder, of which docs/data/sentiment_study.json
+is a copy, and prints a table.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any
 
-import torch
+import study
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from probattn.inference.predictive import posterior_expectation
-from probattn.inference.report import (
-    Measure,
-    ModelKey,
-    Results,
-    SiteHealth,
-    read_results,
-)
-from probattn.metrics.functional import mean_interval
-from probattn.recipes import Recipe, load_recipe
-from probattn.tasks import Classification, Network, evaluate, load_network, train
-from probattn.tasks.task import RECIPE
+from probattn.inference.report import Measure, ModelKey, Results, read_results
+from probattn.tasks import Classification, Network, evaluate, load_network
 
 VARIANTS: dict[str, list[str]] = {
     "deterministic": ["attention.method=deterministic"],
@@ -45,8 +35,6 @@ VARIANTS: dict[str, list[str]] = {
 }
 BASELINE = "deterministic"
 HEALTH = ("spread", "concentration", "kl_nats", "kl_reduced")
-REST = "rest.json"
-"""Accuracy of a run on training texts that it was not trained on."""
 MEASURES: tuple[Measure, ...] = (
     "accuracy",
     "nll",
@@ -75,35 +63,11 @@ def rest_accuracy(trained: Network[Any], task: Classification, number: int) -> d
         return {}
     rest = pool.rows(left).take(number)  # as the limits of a recipe choose: the file is in order of class
     rest = rest.rows(rest.shortest_first())
-    assert rest.labels is not None
-    batches = task.batches(trained, rest)
-    guesses = [posterior_expectation(trained.program, plain(batch)).argmax(dim=-1) for batch in batches]
-    right = torch.cat(guesses) == torch.tensor(rest.labels)
-    return {"accuracy": right.double().mean().item(), "texts": len(rest)}
+    return {"accuracy": study.accuracy(trained, task, rest), "texts": len(rest)}
 
 
-def plain(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A batch without its labels."""
-    return {name: values for name, values in batch.items() if name != "labels"}
-
-
-def run_one(recipe: Recipe, folder: Path, rest: int = 0) -> Results:
-    """Trains and evaluates one variant with one seed, or reads what is there."""
-    file = folder / "metrics.json"
-    if file.exists():
-        return read_results(file)
-    task = Classification(recipe)
-    if not (folder / "model").is_dir():
-        train(task, folder, resume=(folder / RECIPE).exists(), quiet=True)
-    if rest:
-        found = rest_accuracy(load_network(folder), task, rest)
-        (folder / REST).write_text(json.dumps(found) + "\n", encoding="utf-8")
-    results: Results = evaluate(task, folder)
-    return results
-
-
-def scores(results: Results, rest: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Measures by data set, of the mean over draws or of the deterministic network; "rest" is a point prediction's."""
+def scores(results: Results) -> dict[str, dict[str, float]]:
+    """Measures by data set, of the mean over draws or of the deterministic network."""
     model: ModelKey = (
         "deterministic" if results.score("bayesian_mean", results.in_domain.key) is None else "bayesian_mean"
     )
@@ -113,55 +77,35 @@ def scores(results: Results, rest: Mapping[str, float]) -> dict[str, dict[str, f
         assert score is not None
         values = {measure: score.measure(measure) for measure in MEASURES}
         found[data.key] = {measure: value for measure, value in values.items() if value is not None}
-    if rest:
-        found["rest"] = {"accuracy": rest["accuracy"]}
     return found
 
 
-def rest_of(folder: Path) -> dict[str, float]:
-    """What :func:`rest_accuracy` left in a run's folder; empty where it was not asked for."""
-    file = folder / REST
-    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
-
-
-def summarise(
-    runs: Mapping[str, Mapping[int, Results]], rest: Mapping[str, Mapping[int, Mapping[str, float]]]
-) -> dict[str, Any]:
+def summarise(runs: Sequence[study.Run]) -> study.Content:
     """Differences to the deterministic network of the same seed, and the posterior's health, over seeds."""
-    measured = {
-        variant: {seed: scores(found, rest[variant][seed]) for seed, found in seeds.items()}
-        for variant, seeds in runs.items()
-    }
-    summary: dict[str, Any] = {}
-    for variant, seeds in measured.items():
-        paired = sorted(seeds.keys() & measured.get(BASELINE, {}).keys())
-        rows: dict[str, Any] = {}
-        for data in next(iter(seeds.values())):
-            for measure in next(iter(seeds.values()))[data]:
-                own = mean_interval(values[data][measure] for values in seeds.values())._asdict()
-                row: dict[str, Any] = {"value": own}
-                if variant != BASELINE and paired:
-                    gaps = [
-                        seeds[seed][data][measure] - measured[BASELINE][seed][data][measure]
-                        for seed in paired
-                    ]
-                    row["difference"] = mean_interval(gaps)._asdict()
-                rows[f"{data}.{measure}"] = row
-        health = mean_health([found.health for found in runs[variant].values()])
-        summary[variant] = {"measures": rows, "health": health}
+    base, summary = study.by_seed(runs, variant=BASELINE), {}
+    for variant in dict.fromkeys(run["variant"] for run in runs):
+        own = [*study.by_seed(runs, variant=variant).values()]
+        rows: study.Content = {}
+        for data, measure in ((data, measure) for data, row in own[0]["scores"].items() for measure in row):
+
+            def value(run: study.Run, data: str = data, measure: str = measure) -> float:
+                return float(run["scores"][data][measure])
+
+            rows[f"{data}.{measure}"] = row = {"value": study.interval(map(value, own))}
+            gap = study.paired(own, base, lambda run, other, value=value: value(run) - value(other))
+            if variant != BASELINE and gap is not None:
+                row["difference"] = gap
+        summary[variant] = {"measures": rows, "health": mean_health([run["health"] for run in own])}
     return summary
 
 
-def mean_health(runs: Sequence[Sequence[SiteHealth]]) -> dict[str, dict[str, float]]:
+def mean_health(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """State of the posterior by site, averaged over runs; what no run has is left out."""
     found: dict[str, dict[str, list[float]]] = {}
-    for site in (site for run in runs for site in run):
-        values = found.setdefault(site.site, {})
-        for name in HEALTH:
-            value = getattr(site, name)
-            if value is not None:
-                values.setdefault(name, []).append(value)
+    for run in runs:
+        for site, state in run.items():
+            for name, value in state.items():
+                found.setdefault(site, {}).setdefault(name, []).append(value)
     return {
         site: {name: statistics.fmean(numbers) for name, numbers in values.items()}
         for site, values in found.items()
@@ -183,36 +127,61 @@ def table(summary: Mapping[str, Any]) -> Table:
     return shown
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Where the runs go.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 5,
-    recipe: Annotated[str, typer.Option(help="Recipe that the variants change.")] = "sentiment_babn",
-    variants: Annotated[str, typer.Option(help="Names, separated by commas; all by default.")] = ",".join(
-        VARIANTS
-    ),
+@dataclass(kw_only=True)
+class SentimentStudy(study.Study):
+    """Variants of one recipe of classification."""
+
+    folder: study.Folder
+    seeds: study.Seeds = 5
+    recipe: Annotated[str, typer.Option(help="Recipe that the variants change.")] = "sentiment_babn"
+    variants: study.Names = None
     rest: Annotated[
         int, typer.Option(min=0, help="Most training texts left out by data.limits.train to test points on.")
-    ] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipe.")] = None,
-) -> None:
-    """Runs what is missing, seed by seed, and prints the table."""
-    names = [name.strip() for name in variants.split(",")]
-    unknown = [name for name in names if name not in VARIANTS]
-    if unknown:
-        raise typer.BadParameter(f"expected some of {', '.join(VARIANTS)}, got {unknown[0]!r}")
-    runs: dict[str, dict[int, Results]] = {name: {} for name in names}
-    points: dict[str, dict[int, dict[str, float]]] = {name: {} for name in names}
-    for seed in range(seeds):
-        for name in names:
-            overrides = [*(set_ or []), *VARIANTS[name], f"training.seed={seed}", "report.baseline=false"]
-            place = folder / name.replace(" ", "_") / f"seed-{seed}"
-            runs[name][seed] = run_one(load_recipe(recipe, overrides), place, rest)
-            points[name][seed] = rest_of(place)
-            found = summarise({known: seeds for known, seeds in runs.items() if seeds}, points)
-            content = {"recipe": recipe, "set": set_ or [], "rest": rest, "variants": found}
-            (folder / "study.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    Console(width=120).print(table(found))
+    ] = 0
+    set_: study.Keys = None
+
+    summarise = staticmethod(summarise)
+
+    def __post_init__(self) -> None:
+        self.names = study.chosen("variants", self.variants, VARIANTS)
+
+    def begin(self) -> study.Content:
+        return {"recipe": self.recipe, "set": self.overrides, "rest": self.rest, "runs": []}
+
+    def jobs(self) -> Iterator[study.Job]:
+        for seed, name in product(range(self.seeds), self.names):
+            keys = (*self.overrides, *VARIANTS[name], f"training.seed={seed}", "report.baseline=false")
+            head = {"variant": name, "seed": seed}
+            yield study.Job(head, self.recipe, keys, f"{name.replace(' ', '_')}/seed-{seed}")
+
+    def measure(self, job: study.Job) -> study.Run:
+        """Measures by data set, "rest" those of a point prediction, and the state of each site."""
+        place = self.place(job)
+        task, _ = study.fit(job, place)
+        rest = rest_accuracy(load_network(place), task, self.rest) if self.rest else {}
+        file = place / "metrics.json"
+        results: Results = read_results(file) if file.exists() else evaluate(task, place)
+        health: dict[str, dict[str, float]] = {}
+        for site in results.health:
+            values = {name: getattr(site, name) for name in HEALTH}
+            health[site.site] = {name: value for name, value in values.items() if value is not None}
+        points = {"rest": {"accuracy": rest["accuracy"]}} if rest else {}
+        return {"scores": scores(results) | points, "health": health, "rest_texts": rest.get("texts", 0)}
+
+    def write(self, content: study.Content, run: study.Run) -> study.Content:
+        runs = [*content["runs"], run]
+        written = {name: value for name, value in content.items() if name != "runs"}
+        study.write_json(written | {"variants": summarise(runs)}, self.folder / "study.json")
+        return {**content, "runs": runs}
+
+    def said(self, run: study.Run) -> str:
+        return f"accuracy {run['scores']['test']['accuracy']:.4f}"
+
+    def main(self) -> study.Content:
+        """Prints the table of all runs."""
+        content = super().main()
+        Console(width=120).print(table(summarise(content["runs"])))
+        return content
 
 
-if __name__ == "__main__":
-    typer.run(main)
+STUDY = SentimentStudy

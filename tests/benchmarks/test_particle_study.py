@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import statistics
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
+import particle_study
 import pytest
 import torch
+import typer
+from study import command
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,17 +30,6 @@ MOMENTS = {
     "marginal": ((0.24, 0.27), (0.10, -0.03), (0.48, 0.00)),
 }
 """Variance and correlation of 30 particles, likewise."""
-
-
-@pytest.fixture(scope="module")
-def study() -> ModuleType:
-    path = ROOT / "tests" / "benchmarks" / "particle_study.py"
-    spec = importlib.util.spec_from_file_location("particle_study", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["particle_study"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +86,8 @@ def test_collapse_is_named_where_the_ensemble_has_collapsed(figures):
             assert (run["collapse"] is not None) is (run["variance"] < 0.3 or coincide), run
 
 
-def test_a_case_is_its_gaussian(study):
-    for case in [case for case in study.CASES if case.size <= 100]:
+def test_a_case_is_its_gaussian():
+    for case in [case for case in particle_study.CASES if case.size <= 100]:
         covariance = torch.full((case.size, case.size), case.correlation, dtype=torch.float64)
         covariance.fill_diagonal_(1.0)
         torch.testing.assert_close(case.precision(), torch.linalg.inv(covariance))
@@ -107,33 +96,36 @@ def test_a_case_is_its_gaussian(study):
         if case.size <= 50:
             particles = torch.randn(3, case.size, dtype=torch.float64)
             torch.testing.assert_close(
-                study.gradient(particles, case), particles @ torch.linalg.inv(covariance)
+                particle_study.gradient(particles, case), particles @ torch.linalg.inv(covariance)
             )
 
 
-def test_moments_are_those_of_the_covariance(study):
+def test_moments_are_those_of_the_covariance():
     particles = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     covariance = np.cov(particles.numpy().T)
     variance = np.trace(covariance) / 4
     apart = covariance[~np.eye(4, dtype=bool)].mean() / variance
-    assert study.moments_of(particles) == pytest.approx((variance, apart))
-    assert study.moments_of(particles[:, :1]) == pytest.approx((covariance[0, 0], 0.0))
+    assert particle_study.moments_of(particles) == pytest.approx((variance, apart))
+    assert particle_study.moments_of(particles[:, :1]) == pytest.approx((covariance[0, 0], 0.0))
 
 
 @pytest.mark.parametrize("method", ["sliced", "spos"])
-def test_what_is_in_the_file_is_not_run_again(study, method, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "STEPS", 30)
-    monkeypatch.setattr(study, "SHORTEST", {"burn_in": 0.5, "measured": 4.0})
-    monkeypatch.setattr(study, "CASES", (study.Case(1, 0.0, 4), study.Case(2, 0.5, 4)))
-    monkeypatch.setattr(study, "TIMES", {"burn_in": 0.1, "measured": 2.0})
-    app = study.typer.Typer()
-    app.command()(study.main)
-    command = ["--methods", method, "--seeds", "1", "--output", str(tmp_path / "found.json")]
-    first = CliRunner().invoke(app, command)
+def test_what_is_in_the_file_is_not_run_again(method, tmp_path, monkeypatch):
+    monkeypatch.setattr(particle_study, "STEPS", 30)
+    monkeypatch.setattr(particle_study, "SHORTEST", {"burn_in": 0.5, "measured": 4.0})
+    monkeypatch.setattr(
+        particle_study, "CASES", (particle_study.Case(1, 0.0, 4), particle_study.Case(2, 0.5, 4))
+    )
+    monkeypatch.setattr(particle_study, "TIMES", {"burn_in": 0.1, "measured": 2.0})
+    app = typer.Typer()
+    app.command()(command(particle_study.STUDY))
+    words = ["--methods", method, "--seeds", "1", "--output", str(tmp_path / "found.json")]
+    first = CliRunner().invoke(app, words)
     assert first.exit_code == 0, first.output
     assert first.output.count(method) == 2
     runs = json.loads((tmp_path / "found.json").read_text())["runs"]
     assert [run["case"] for run in runs] == ["1,0", "2,0.5"]
-    assert runs[0] == study.run_one(method, study.CASES[0], 0)
-    assert CliRunner().invoke(app, command).output == ""
+    head = {"method": method, "case": "1,0", "particles": 4, "seed": 0}
+    assert runs[0] == head | particle_study.run_one(method, particle_study.CASES[0], 0)
+    assert CliRunner().invoke(app, words).output == ""
     assert CliRunner().invoke(app, ["--methods", "no_such"]).exit_code == 2

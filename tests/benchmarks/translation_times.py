@@ -7,12 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import typer
+from study import interval
 
 from probattn.inference.records import read_records
-from probattn.metrics.functional import mean_interval
-from probattn.recipes import TranslationRecipe, load_any_recipe
-from probattn.tasks import Translation, train
+from probattn.tasks import load_task, train
 from probattn.tasks.translation import step_seconds
 
 UPDATES = 40
@@ -29,9 +27,7 @@ KEYS = (
 )
 
 
-def measure(
-    recipe: str, methods: Mapping[str, Sequence[str]], overrides: Sequence[str], rounds: int, first: str
-) -> dict[str, Any]:
+def measure(recipe: str, methods: Mapping[str, Sequence[str]], rounds: int, first: str) -> dict[str, Any]:
     """Seconds of an update by method, and over the first method's in the same round: means over rounds, intervals.
 
     Each round begins with another method.
@@ -39,16 +35,14 @@ def measure(
     Args:
         recipe: its name or file.
         methods: keys of the recipe that each changes.
-        overrides: keys that all change.
         rounds: how often each has its turn.
         first: what the others are compared with.
     """
-    recipes = {name: _recipe(recipe, [*keys, *overrides, *KEYS]) for name, keys in methods.items()}
-    tasks = {name: Translation(recipe) for name, recipe in recipes.items()}
+    tasks = {name: load_task(recipe, [*keys, *KEYS]) for name, keys in methods.items()}
     for task in tasks.values():
         task.data = tasks[first].data
     found: list[dict[str, float]] = []
-    names = list(recipes)
+    names = list(tasks)
     for turn in range(rounds):
         seconds = {}
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
@@ -59,15 +53,8 @@ def measure(
             assert taken is not None  # there are records
             seconds[name] = taken
         found.append(seconds)
-    rows = {name: {"step_seconds": mean_interval(each[name] for each in found)._asdict()} for name in names}
+    rows = {name: {"step_seconds": interval(each[name] for each in found)} for name in names}
     for name in names:
         if name != first:
-            rows[name]["step_ratio"] = mean_interval(each[name] / each[first] for each in found)._asdict()
+            rows[name]["step_ratio"] = interval(each[name] / each[first] for each in found)
     return {"rounds": rounds, "updates": UPDATES, "methods": rows}
-
-
-def _recipe(name: str, keys: Sequence[str]) -> TranslationRecipe:
-    found = load_any_recipe(name, list(keys))
-    if not isinstance(found, TranslationRecipe):
-        raise typer.BadParameter(f"recipe: expected one of translation, {name} is not")
-    return found

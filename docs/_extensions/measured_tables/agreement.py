@@ -1,11 +1,11 @@
-"""Tables of docs/data/agreement.json, which `tests/benchmarks/agreement_study.py` writes, beside the paper's."""
+"""Tables of docs/data/agreement.json, which `tests/benchmarks/study.py agreement` writes, beside the paper's."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from measured_tables.markdown import interval, table
 
-SOURCE = "tests/benchmarks/agreement_study.py"
+SOURCE = "tests/benchmarks/study.py agreement"
 SUBJECTS = {
     "sst2": "SST-2",
     "imdb": "IMDB",

@@ -1,11 +1,11 @@
-"""Tables of docs/data/alignment.json, which `tests/benchmarks/alignment_study.py` writes."""
+"""Tables of docs/data/alignment.json, which `tests/benchmarks/study.py alignment` writes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from measured_tables.markdown import interval, table
 
-SOURCE = "tests/benchmarks/alignment_study.py"
+SOURCE = "tests/benchmarks/study.py alignment"
 NAMES = {
     "before": "pretrained, not tuned",
     "start": "where the runs start",

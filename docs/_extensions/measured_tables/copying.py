@@ -1,11 +1,11 @@
-"""Tables of docs/data/copying.json, which `tests/benchmarks/copying_study.py` writes: a part for each experiment."""
+"""Tables of docs/data/copying.json, which `tests/benchmarks/study.py copying` writes: a part for each experiment."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from measured_tables.markdown import table
 
-SOURCE = "tests/benchmarks/copying_study.py"
+SOURCE = "tests/benchmarks/study.py copying"
 PARTS = ("permutations", "heads", "probe", "locality")
 LOOKS = {
     "probe": "probe",

@@ -1,4 +1,4 @@
-"""Tables of docs/data/graphs.json, which `tests/benchmarks/graph_study.py` writes."""
+"""Tables of docs/data/graphs.json, which `tests/benchmarks/study.py graph` writes."""
 
 import statistics
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from measured_tables.markdown import interval, table
 from probattn.metrics.functional import mean_interval
 
-SOURCE = "tests/benchmarks/graph_study.py"
+SOURCE = "tests/benchmarks/study.py graph"
 BASELINE = "deterministic"
 NAMES = {
     "deterministic": "deterministic",

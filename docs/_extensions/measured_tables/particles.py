@@ -1,4 +1,4 @@
-"""Tables of docs/data/particles.json, which `tests/benchmarks/particle_study.py` writes."""
+"""Tables of docs/data/particles.json, which `tests/benchmarks/study.py particle` writes."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from measured_tables.markdown import table
 
-SOURCE = "tests/benchmarks/particle_study.py"
+SOURCE = "tests/benchmarks/study.py particle"
 NAMES = {
     "median": "`MedianRBF`",
     "imq": "`InverseMultiquadric`",

@@ -1,11 +1,11 @@
-"""Tables of docs/data/repulsion.json, which `tests/benchmarks/repulsion_study.py` writes."""
+"""Tables of docs/data/repulsion.json, which `tests/benchmarks/study.py repulsion` writes."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from measured_tables.markdown import interval, table
 
-SOURCE = "tests/benchmarks/repulsion_study.py"
+SOURCE = "tests/benchmarks/study.py repulsion"
 SUBJECTS = {
     "trec": "Self-attentive classifier, TREC",
     "sst2": "Self-attentive classifier, SST-2",

@@ -1,11 +1,11 @@
-"""Tables of docs/data/sentiment_study.json, which `tests/benchmarks/sentiment_study.py` writes as study.json."""
+"""Tables of docs/data/sentiment_study.json, which `tests/benchmarks/study.py sentiment` writes as study.json."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from measured_tables.markdown import interval, table
 
-SOURCE = "tests/benchmarks/sentiment_study.py"
+SOURCE = "tests/benchmarks/study.py sentiment"
 BASELINE = "deterministic"
 MEASURES = {
     "rest.accuracy": "accuracy, point",

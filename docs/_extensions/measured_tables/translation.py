@@ -1,11 +1,11 @@
-"""Tables of docs/data/translation.json, which `tests/benchmarks/translation_study.py` writes."""
+"""Tables of docs/data/translation.json, which `tests/benchmarks/study.py translation` writes."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from measured_tables.markdown import interval, table
 
-SOURCE = "tests/benchmarks/translation_study.py heads"
+SOURCE = "tests/benchmarks/study.py translation heads"
 METHODS = {
     "plain": "as it is",
     "disagreement": "disagreement of outputs (Li et al. 2018)",

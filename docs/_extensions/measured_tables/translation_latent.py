@@ -1,4 +1,4 @@
-"""Tables of docs/data/translation_latent.json, which `tests/benchmarks/translation_study.py latent` writes."""
+"""Tables of docs/data/translation_latent.json, which `tests/benchmarks/study.py translation latent` writes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from measured_tables.markdown import table
 from measured_tables.translation import quality
 
-SOURCE = "tests/benchmarks/translation_study.py latent"
+SOURCE = "tests/benchmarks/study.py translation latent"
 METHODS = {
     "plain": "soft attention",
     "va_enumerate": "variational, enumerated (Deng et al. 2018)",

@@ -1,10 +1,6 @@
 """The tables of the study of repulsion, from runs whose means are known."""
 
-import runpy
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[3]
-STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "repulsion_study.py"))
+import repulsion_study
 
 
 def run(method, seed, accuracy, relative):
@@ -23,7 +19,7 @@ def test_means_differences_and_ratios(load):
         run("svgd", 1, 0.89, 0.6),
     ]
     tables = load("measured_tables.repulsion")
-    shown = tables.tables({"summary": STUDY["summarise"](runs)})
+    shown = tables.tables({"summary": repulsion_study.summarise(runs)})
     assert shown.startswith("Self-attentive classifier, TREC.\n\n| ")
     assert "| as it is | 85.00 |  | 2 |" in shown
     assert "| SVGD | 85.00 | +0.00 [-12.71, +12.71] | 2 |" in shown
@@ -40,7 +36,7 @@ def test_a_chosen_temperature_stands_in_the_name_and_beside_the_others(load):
         {"temperature": value, "validation_loss": loss, "validation_accuracy": right, "seeds": [100, 101]}
         for value, loss, right in tried
     ]
-    summary = STUDY["summarise"]([run("plain", 0, 0.8, 0.1), run("sgld", 0, 0.7, 0.1)])
+    summary = repulsion_study.summarise([run("plain", 0, 0.8, 0.1), run("sgld", 0, 0.7, 0.1)])
     choices = {"trec": {"sgld": {"temperature": 1e-6, "candidates": candidates}}}
     shown = tables.tables({"summary": summary, "temperatures": choices})
     assert "| SGLD, T = 1e-6 | 70.00 | -10.00 | 1 |" in shown
@@ -52,7 +48,9 @@ def test_a_chosen_temperature_stands_in_the_name_and_beside_the_others(load):
 def test_one_seed_has_no_interval_and_every_name_has_words(load):
     tables = load("measured_tables.repulsion")
     shown = tables.tables(
-        {"summary": STUDY["summarise"]([run("plain", 0, 0.8, 0.1), run("spos", 0, 0.7, 0.1)])}
+        {"summary": repulsion_study.summarise([run("plain", 0, 0.8, 0.1), run("spos", 0, 0.7, 0.1)])}
     )
     assert "| SPOS as printed, noise of one text | 70.00 | -10.00 | 1 |" in shown
-    assert set(tables.METHODS) == set(STUDY["METHODS"]) and set(tables.SUBJECTS) == set(STUDY["SUBJECTS"])
+    assert set(tables.METHODS) == set(repulsion_study.METHODS) and set(tables.SUBJECTS) == set(
+        repulsion_study.SUBJECTS
+    )

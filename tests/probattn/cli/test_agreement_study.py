@@ -12,7 +12,8 @@ import typer
 
 from probattn.models import RatedWords
 from probattn.probes import contextualized_agreement
-from probattn.tasks import load_network
+from probattn.recipes import load_any_recipe
+from probattn.tasks import load_network, load_task
 from probattn.tasks.agreement import Recorded
 
 KEYS = [
@@ -39,7 +40,8 @@ def study(reviews, tmp_path_factory):
     keys = [*KEYS, f"data.train={reviews}"]
 
     def run():
-        agreement_study.main(place, seeds=2, subjects="sst2", output=place / "agreement.json", set_=keys)
+        options = {"seeds": 2, "subjects": "sst2", "output": place / "agreement.json", "set_": keys}
+        agreement_study.STUDY(folder=place, **options).main()
         return json.loads((place / "agreement.json").read_text(encoding="utf-8"))
 
     first = run()
@@ -145,19 +147,19 @@ def test_frozen_figures_alone_are_put_into_the_file(study, reviews):
     output.write_text(json.dumps(old), encoding="utf-8")
     options = {"seeds": 2, "subjects": "sst2", "output": output, "frozen_only": True}
     options |= {"set_": [*KEYS, f"data.train={reviews}"]}
-    agreement_study.main(place, **options)
+    agreement_study.STUDY(folder=place, **options).main()
     assert json.loads(output.read_text(encoding="utf-8")) == content
     old["setting"]["versions"] = {"torch": "1.0"}
     output.write_text(json.dumps(old), encoding="utf-8")
     with pytest.raises(typer.BadParameter, match=r"--frozen-only: .* was made with {'torch': '1\.0'}"):
-        agreement_study.main(place, **options)
+        agreement_study.STUDY(folder=place, **options).main()
 
 
 def test_uniform_attention_alone_is_trained_longer():
     subject = agreement_study.Subject("sst2_additive", steps=(0, 2), longer=(6, 9, 12))
-    usual = agreement_study.load_any_recipe("sst2_additive").training.steps
+    usual = load_any_recipe("sst2_additive").training.steps
     for method, steps, watched in (("uniform", 12, (0, 2, 6, 9)), ("learned", usual, (0, 2))):
-        recipe = agreement_study.load_any_recipe(subject.recipe, subject.changes(method, 0))
+        recipe = load_any_recipe(subject.recipe, subject.changes(method, 0))
         assert (recipe.training.steps, tuple(recipe.probe.steps)) == (steps, watched)
 
 
@@ -178,7 +180,8 @@ def test_optimal_attention_is_no_worse_than_the_learned(translation_recipe, tmp_
     subject = agreement_study.Subject(str(translation_recipe), **agreement_study.TRANSLATION, linear=True)
     monkeypatch.setattr(agreement_study, "SUBJECTS", {"linear": subject})
     keys = ["network={name: lstm, width: 8, layers: 1, heads: 1, output_width: 0}", "repulsion=null"]
-    agreement_study.main(tmp_path, seeds=1, subjects="linear", output=tmp_path / "found.json", set_=keys)
+    options = {"seeds": 1, "subjects": "linear", "output": tmp_path / "found.json", "set_": keys}
+    agreement_study.STUDY(folder=tmp_path, **options).main()
     (run,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["runs"]
     found = run["optimal"]
     assert found["least_loss"] < found["loss"]
@@ -190,6 +193,5 @@ def test_optimal_attention_is_no_worse_than_the_learned(translation_recipe, tmp_
 
 def _pairs(folder):
     """The watched pairs of a run of translation."""
-    recipe = agreement_study.load_any_recipe(str(folder / "recipe.yaml"))
-    rows = agreement_study.prepare_translation(recipe).watched.rows
+    rows = load_task(folder / "recipe.yaml").data.watched.rows
     return [rows[row] for row in range(len(rows))]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import runpy
 from pathlib import Path
 
+import alignment_study
 import pytest
 
 ROOT = Path(__file__).parents[3]
-STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "alignment_study.py"))
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +26,12 @@ def study(recipe, tmp_path_factory):
         "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_texts=6"],
     }
 
-    STUDY["main"](first, seeds=2, **options | {"methods": "", "output": folder / "first.json"})
+    begun = options | {"methods": "", "output": folder / "first.json"}
+    alignment_study.STUDY(folder=first, seeds=2, **begun).main()
 
     def run():
-        STUDY["main"](folder / "main", seeds=2, **options, start=first / "soft" / "weight-0")
+        start = first / "soft" / "weight-0"
+        alignment_study.STUDY(folder=folder / "main", seeds=2, **options, start=start).main()
         return json.loads(options["output"].read_text(encoding="utf-8"))
 
     found = run()
@@ -44,18 +45,18 @@ def study(recipe, tmp_path_factory):
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
-def test_everything_is_run_that_the_bars_ask_for():
-    found = STUDY["jobs"](5, STUDY["METHODS"])
-    kinds = {(job.kind, job.method, job.weight) for job in found}
-    for method in STUDY["METHODS"]:
-        chosen = (method, STUDY["RECOMMENDED"][method], "tuned")
-        seeds = [job.seed for job in found if (job.method, job.weight, job.kind) == chosen]
-        assert seeds == [*range(5)]
+def test_everything_is_run_that_the_bars_ask_for(tmp_path):
+    found = [*alignment_study.STUDY(folder=tmp_path).jobs()]
+    kinds = {(job.head["kind"], job.head["method"], job.head["weight"]) for job in found}
+    for method in alignment_study.METHODS:
+        best = {"kind": "tuned", "method": method, "weight": alignment_study.RECOMMENDED[method]}
+        assert [job.head["seed"] for job in found if best.items() <= job.head.items()] == [*range(5)]
         assert {("tuned", method, weight) for weight in (0.01, 0.1, 1.0)} | {("alone", method, 1.0)} <= kinds
-    assert len(found) == len(set(found)) == len({job.folder for job in found}) == 5 * 6 + 3 * 3 + 1 * 4
-    assert found[0] == STUDY["Job"]("tuned", "soft", 0.0, 0)
-    started = set(STUDY["jobs"](5, STUDY["METHODS"], start=True)) - set(found)
-    assert started == {STUDY["Job"]("start", "soft", 0.0, seed) for seed in range(5)}
+    assert len(found) == len({job.folder for job in found}) == 5 * 6 + 3 * 3 + 1 * 4
+    assert found[0].head == {"kind": "tuned", "method": "soft", "weight": 0.0, "seed": 0}
+    longer = alignment_study.STUDY(folder=tmp_path, start=tmp_path).jobs()
+    started = {job.folder for job in longer} - {job.folder for job in found}
+    assert started == {f"start-soft/weight-0/seed-{seed}" for seed in range(5)}
 
 
 def test_runs_start_from_the_networks_of_another_study(study):

@@ -42,7 +42,8 @@ def study(tmp_path):
             files.append(tmp_path / f"{number}.yaml")
             files[-1].write_text(text, encoding="utf-8")
         output = tmp_path / "copying.json"
-        copying_study.main(tmp_path / "runs", ",".join(map(str, files)), output, set_)
+        options = {"recipes": ",".join(map(str, files)), "output": output, "set_": set_}
+        copying_study.STUDY(folder=tmp_path / "runs", **options).main()
         return json.loads(output.read_text(encoding="utf-8"))
 
     return run

@@ -19,7 +19,7 @@ def test_every_number_of_heads_is_trained_with_every_method_and_seed(reviews, tm
     keys += ["network.embeddings=null"]
     output = tmp_path / "head_counts.json"
     options = {"heads": "2,3", "seeds": 2, "subject": "trec", "methods": "plain,svgd"}
-    head_count_study.main(tmp_path, **options, output=output, set_=keys)
+    head_count_study.STUDY(folder=tmp_path, **options, output=output, set_=keys).main()
     content = json.loads(output.read_text(encoding="utf-8"))
     assert len(content["runs"]) == 2 * 2 * 2
     for method in ("plain", "svgd"):
@@ -38,8 +38,4 @@ def test_every_number_of_heads_is_trained_with_every_method_and_seed(reviews, tm
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, options, message):
     with pytest.raises(typer.BadParameter, match=message):
-        head_count_study.main(
-            tmp_path,
-            **{"heads": "2", "seeds": 1, "subject": "trec", "methods": "plain", "full": False, "set_": None}
-            | options,
-        )
+        head_count_study.STUDY(folder=tmp_path, **options)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 import shutil
 import types
 from pathlib import Path
 
 import pytest
+import repulsion_study
 import torch
 import typer
 from scipy import stats
 
-ROOT = Path(__file__).parents[3]
-STUDY = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "repulsion_study.py"))
+from probattn.recipes import load_any_recipe
+from probattn.tasks import Network, load_task
+
 TINY = "network.config={hidden_size: 4, attention_size: 4, num_attention_heads: 3, classifier_size: 4}"
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
 CHOSEN = {
-    subject: {"spos": {"temperature": 0.01}, "sgld": {"temperature": 1.0}} for subject in STUDY["SUBJECTS"]
+    subject: {"spos": {"temperature": 0.01}, "sgld": {"temperature": 1.0}}
+    for subject in repulsion_study.SUBJECTS
 }
 
 
@@ -40,7 +42,8 @@ def study(keys, tmp_path_factory):
     output = folder / "data" / "repulsion.json"
 
     def run():
-        STUDY["main"](folder, seeds=2, subjects="trec", methods="plain,svgd", output=output, set_=keys)
+        options = {"subjects": "trec", "methods": "plain,svgd", "output": output, "set_": keys}
+        repulsion_study.STUDY(folder=folder, seeds=2, **options).main()
         return json.loads(output.read_text(encoding="utf-8"))
 
     first = run()
@@ -50,51 +53,63 @@ def study(keys, tmp_path_factory):
     assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
     assert first == second
     part = folder / "data" / "part.json"
-    STUDY["main"](folder, seeds=3, subjects="trec", output=part, set_=keys, finished=True)
+    repulsion_study.STUDY(
+        folder=folder, seeds=3, subjects="trec", output=part, set_=keys, finished=True
+    ).main()
     assert json.loads(part.read_text(encoding="utf-8"))["summary"] == first["summary"]
     return first | {"output": output}
 
 
-def test_every_method_has_every_seed_and_a_folder_of_its_own():
-    subjects, methods = tuple(STUDY["SUBJECTS"]), tuple(STUDY["METHODS"])
-    found = STUDY["jobs"](5, subjects, methods, chosen=CHOSEN)
+def jobs(folder, chosen=CHOSEN, **options):
+    """What is to be done with temperatures that were chosen."""
+    study = repulsion_study.STUDY(folder=folder, **options)
+    study.chosen = chosen
+    return [*study.jobs()]
+
+
+def test_every_method_has_every_seed_and_a_folder_of_its_own(tmp_path):
+    subjects, methods = tuple(repulsion_study.SUBJECTS), tuple(repulsion_study.METHODS)
+    found = jobs(tmp_path)
     a_seed = len(subjects) * len(methods) - 1  # MiniLM's recipe has the strong weight
     assert len({job.folder for job in found}) == len(found) == 5 * a_seed
-    assert {job.seed for job in found[:a_seed]} == {0}
+    assert {job.head["seed"] for job in found[:a_seed]} == {0}
+
+    def values(name, **head):
+        return {job.head[name] for job in found if head.items() <= job.head.items()}
+
     expected = {"plain", "svgd", "svgd_strong", "spos", "sgld", "svgd_normal", "frobenius"}
-    assert expected == {job.method for job in found if job.subject == "trec"} == set(methods)
-    assert {job.method for job in found if job.subject == "sst2_transformer"} == expected - {"svgd_strong"}
-    assert "weight: 0.01" in (ROOT / "models" / "recipes" / "sentiment_repulsive.yaml").read_text()
-    assert {job.temperature for job in found if job.method == "spos"} == {0.01}
-    assert {job.temperature for job in found if job.method not in STUDY["NOISY"]} == {None}
-    assert not {job.method for job in STUDY["jobs"](5, subjects, methods)} & set(STUDY["NOISY"])
-    longer = STUDY["jobs"](5, subjects, methods, 2, CHOSEN)
+    assert expected == values("method", subject="trec") == set(methods)
+    assert values("method", subject="sst2_transformer") == expected - {"svgd_strong"}
+    assert load_any_recipe(repulsion_study.SUBJECTS["sst2_transformer"].recipe).repulsion.weight == 0.01
+    assert values("temperature", method="spos") == {0.01}
+    quiet = expected - set(repulsion_study.NOISY)
+    assert all(values("temperature", method=method) == {None} for method in quiet)
+    assert {job.head["method"] for job in jobs(tmp_path, {})} == quiet
+    longer = jobs(tmp_path, more=2)
     assert longer[: len(found)] == found
-    assert [(job.method, job.seed) for job in longer[len(found) :] if job.subject == "trec"] == [
-        ("plain", 5),
-        ("svgd", 5),
-        ("plain", 6),
-        ("svgd", 6),
-    ]
+    assert [
+        (job.head["method"], job.head["seed"])
+        for job in longer[len(found) :]
+        if job.head["subject"] == "trec"
+    ] == [("plain", 5), ("svgd", 5), ("plain", 6), ("svgd", 6)]
 
 
-def test_every_override_is_a_key_of_the_recipes():
-    for name, subject in STUDY["SUBJECTS"].items():
-        for job in STUDY["jobs"](1, (name,), tuple(STUDY["METHODS"]), chosen=CHOSEN):
-            loaded = STUDY["load_recipe"](subject.recipe, [*job.overrides, *subject.reduced])
-            names = [type(method).__name__ for method in loaded.methods()]
-            if job.temperature is not None:
-                assert loaded.repulsion.temperature == job.temperature
-            expected = {"plain": [], "frobenius": ["DisagreementAttention"]}.get(
-                job.method, ["RepulsiveAttention"]
-            )
-            assert names == expected, job
+def test_every_override_is_a_key_of_the_recipes(tmp_path):
+    for job in jobs(tmp_path, seeds=1):
+        loaded = load_any_recipe(job.recipe, job.keys)
+        names = [type(method).__name__ for method in loaded.methods()]
+        if job.head["temperature"] is not None:
+            assert loaded.repulsion.temperature == job.head["temperature"]
+        expected = {"plain": [], "frobenius": ["DisagreementAttention"]}.get(
+            job.head["method"], ["RepulsiveAttention"]
+        )
+        assert names == expected, job
 
 
 def test_runs_are_paired_by_seed(study):
     runs = {(run["method"], run["seed"]): run for run in study["runs"]}
     row = study["summary"]["trec"]["svgd"]
-    for measure in STUDY["MEASURES"]:
+    for measure in repulsion_study.MEASURES:
         gaps = [runs["svgd", seed][measure] - runs["plain", seed][measure] for seed in (0, 1)]
         found = row["difference"][measure]
         assert math.isclose(found["mean"], sum(gaps) / 2, abs_tol=1e-9)
@@ -125,10 +140,10 @@ def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, 
     shutil.copy(study["output"], output)
     options = {"subjects": "trec", "methods": "spos", "output": output, "set_": keys, "add": True}
     options |= {"temperatures": "1e4,1e-4", "tuning_seeds": 2, "seeds": 1}
-    STUDY["main"](tmp_path, **options, finished=True)
+    repulsion_study.STUDY(folder=tmp_path, **options, finished=True).main()
     before = json.loads(output.read_text(encoding="utf-8"))
     assert before["runs"] == study["runs"] and before["temperatures"] == {}
-    STUDY["main"](tmp_path, **options)
+    repulsion_study.STUDY(folder=tmp_path, **options).main()
     found = json.loads(output.read_text(encoding="utf-8"))
     choice = found["temperatures"]["trec"]["spos"]
     read = {
@@ -155,7 +170,7 @@ def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, 
     assert found["summary"]["trec"]["spos"]["difference"]["accuracy"]["seeds"] == 1
     assert set(found["setting"]["methods"]) == {"plain", "svgd", "spos"}
     assert found["setting"]["added"] == [{"subjects": ["trec"], "methods": ["spos"]}]
-    STUDY["main"](tmp_path, **options, finished=True)
+    repulsion_study.STUDY(folder=tmp_path, **options, finished=True).main()
     assert json.loads(output.read_text(encoding="utf-8")) == found
 
 
@@ -164,7 +179,7 @@ def test_figures_of_other_versions_are_not_added_to(study, tmp_path):
     other = {**study, "setting": {**study["setting"], "versions": {"torch": "1.0"}}, "output": ""}
     output.write_text(json.dumps(other), encoding="utf-8")
     with pytest.raises(typer.BadParameter, match=r"--add: .* was made with {'torch': '1\.0'}, here are .*"):
-        STUDY["main"](tmp_path, output=output, add=True)
+        repulsion_study.STUDY(folder=tmp_path, output=output, add=True).main()
 
 
 def test_measures_are_those_of_the_network():
@@ -179,9 +194,10 @@ def test_measures_are_those_of_the_network():
     net = SelfAttentiveForSequenceClassification(
         SelfAttentiveConfig(vocab_size=len(tokenizer), num_attention_heads=3, **sizes)
     ).eval()
-    trained_model = STUDY["TrainedModel"](Classifier(net).eval(), tokenizer, Path())
+    trained = Network(Classifier(net).eval(), Path(), "deterministic", tokenizer)
+    task = load_task("trec_self_attentive", ["prediction.batch_size=2", "data.max_length=null"])
     data = TextDataset(texts, (0, 1, 1), ("no", "yes"), "three texts")
-    found = STUDY["measure"](trained_model, data, STUDY["EvaluationOptions"](batch_size=2))
+    found = repulsion_study.measure(trained, task, data)
     lengths, gaps, cosines, overlaps, right = [], [], [], [], []
     with torch.no_grad():
         for text, label in zip(texts, data.labels, strict=True):
@@ -220,4 +236,4 @@ def test_measures_are_those_of_the_network():
 
 def test_an_unknown_method_is_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, svgd, .*, got 'magic'"):
-        STUDY["main"](tmp_path, methods="magic")
+        repulsion_study.STUDY(folder=tmp_path, methods="magic").main()

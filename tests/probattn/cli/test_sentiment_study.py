@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
-from pathlib import Path
 
 import pytest
-
-STUDY = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "sentiment_study.py"))
+import sentiment_study
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -19,7 +16,7 @@ def test_study_is_resumable_and_paired(recipe, tmp_path):
         "variants": "deterministic,bam",
         "set_": ["training.steps=2", "data.limits.train=60"],
     }
-    STUDY["main"](tmp_path, seeds=2, rest=30, **options)
+    sentiment_study.STUDY(folder=tmp_path, seeds=2, rest=30, **options).main()
     summary = json.loads((tmp_path / "study.json").read_text(encoding="utf-8"))["variants"]
     row = summary["bam"]["measures"]["test.accuracy"]
     assert row["difference"]["seeds"] == 2
@@ -28,7 +25,8 @@ def test_study_is_resumable_and_paired(recipe, tmp_path):
     assert all(site["spread"] > 0 and site["kl_nats"] > 0 for site in summary["bam"]["health"].values())
     assert not summary["deterministic"]["health"]
     assert 0 <= summary["bam"]["measures"]["rest.accuracy"]["value"]["mean"] <= 1
-    assert json.loads((tmp_path / "bam" / "seed-0" / "rest.json").read_text(encoding="utf-8"))["texts"] == 30
+    measured = json.loads((tmp_path / "bam" / "seed-0" / "measured.json").read_text(encoding="utf-8"))
+    assert measured["rest_texts"] == 30
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")}
-    STUDY["main"](tmp_path, seeds=2, rest=30, **options)
+    sentiment_study.STUDY(folder=tmp_path, seeds=2, rest=30, **options).main()
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("metrics.json")} == stamps

@@ -20,16 +20,16 @@ from probattn.tasks import load_network
 
 def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_path):
     def run():
-        translation_study.main(
-            "heads",
-            tmp_path,
+        translation_study.STUDY(
+            comparison="heads",
+            folder=tmp_path,
             seeds=2,
             methods="plain,svgd_first",
             recipe=str(translation_recipe),
             output=tmp_path / "translation.json",
             rounds=2,
             set_=["training.steps=2"],
-        )
+        ).main()
         return json.loads((tmp_path / "translation.json").read_text(encoding="utf-8"))
 
     first = run()
@@ -47,12 +47,12 @@ def test_every_method_has_every_seed_and_is_run_once(translation_recipe, tmp_pat
     assert "step_ratio" not in first["summary"]["plain"]
 
 
-def test_the_methods_are_what_they_are_called():
+def test_the_methods_are_what_they_are_called(tmp_path):
     found = {}
-    for method in translation_study.METHODS["heads"]:
-        job = translation_study.Job("heads", method, 3)
-        recipe = load_any_recipe("multi30k_reduced", job.overrides)
-        assert recipe.training.seed == 3
+    for job in translation_study.STUDY(comparison="heads", folder=tmp_path, seeds=1).jobs():
+        method, recipe = job.head["method"], load_any_recipe(job.recipe, job.keys)
+        assert job.recipe == "multi30k_reduced"
+        assert recipe.training.seed == 0
         found[method] = [(type(part).__name__, part.layers) for part in recipe.methods()]
     assert found == {
         "plain": [],
@@ -62,11 +62,11 @@ def test_the_methods_are_what_they_are_called():
     }
 
 
-def test_latent_methods_are_what_they_are_called():
+def test_latent_methods_are_what_they_are_called(tmp_path):
     found = {}
-    for method in translation_study.METHODS["latent"]:
-        job = translation_study.Job("latent", method, 3)
-        recipe = load_any_recipe("multi30k_lstm_reduced", job.overrides)
+    for job in translation_study.STUDY(comparison="latent", folder=tmp_path, seeds=1).jobs():
+        method, recipe = job.head["method"], load_any_recipe(job.recipe, job.keys)
+        assert job.recipe == "multi30k_lstm_reduced"
         made = [type(part).__name__ for part in recipe.methods()]
         found[method] = (recipe.attention.method, recipe.attention.estimator, made, recipe.training.kl_weight)
     assert found["plain"][::2] == ("deterministic", [])
@@ -78,16 +78,16 @@ def test_latent_methods_are_what_they_are_called():
 
 def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
     keys = ["network={name: lstm, width: 8, layers: 1, heads: 1}", "repulsion=null", "training.steps=2"]
-    translation_study.main(
-        "latent",
-        tmp_path,
+    translation_study.STUDY(
+        comparison="latent",
+        folder=tmp_path,
         seeds=1,
         methods="plain,va_sample,babn",
         recipe=str(translation_recipe),
         output=tmp_path / "latent.json",
         rounds=1,
         set_=keys,
-    )
+    ).main()
     content = json.loads((tmp_path / "latent.json").read_text(encoding="utf-8"))
     runs = {run["method"]: run for run in content["runs"]}
     assert runs["va_sample"]["parameters"] > runs["babn"]["parameters"] > runs["plain"]["parameters"]
@@ -99,7 +99,7 @@ def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, tran
     """Against the inputs of the output projections, of which each network has three with two heads."""
     trained = load_network(translation_run)
     test = load_any_recipe(str(translation_recipe)).translation.load().test
-    network = trained.model.net.model
+    network = trained.net.model
     modules = [network.encoder.layers[0].self_attn]
     modules += [network.decoder.layers[0].self_attn, network.decoder.layers[0].encoder_attn]
     given = []
@@ -108,7 +108,7 @@ def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, tran
     found = translation_study.heads(trained, test)
     for handle in handles:
         handle.remove()
-    rows = TokenizedPairs(test, trained.subwords)
+    rows = TokenizedPairs(test, trained.codec)
     batch = PairCollate()([rows[row] for row in range(len(rows))])
     gaps, lengths = [], []
     for outputs in given[-3:]:  # one pass may precede, which finds the calls
@@ -126,8 +126,8 @@ def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, tran
 
 def test_what_it_does_not_know_is_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, .*, got 'magic'"):
-        translation_study.main("heads", tmp_path, methods="magic")
+        translation_study.STUDY(comparison="heads", folder=tmp_path, methods="magic")
     with pytest.raises(typer.BadParameter, match=r"comparison: expected one of heads, latent, got 'magic'"):
-        translation_study.main("magic", tmp_path)
+        translation_study.STUDY(comparison="magic", folder=tmp_path)
     with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):
-        translation_study.main("heads", tmp_path, methods="svgd", recipe="demo", output=tmp_path / "x.json")
+        translation_study.STUDY(comparison="heads", folder=tmp_path, recipe="demo")

@@ -1,0 +1,304 @@
+"""Runs a study, variants of recipes over seeds, and writes what was measured into a file of docs/data.
+
+    PROBATTN_DATA=/data python tests/benchmarks/study.py repulsion runs/repulsion --seeds 5
+    python tests/benchmarks/study.py --help
+
+The study NAME is the class `STUDY` of NAME_study.py beside this file. What a run's figures are is kept as
+`measured.json` in its folder, or in the file of results where a study has no folder. A run that is finished is not run
+again and one that was interrupted is resumed, so a study can be stopped at any time. After each run the file of results
+is written anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+import torch
+import typer
+from torch import Tensor
+
+from probattn.data import TextDataset
+from probattn.files.durable import write_atomically
+from probattn.inference import FitResult, posterior_expectation
+from probattn.metrics.functional import mean_interval
+from probattn.tasks import Network, load_task, train
+from probattn.tasks.run import package_versions
+from probattn.tasks.task import RECIPE
+
+STUDIES = (
+    "agreement",
+    "alignment",
+    "copying",
+    "graph",
+    "head_count",
+    "particle",
+    "repulsion",
+    "sentiment",
+    "translation",
+)
+DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
+MEASURED = "measured.json"
+"""What a finished run's folder holds."""
+
+Folder = Annotated[Path, typer.Argument(help="Where the runs go.")]
+Output = Annotated[Path, typer.Option(help="The file of results.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")]
+Keys = Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")]
+Names = Annotated[str | None, typer.Option(help="Names, separated by commas; all unless a default is shown.")]
+Full = Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")]
+
+Run = Mapping[str, Any]
+Content = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study.
+
+    Attributes:
+        head: what names it, with which its figures begin.
+        recipe: name or file.
+        keys: of the recipe, that it changes.
+        folder: its place in the study's folder.
+    """
+
+    head: Mapping[str, Any]
+    recipe: str = ""
+    keys: tuple[str, ...] = ()
+    folder: str = ""
+
+
+class Study(ABC):
+    """A study whose runs have folders. A subclass is a dataclass; its fields are the options of the command line."""
+
+    folder: Path
+    output: Path
+    set_: list[str] | None
+    finished: bool = False
+    """Whether nothing is trained, and what is not finished is left out."""
+
+    words: ClassVar[str] = "{}"
+    """How a job is named in a line of progress, of its folder and its head."""
+
+    shown: Sequence[str] = ()
+    """Figures of a run in that line."""
+
+    @abstractmethod
+    def jobs(self) -> Iterable[Job]:
+        """What is to be run, in order."""
+
+    @abstractmethod
+    def measure(self, job: Job) -> Run:
+        """Trains what a job asks for and measures it."""
+
+    def summarise(self, runs: Sequence[Run]) -> Any:
+        """What the documentation shows of the runs, where it is written beside them."""
+        raise NotImplementedError
+
+    def said(self, run: Run) -> str:
+        """A run's figures in a line of progress."""
+        return ", ".join(f"{name} {run[name]:.4f}" for name in self.shown)
+
+    def setting(self) -> Content:
+        """What the runs have in common."""
+        return {}
+
+    @property
+    def overrides(self) -> list[str]:
+        """Keys of the recipes that all runs change."""
+        return list(self.set_ or [])
+
+    def place(self, job: Job) -> Path:
+        """The folder of a run."""
+        return self.folder / job.folder
+
+    def begin(self) -> Content:
+        """What the file of results holds before the first run."""
+        return {"setting": {**self.setting(), "versions": package_versions()}, "runs": []}
+
+    def read(self, job: Job) -> Run | None:
+        """The figures of a finished run."""
+        file = self.place(job) / MEASURED
+        return {**read_json(file), **job.head} if file.exists() else None
+
+    def make(self, job: Job) -> Run:
+        """Runs a job and keeps its figures."""
+        return write_json({**job.head, **self.measure(job)}, self.place(job) / MEASURED)
+
+    def write(self, content: Content, run: Run) -> Content:
+        """Writes the file of results with one run more; what it then holds."""
+        runs = [*content["runs"], run]
+        write_json({**content, "runs": runs, "summary": self.summarise(runs)}, self.output)
+        return {**content, "runs": runs}
+
+    def main(self) -> Content:
+        """Runs what is missing, and writes the results after each run; all that was run."""
+        content = self.begin()
+        jobs = [(job, self.read(job)) for job in self.jobs()]
+        missing = sum(run is None for _, run in jobs)
+        made, started = 0, time.monotonic()
+        for job, known in jobs:
+            if known is None and self.finished:
+                continue
+            run = self.make(job) if known is None else known
+            content = self.write(content, run)
+            if known is None:
+                made += 1
+                left = timedelta(seconds=round((missing - made) * (time.monotonic() - started) / made))
+                more = f"; {missing - made} left, about {left}" if made < missing else ""
+                typer.echo(f"{self.words.format(job.folder, **job.head)}: {self.said(run)}{more}")
+        return content
+
+
+class FileStudy(Study):
+    """A study whose runs are kept in its file of results alone, in the order of what names them."""
+
+    def read(self, job: Job) -> Run | None:
+        """A run of the file that is named so."""
+        found = (run for run in self.begin()["runs"] if job.head.items() <= _plain(run).items())
+        return next(found, None)
+
+    def make(self, job: Job) -> Run:
+        """Runs a job."""
+        return {**job.head, **self.measure(job)}
+
+    def write(self, content: Content, run: Run) -> Content:
+        """Puts a run into the file, into which another process may have written meanwhile."""
+        content = self.begin()
+        if run not in content["runs"]:
+            content["runs"] = sorted([*content["runs"], run], key=self.order)
+            write_json(content, self.output)
+        return content
+
+    @abstractmethod
+    def order(self, run: Run) -> Any:
+        """The place of a run in the file."""
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.items() if not isinstance(value, list | dict)}
+
+
+def fit(job: Job, place: Path) -> tuple[Any, FitResult]:
+    """Trains a network, or finishes its training, and gives its task and what the training came to."""
+    task = load_task(job.recipe, job.keys)
+    return task, train(task, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
+
+
+def guessed(trained: Network[Any], task: Any, data: TextDataset) -> tuple[Tensor, Tensor]:
+    """The class of each text by the point prediction, and its label."""
+    batches = task.batches(trained, data)
+    found = [posterior_expectation(trained.program, trained.moved(batch)).argmax(dim=-1) for batch in batches]
+    return torch.cat(found).cpu(), torch.tensor(data.labels)
+
+
+def accuracy(trained: Network[Any], task: Any, data: TextDataset) -> float:
+    """Share of the labelled texts that are classified right."""
+    predicted, labels = guessed(trained, task, data)
+    return (predicted == labels).double().mean().item()
+
+
+def chosen(option: str, given: str | None, known: Collection[str]) -> list[str]:
+    """The names of an option, all that are known if it is not given.
+
+    Raises:
+        typer.BadParameter: one of them is not known.
+    """
+    names = list(known) if given is None else [name.strip() for name in given.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"{option}: expected some of {', '.join(known)}, got {unknown[0]!r}")
+    return names
+
+
+def earlier(output: Path, option: str) -> Content:
+    """The file of results, to be added to.
+
+    Raises:
+        typer.BadParameter: it was made with other versions of packages.
+    """
+    content: Content = read_json(output)
+    if (had := content["setting"]["versions"]) != (here := package_versions()):
+        raise typer.BadParameter(
+            f"{option}: {output} was made with {had}, here are {here}; give another --output"
+        )
+    return content
+
+
+def read_json(file: Path) -> Any:
+    """What a file holds."""
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def write_json(content: Any, file: Path) -> Any:
+    """Writes a file, whose folder is made; the content as it is read again."""
+    text = json.dumps(content, indent=1) + "\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, text.encode())
+    return json.loads(text)
+
+
+def interval(values: Iterable[float]) -> dict[str, Any]:
+    """Mean and interval."""
+    return mean_interval(values)._asdict()
+
+
+def means(own: Sequence[Run], measures: Iterable[str]) -> dict[str, Any]:
+    """Mean and interval of each measure."""
+    return {name: interval(run[name] for run in own) for name in measures}
+
+
+def paired(
+    own: Iterable[Run], others: Mapping[int, Run], figure: Callable[[Run, Run], float]
+) -> dict[str, Any] | None:
+    """Mean and interval of a figure of each run and the other run of its seed; None without such runs."""
+    values = [figure(run, others[run["seed"]]) for run in own if run["seed"] in others]
+    return interval(values) if values else None
+
+
+def differences(own: Sequence[Run], others: Mapping[int, Run], measures: Iterable[str]) -> dict[str, Any]:
+    """Mean and interval of each measure's difference to the other run of the same seed; nothing without such runs."""
+    found = {
+        name: paired(own, others, lambda run, other, name=name: run[name] - other[name]) for name in measures
+    }
+    return {name: gap for name, gap in found.items() if gap is not None}
+
+
+def by_seed(runs: Iterable[Run], **head: Any) -> dict[int, Run]:
+    """The runs that are named so, by seed."""
+    return {run["seed"]: run for run in runs if head.items() <= _plain(run).items()}
+
+
+def command(study: type[Study]) -> Callable[..., None]:
+    """A function with the options of a study, which runs it."""
+
+    def call(**options: Any) -> None:
+        study(**options).main()
+
+    hints = get_type_hints(study, include_extras=True)
+    given = inspect.signature(study).parameters.values()
+    call.__annotations__ = hints
+    call.__signature__ = inspect.Signature([one.replace(annotation=hints[one.name]) for one in given])
+    return call
+
+
+def main() -> None:
+    """The command line of all studies."""
+    app = typer.Typer(help="Runs a study and writes what was measured.", rich_markup_mode=None)
+    for name in STUDIES:
+        module = import_module(f"{name}_study")
+        app.command(name, help=module.__doc__)(command(module.STUDY))
+    app()
+
+
+if __name__ == "__main__":
+    main()
