@@ -85,12 +85,13 @@ def refuse_unsupported(model: nn.Module) -> None:
             )
 
 
-def refuse_unwrapped(model: nn.Module) -> None:
+def refuse_unwrapped(model: nn.Module, owner: str = "SVIDriver") -> None:
     """Refuses a network of transformers, which takes the parts of a batch by name and not the batch."""
     if getattr(model, "main_input_name", None) in signature(model.forward).parameters:
         raise TypeError(
-            f"expected a model that takes a whole batch, got {type(model).__name__}, which takes its parts by name; "
-            "wrap it first: probattn.models.Classifier(net), probattn.models.Translator(net, ...) or your own module"
+            f"{owner}: expected a model that takes a whole batch, got {type(model).__name__}, which takes its parts by "
+            "name; wrap it first: probattn.models.Classifier(net), probattn.models.Translator(net, ...) or your own "
+            "module"
         )
 
 

@@ -106,14 +106,14 @@ class EarlyStopping(Options):
     """Stops when a validation metric has not improved for some evaluations; the best weights are restored.
 
     Args:
-        metric: name in the validation records: "loss", "log_likelihood", ... or one of the driver's
-            ``validation_metrics``.
+        metric: validation metric, such as "loss", "log_likelihood" or one of the driver's, as "accuracy".
         patience: evaluations without improvement that are borne, >= 1.
         mode: whether less ("min") or more ("max") is better.
         min_delta: an improvement is a change by more than this, >= 0.
-        also: further metrics and their modes. The patience then starts anew whenever one of the metrics is at least as
-            good as it ever was, and the best weights are the last at which all of them were at once (Velickovic et al.
-            2018 stop so on loss and accuracy). What equals the best counts, for accuracies often do.
+        also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then starts anew whenever
+            one of the metrics is at least as good as it ever was, and the best weights are the last at which all of
+            them were at once (Velickovic et al. 2018 stop so on loss and accuracy). What equals the best counts, for
+            accuracies often do.
 
     Raises:
         ValueError: a number out of its range, an unknown mode, or a metric named twice.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +14,12 @@ import pyro.distributions as dist
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from probattn.checks import check_batch
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
-from probattn.inference.configuration import attention_sites
+from probattn.inference.configuration import attention_sites, refuse_unwrapped
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.session import evaluating
@@ -96,7 +98,11 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
 
     Returns:
         Logits ``[B, C]``.
+
+    Raises:
+        TypeError: the model is none or takes the parts of a batch by name, or a data loader in place of a batch.
     """
+    _check_call("posterior_expectation", model, batch)
     with evaluating(model), PosteriorExpectation():
         return model(batch)
 
@@ -142,6 +148,8 @@ def posterior_predict(
         The draws.
 
     Raises:
+        TypeError: the model is none or takes the parts of a batch by name, or the batch is a data loader, or no mapping
+            of tensors.
         ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, or an unknown site.
 
     Example:
@@ -154,10 +162,16 @@ def posterior_predict(
         >>> draws.logits.shape, [weights.shape for weights in draws.attention.values()]
         (torch.Size([5, 3, 2]), [torch.Size([5, 3, 2, 4, 4])])
     """
+    _check_call("posterior_predict", model, batch)
+    check_batch("posterior_predict", batch)
     inputs, keys, rows = _inputs(batch, batch_keys, label_name)
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if number is not None and number < 1:
-            raise ValueError(f"posterior_predict: expected {name} >= 1, got {number}")
+        if number is not None and (not isinstance(number, SupportsIndex) or operator.index(number) < 1):
+            raise ValueError(f"posterior_predict: expected {name} >= 1, an integer, got {number!r}")
+    if attention is not None and not isinstance(attention, Collection):
+        raise TypeError(
+            f"posterior_predict: expected attention='all', names of sites or None, got {attention!r}"
+        )
     network = model.model if isinstance(model, ParticleEnsemble) else model
     own: int | None = getattr(network, "draws_per_pass", None)
     chunk = chunk_size or own or rows_per_pass(_device(inputs)) // rows or 1
@@ -316,6 +330,22 @@ class _PredictionGuide(AttentionGuide):
         self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)
 
 
+def _check_call(owner: str, model: object, batch: object) -> None:
+    """Refuses what is no model of a whole batch, and what is many batches."""
+    network = model.model if isinstance(model, ParticleEnsemble) else model
+    if isinstance(network, nn.Module):
+        refuse_unwrapped(network, owner)
+    elif not callable(network) or isinstance(network, type):
+        raise TypeError(
+            f"{owner}: expected a model, such as probattn.models.Classifier(net), got {network!r}"
+        )
+    if isinstance(batch, DataLoader):
+        loop = "(model, batch) for batch in loader]"
+        if owner == "posterior_predict":  # draws of batches that share a seed would share their noise
+            loop = "(model, batch, seed=(0, number)) for number, batch in enumerate(loader)]"
+        raise TypeError(f"{owner}: expected a batch, got a DataLoader; call it for each: [{owner}{loop}")
+
+
 def _inputs(
     batch: Mapping[str, Tensor], batch_keys: Sequence[str] | None, label_name: str
 ) -> tuple[dict[str, Tensor], set[str], int]:
@@ -341,7 +371,12 @@ def _device(inputs: Mapping[str, Tensor]) -> torch.device:
 
 
 def _seed(seed: int | Sequence[int], draw: int) -> int:
-    entropy = [operator.index(part) for part in ([seed] if isinstance(seed, SupportsIndex) else seed)]
+    parts = [seed] if isinstance(seed, SupportsIndex) else seed
+    if not isinstance(parts, Iterable) or not all(isinstance(part, SupportsIndex) for part in parts):
+        raise TypeError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
+    entropy = [operator.index(part) for part in parts]
+    if min(entropy, default=0) < 0:
+        raise ValueError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
     # The number of parts is one of them: a seed sequence takes (1,) and (1, 0) for the same.
     state = np.random.SeedSequence([len(entropy), *entropy], spawn_key=(draw,)).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))

@@ -11,7 +11,7 @@ import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
-from probattn.checks import check_integer
+from probattn.checks import check_batch, check_integer
 from probattn.models.program import Program
 
 
@@ -58,17 +58,22 @@ class Classifier(Program):
             Logits ``[B, C]``.
 
         Raises:
-            ValueError: the host's output holds no logits ``[B, C]``, or labels are outside 0..C-1.
+            TypeError: the batch is no mapping of tensors.
+            ValueError: the host's output holds no logits ``[B, C]`` of two classes or more, or labels are no class
+                numbers ``[B]`` in 0..C-1.
         """
+        check_batch("Classifier", batch)
         inputs = {name: value for name, value in batch.items() if name != self.label_name}
         labels = batch.get(self.label_name)
+        if not inputs:
+            raise ValueError(f"Classifier: expected inputs in the batch, got {', '.join(batch) or 'nothing'}")
         rows = len(next(iter(inputs.values())))
         if not am_i_wrapped():
             return _logits(self.net(**inputs), rows)
         with pyro.plate("data", self.num_data or rows, subsample=_rows(self.num_data, rows, inputs)):
             logits = _logits(self.net(**inputs), rows)
             if labels is not None:
-                _check_labels(labels, logits.shape[1])
+                _check_labels(labels, *logits.shape)
             pyro.sample(
                 "label",
                 dist.Categorical(logits=logits.float()),
@@ -93,10 +98,20 @@ def _logits(output: Any, rows: int) -> Tensor:
             f"Classifier: expected a network that returns logits [{rows}, C], got {found}; "
             "load it with AutoModelForSequenceClassification"
         )
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"Classifier: expected a network of two classes or more, got logits {list(logits.shape)}: a single output "
+            "is regression; load it with num_labels=2 or more"
+        )
     return logits
 
 
-def _check_labels(labels: Tensor, num_labels: int) -> None:
+def _check_labels(labels: Tensor, rows: int, num_labels: int) -> None:
+    if labels.shape != (rows,) or labels.is_floating_point():
+        raise ValueError(
+            f"Classifier: expected class numbers int64 [{rows}] as labels, got {labels.dtype} {list(labels.shape)}; "
+            "give one whole number a row"
+        )
     if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= num_labels):
         raise ValueError(
             f"Classifier: expected labels in 0..{num_labels - 1}, got {int(labels.min())}..{int(labels.max())}"

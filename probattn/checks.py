@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeGuard, get_args
 
 MESSAGE = 480
@@ -81,6 +82,17 @@ def check_instance(owner: str, name: str, value: object, kind: type, words: str)
         raise TypeError(
             f"{owner}.{name}: expected {words}, got {value if isinstance(value, str) else type(value)!r}"
         )
+
+
+def check_batch(owner: str, batch: object) -> None:
+    """Raises ``TypeError`` unless ``batch`` is a mapping without lists or texts, which are not tensors yet."""
+    advice = "tokenize texts with return_tensors='pt'; collate rows of a data set; take the batches of a loader in turn"
+    if not isinstance(batch, Mapping):
+        got = type(batch).__name__
+        raise TypeError(f"{owner}: expected a batch, a mapping of tensors by name, got {got}; {advice}")
+    for name, value in batch.items():
+        if isinstance(value, (str, list)):
+            raise TypeError(f"{owner}: expected a tensor under {name!r}, got {shown(value)}; {advice}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

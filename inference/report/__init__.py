@@ -3,25 +3,17 @@
 Predictions become :class:`Scores` and :class:`Difference` records by :func:`evaluate`; the records of a run together
 are :class:`Results`, which :func:`write_results` and :func:`read_results` keep to the last digit and
 :func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
-seeds. What a comparison may be said to show, :func:`is_reliable` decides.
+seeds. :func:`is_reliable` decides which differences count.
 """
 
-from probattn.inference.report.agreement_records import (
-    Agreement,
-    Contextualized,
-    PairAgreement,
-    Rating,
+from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment
+from probattn.inference.report.attention import (
+    AttentionExample,
+    AttentionMap,
+    Example,
+    attention_example,
+    own_tokens,
 )
-from probattn.inference.report.alignment import (
-    HeadDistances,
-    TokenSample,
-    gather,
-    head_bandwidths,
-    head_distances,
-    site_alignments,
-)
-from probattn.inference.report.alignment_clouds import Projection, clouds
-from probattn.inference.report.alignment_records import Alignment, HeadCloud, SiteAlignment
 from probattn.inference.report.charts.svg import printable, printable_lines
 from probattn.inference.report.claims import (
     LEAST_EFFECT,
@@ -37,27 +29,39 @@ from probattn.inference.report.collect import (
     DeterministicPredictions,
     predict_bayesian,
     predict_deterministic,
+    training_curves,
 )
-from probattn.inference.report.curves import training_curves
-from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps, WatchedStep
-from probattn.inference.report.edges import EDGE_MEASURES, EdgeAttention
-from probattn.inference.report.evaluation import Evaluation, PredictedData, Predictions, evaluate
-from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
-from probattn.inference.report.heads import site_heads
-from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads
-from probattn.inference.report.health import site_health, weight_spreads
-from probattn.inference.report.maps import attention_example, own_tokens
-from probattn.inference.report.measurements import (
-    Comparison,
-    Curve,
-    Difference,
-    Entropy,
-    PAvPUPoint,
-    ReliabilityBin,
-    RiskCoverage,
-    Scores,
-    SiteHealth,
+from probattn.inference.report.dynamics import (
+    Agreement,
+    Contextualized,
+    Dynamics,
+    PairAgreement,
+    Rating,
+    WatchedExample,
+    WatchedMaps,
+    WatchedStep,
 )
+from probattn.inference.report.evaluation import (
+    Evaluation,
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    evaluate,
+    most_uncertain,
+)
+from probattn.inference.report.findings import Finding, combine, evidence, findings, headline
+from probattn.inference.report.head_distances import (
+    HeadDistances,
+    Projection,
+    TokenSample,
+    clouds,
+    gather,
+    head_bandwidths,
+    head_distances,
+    site_alignments,
+)
+from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads, site_heads
 from probattn.inference.report.measures import (
     MODEL_LABELS,
     MODEL_TITLES,
@@ -67,13 +71,40 @@ from probattn.inference.report.measures import (
     Verdict,
 )
 from probattn.inference.report.page import render_report, write_report
-from probattn.inference.report.record import MEASURES, MODELS, ClassMeasure, Measure, ModelKey, Role
-from probattn.inference.report.results import SCHEMA_VERSION, DataSet, Results, RunDescription, SingleRun
-from probattn.inference.report.seeds import combine
-from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
-from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+from probattn.inference.report.record import (
+    MEASURES,
+    MODELS,
+    ClassMeasure,
+    Comparison,
+    Curve,
+    DataSet,
+    Difference,
+    Entropy,
+    Measure,
+    ModelKey,
+    PAvPUPoint,
+    ReliabilityBin,
+    RiskCoverage,
+    Role,
+    RunDescription,
+    Scores,
+    SingleRun,
+)
+from probattn.inference.report.results import (
+    SCHEMA_VERSION,
+    Results,
+    ResultsFileError,
+    read_results,
+    write_results,
+)
+from probattn.inference.report.sites import (
+    EDGE_MEASURES,
+    EdgeAttention,
+    SiteHealth,
+    site_health,
+    weight_spreads,
+)
 from probattn.inference.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
-from probattn.inference.report.wording import Finding, evidence, findings, headline
 
 __all__ = [
     "Group",

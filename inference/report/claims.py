@@ -1,4 +1,4 @@
-"""What a comparison may be said to show: beyond chance among all comparisons, of some size, on enough examples."""
+"""When a difference counts as reliable: multiple comparisons, effect size, number of examples and of seeds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 from scipy import stats
 
-from probattn.inference.report.measurements import Comparison
+from probattn.inference.report.record import Comparison
 from probattn.metrics.functional import holm, mean_interval
 
 LEAST_EFFECT = 0.005
-"""Least difference that is spoken of, as a share of a measure's unit: half a point of a share or of BLEU, 0.005 of a
-number. Below it both networks have the same value in whole per cent."""
+"""Smallest difference that counts as reliable, as a share of a measure's unit: half a point of a share or of BLEU,
+0.005 of a number. Below it both networks have the same value in whole per cent."""
 
 LEAST_EXAMPLES = 200
-"""Least size of the data that a difference is spoken of: 20 examples for each of the ten bins of a calibration error,
+"""Smallest size of the data for a reliable difference: 20 examples for each of the ten bins of a calibration error,
 and a standard error of 2 points for an accuracy of 90%."""
 
 LEAST_SEEDS = 3
-"""Least number of seeds that a difference over seeds is spoken of: two may agree by the rounding of a measure alone."""
+"""Smallest number of seeds for a reliable difference: two may agree because a measure is rounded."""
 
 Compared = TypeVar("Compared", bound=Comparison)
 
@@ -50,7 +50,7 @@ def seeds_p(values: Sequence[float]) -> float:
         values: a difference for each of n >= 2 seeds.
 
     Returns:
-        The value; 1 where the differences do not vary, which says nothing of how much they might.
+        The value; 1 where the differences do not vary, which does not bound their variance.
 
     Example:
         >>> round(seeds_p([0.5, 1.5]), 4), seeds_p([0.5, 0.5])
@@ -62,13 +62,7 @@ def seeds_p(values: Sequence[float]) -> float:
 
 
 def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:
-    """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet.
-
-    Args:
-        item: says what is compared.
-        values: the difference of each of n >= 2 seeds.
-        level: of the interval.
-    """
+    """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
     found = mean_interval(values, level=level)
     assert found.low is not None
     assert found.high is not None
@@ -103,11 +97,11 @@ def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
 
 
 def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:
-    """Whether a difference may be spoken of.
+    """Whether a difference counts as reliable.
 
     Args:
         item: the comparison.
-        examples: size of the data; of the smaller set where two are told apart.
+        examples: size of the data; of the smaller set in OOD detection.
         unit: of the measure; 100 for BLEU.
 
     Returns:

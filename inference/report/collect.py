@@ -1,16 +1,17 @@
-"""Predictions over a whole data loader: posterior draws, posterior expectation, dropout."""
+"""Predictions over a whole data loader, and training curves from the records of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
+from probattn.inference.report.record import Curve, ModelKey
 
 Batch = Mapping[str, Tensor]
 
@@ -40,6 +41,7 @@ def predict_bayesian(
     chunk_size: int | None = None,
     label_name: str = "labels",
     device: torch.device | str | None = None,
+    first_batch: int = 0,
 ) -> BayesianPredictions:
     """Predicts every batch with draws and with the posterior expectation.
 
@@ -51,6 +53,7 @@ def predict_bayesian(
         chunk_size: draws per pass, see :func:`~probattn.inference.posterior_predict`.
         label_name: key of the labels.
         device: where the batches go; they stay where they are by default.
+        first_batch: number of the first batch, where those before it are predicted elsewhere.
 
     Returns:
         Probabilities on the CPU.
@@ -59,7 +62,7 @@ def predict_bayesian(
         ValueError: no batch.
     """
     draws, expectation, labels = [], [], []
-    for number, batch in enumerate(_moved(batches, device)):
+    for number, batch in enumerate(_moved(batches, device), first_batch):
         posterior = posterior_predict(
             model, batch, num_samples, seed=(seed, number), chunk_size=chunk_size, label_name=label_name
         )
@@ -167,3 +170,67 @@ def _labels(labels: Sequence[Tensor | None]) -> Tensor | None:
 def _require(found: Sequence[Tensor], name: str) -> None:
     if not found:
         raise ValueError(f"{name}: expected at least one batch, got none")
+
+
+QUANTITIES = ("loss", "log_likelihood", "kl_nats", "kl_weight", "accuracy")
+"""Quantities of the records that a report shows, if recorded."""
+
+POINTS = 300
+"""Points kept of a curve; longer ones are averaged in windows."""
+
+
+def training_curves(
+    records: Sequence[Mapping[str, Any]],
+    model: ModelKey,
+    *,
+    quantities: Sequence[str] = QUANTITIES,
+    points: int = POINTS,
+) -> list[Curve]:
+    """Curves of a run's records (:func:`probattn.inference.records.read_records`).
+
+    Args:
+        records: objects with ``kind``, ``step`` and numbers; a number that is missing or null leaves a gap.
+        model: whose training it was.
+        quantities: names of the numbers.
+        points: most points of a curve; beyond it, windows of neighbouring records are averaged and stand at the last
+            step of their window.
+
+    Returns:
+        One curve per kind and quantity that occurs; a quantity that is 0 throughout is left out, and so is the weight
+        of the KL where there is no KL. In validation that weight is the training's, and no curve.
+
+    Example:
+        >>> records = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]
+        >>> [(curve.name, curve.values) for curve in training_curves(records, "bayesian_mean")]
+        [('loss', (1.0, 0.5))]
+    """
+    curves = []
+    if not any(record.get("kl_nats") for record in records):
+        quantities = [name for name in quantities if name != "kl_weight"]
+    for name in quantities:
+        for kind in ("train", "validation") if name != "kl_weight" else ("train",):
+            found = [
+                (int(record["step"]), float(record[name]))
+                for record in records
+                if record.get("kind") == kind and isinstance(record.get(name), (int, float))
+            ]
+            if any(value for _, value in found):
+                window = -(-len(found) // points)
+                steps, values = _averaged(found, window)
+                curves.append(
+                    Curve(
+                        model=model,
+                        name=name,
+                        kind="train" if kind == "train" else "validation",
+                        steps=steps,
+                        values=values,
+                        window=window,
+                    )
+                )
+    return curves
+
+
+def _averaged(found: Sequence[tuple[int, float]], window: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    parts = [found[start : start + window] for start in range(0, len(found), window)]
+    steps = tuple(part[-1][0] for part in parts)
+    return steps, tuple(sum(value for _, value in part) / len(part) for part in parts)

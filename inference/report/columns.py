@@ -1,15 +1,25 @@
-"""One model's predictions of one data set as columns, one row an example, from which measures are computed."""
+"""Measures of one model on one data set, computed from columns with one row an example, and their bootstrap."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
 
-from probattn.inference.report.class_measures import class_measure
-from probattn.inference.report.record import ClassMeasure, Measure
+from probattn.inference.report.claims import bootstrap_p, corrected
+from probattn.inference.report.record import (
+    MEASURES,
+    MODELS,
+    ClassMeasure,
+    DataSet,
+    Difference,
+    Measure,
+    ModelKey,
+)
 from probattn.metrics.functional import (
     BinSums,
     area_under_risk_coverage,
@@ -17,6 +27,7 @@ from probattn.metrics.functional import (
     brier_score,
     calibration_error_from_sums,
     least_confidence,
+    matthews_correlation,
     negative_log_likelihood,
     ood_auroc,
     ood_fpr,
@@ -31,13 +42,13 @@ P_VALUE = 0.05
 
 @dataclass(frozen=True)
 class Columns:
-    """What the measures need to know of each example; labels' columns are None without labels.
+    """One row an example, from which measures are computed; columns of labels are None without labels.
 
     Attributes:
         entropy: predictive entropy ``[N]``, nats.
-        doubt: one minus the winning probability ``[N]``.
-        winner: the winning probability ``[N]``.
-        correct: whether the winning class is the label ``[N]``.
+        uncertainty: one minus the confidence ``[N]``.
+        confidence: the largest probability ``[N]``.
+        correct: whether the predicted class is the label ``[N]``.
         means: columns ``[N, K]`` whose means are measures.
         names: names of those measures.
         classes: predicted and true class ``[N, 2]``.
@@ -47,8 +58,8 @@ class Columns:
     """
 
     entropy: Tensor
-    doubt: Tensor
-    winner: Tensor
+    uncertainty: Tensor
+    confidence: Tensor
     correct: Tensor | None
     means: Tensor
     names: tuple[Measure, ...]
@@ -71,34 +82,36 @@ class Columns:
         for name in self.asked:
             found[name] = class_measure(name, predicted, labels, self.num_classes)
         sums = self.bin_sums(rows)
-        doubt, wrong = (
-            (self.doubt, ~self.correct) if rows is None else (self.doubt[rows], ~self.correct[rows])
+        uncertainty, wrong = (
+            (self.uncertainty, ~self.correct)
+            if rows is None
+            else (self.uncertainty[rows], ~self.correct[rows])
         )
         found["ece"] = calibration_error_from_sums(sums, "l1").item()
         found["overconfidence"] = overconfidence_error_from_sums(sums).item()
-        found["aurc"] = area_under_risk_coverage(doubt, wrong).item()
+        found["aurc"] = area_under_risk_coverage(uncertainty, wrong).item()
         return {
             measure: value if value is not None and value < float("inf") else None
             for measure, value in found.items()
         }
 
     def detection(
-        self, home: Columns, rows: Tensor | None = None, home_rows: Tensor | None = None
+        self, in_domain: Columns, rows: Tensor | None = None, known_rows: Tensor | None = None
     ) -> dict[Measure, float | None]:
-        """How well the entropy tells these examples from those of ``home``."""
-        foreign = self.entropy if rows is None else self.entropy[rows]
-        native = home.entropy if home_rows is None else home.entropy[home_rows]
-        return {"auroc": ood_auroc(native, foreign).item(), "fpr95": ood_fpr(native, foreign).item()}
+        """AUROC and FPR95 of the entropy, which detects these examples among those of ``in_domain``."""
+        ood = self.entropy if rows is None else self.entropy[rows]
+        known = in_domain.entropy if known_rows is None else in_domain.entropy[known_rows]
+        return {"auroc": ood_auroc(known, ood).item(), "fpr95": ood_fpr(known, ood).item()}
 
     def bin_sums(self, rows: Tensor | None) -> BinSums:
         """Sums over the reliability bins."""
         assert self.correct is not None
-        winner, correct = (
-            (self.winner, self.correct) if rows is None else (self.winner[rows], self.correct[rows])
+        confidence, correct = (
+            (self.confidence, self.correct) if rows is None else (self.confidence[rows], self.correct[rows])
         )
         # The bins know of a prediction only its winning probability and whether it was right: two columns, the
         # first of which always wins and is the label when it was, stand for all C.
-        pair = torch.stack([winner, torch.zeros_like(winner)], dim=-1)
+        pair = torch.stack([confidence, torch.zeros_like(confidence)], dim=-1)
         return bin_sums(pair, (~correct).long(), n_bins=self.num_bins, validate_args=False)
 
 
@@ -109,26 +122,14 @@ def columns(
     num_bins: int,
     asked: Sequence[ClassMeasure] = (),
 ) -> Columns:
-    """Computes the columns.
-
-    Args:
-        probabilities: ``[N, C]``, what is scored.
-        draws: ``[P, N, C]`` or None; with draws and labels PAvPU is among the measures.
-        labels: integer ``[N]`` or None.
-        num_bins: bins of the calibration errors.
-        asked: further measures of the predicted classes.
-
-    Raises:
-        TypeError: types are not as described.
-        ValueError: shapes or values are not as described; the message says which.
-    """
+    """Computes the columns."""
     probabilities = probabilities.detach().cpu().double()
-    winner, winning_class = probabilities.max(dim=-1)
+    confidence, predicted_class = probabilities.max(dim=-1)
     kept: dict[Measure, Tensor] = {}
     correct = None
     if labels is not None:
         labels = labels.cpu()
-        correct = winning_class == labels
+        correct = predicted_class == labels
         kept = {
             "accuracy": correct.double(),
             "nll": negative_log_likelihood(probabilities, labels),
@@ -140,13 +141,108 @@ def columns(
             kept["pavpu"] = (right == (top_two_p_value(draws) < P_VALUE)).double()
     return Columns(
         entropy=predictive_entropy(probabilities),
-        doubt=least_confidence(probabilities),
-        winner=winner,
+        uncertainty=least_confidence(probabilities),
+        confidence=confidence,
         correct=correct,
-        means=torch.stack(list(kept.values()), dim=-1) if kept else probabilities.new_zeros(len(winner), 0),
+        means=torch.stack(list(kept.values()), dim=-1)
+        if kept
+        else probabilities.new_zeros(len(confidence), 0),
         names=tuple(kept),
-        classes=None if labels is None else torch.stack([winning_class, labels], dim=-1),
+        classes=None if labels is None else torch.stack([predicted_class, labels], dim=-1),
         asked=tuple(asked),
         num_classes=probabilities.shape[1],
         num_bins=num_bins,
     )
+
+
+def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_classes: int) -> float:
+    """One measure over some examples.
+
+    Example:
+        >>> import torch
+        >>> class_measure("f1", torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)
+        0.666...
+    """
+    if name == "matthews":
+        return matthews_correlation(predicted, labels).item()
+    if num_classes == 2:
+        return binary_f1_score(predicted, labels, validate_args=False).item()
+    return multiclass_f1_score(predicted, labels, num_classes, average="macro", validate_args=False).item()
+
+
+Table = Mapping[tuple[str, ModelKey], Columns]
+Key = tuple[str, ModelKey, Measure]
+
+
+def paired_intervals(
+    data: Sequence[DataSet], table: Table, in_domain: str, *, resamples: int, level: float, seed: int
+) -> tuple[Difference, ...]:
+    """Differences to the deterministic baseline with percentile intervals of a paired bootstrap (Efron 1979).
+
+    A resample draws as many examples as each data set has, with replacement, and measures every model on the same
+    ones; for detection, in-domain and OOD examples are drawn independently. Calibration errors are biased upwards on a
+    resample, more so where they are small: percentile intervals then err towards no difference. Each interval is of its
+    comparison alone; its p value comes from the same resamples (:func:`~.claims.bootstrap_p`) and is corrected by
+    Holm's method over all comparisons of its model, whatever the measure and the data set. The chance that covers is
+    that of the examples, given the two networks that one seed gave.
+    """
+    if resamples < 1 or not 0 < level < 1:
+        raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
+    values = _differences(data, table, in_domain, None)
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[Key, list[float]] = {key: [] for key in values}
+    for _ in range(resamples if values else 0):
+        rows = {item.key: torch.randint(item.size, (item.size,), generator=generator) for item in data}
+        for key, difference in _differences(data, table, in_domain, rows).items():
+            if key in found:
+                found[key].append(difference)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    records = []
+    for (name, model, measure), value in values.items():
+        resampled = found[name, model, measure]
+        low, high = np.quantile(resampled, tails).tolist()
+        p = bootstrap_p(resampled)
+        records.append(
+            Difference(
+                measure=measure,
+                model=model,
+                data=name,
+                value=value,
+                low=low,
+                high=high,
+                level=level,
+                p=p,
+                corrected=p,
+                resamples=resamples,
+            )
+        )
+    return corrected(records)
+
+
+def _differences(
+    data: Sequence[DataSet], table: Table, in_domain: str, rows: Mapping[str, Tensor] | None
+) -> dict[Key, float]:
+    found: dict[Key, float] = {}
+    for item in data:
+        measured = {
+            model: _measures(item, table[item.key, model], table.get((in_domain, model)), in_domain, rows)
+            for model in MODELS
+            if (item.key, model) in table
+        }
+        base = measured.pop("deterministic", {})
+        for model, own in measured.items():
+            for measure in MEASURES:
+                ours, theirs = own.get(measure), base.get(measure)
+                if ours is not None and theirs is not None:
+                    found[item.key, model, measure] = ours - theirs
+    return found
+
+
+def _measures(
+    item: DataSet, own: Columns, reference: Columns | None, in_domain: str, rows: Mapping[str, Tensor] | None
+) -> dict[Measure, float | None]:
+    mine = rows[item.key] if rows else None
+    measured = own.measures(mine)
+    if item.role != "in_domain" and reference is not None:
+        measured |= own.detection(reference, mine, rows[in_domain] if rows else None)
+    return measured

@@ -1,4 +1,4 @@
-"""From probabilities and labels to the records of a report."""
+"""From probabilities and labels to scores and differences, and the choice of single inputs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from probattn.inference.report.bootstrap import paired_intervals
-from probattn.inference.report.columns import Columns, columns
-from probattn.inference.report.measurements import (
+from probattn.inference.report.attention import Example
+from probattn.inference.report.columns import Columns, columns, paired_intervals
+from probattn.inference.report.record import (
+    MODELS,
+    SINGLE,
+    ClassMeasure,
+    DataSet,
     Difference,
     Entropy,
+    ModelKey,
     PAvPUPoint,
     ReliabilityBin,
     RiskCoverage,
     Scores,
 )
-from probattn.inference.report.record import MODELS, ClassMeasure, ModelKey
-from probattn.inference.report.results import DataSet
 from probattn.metrics.functional import (
     certainty_counts,
     mutual_information,
     pavpu_from_counts,
+    predictive_entropy,
     reliability_from_sums,
     risk_coverage_curve,
 )
@@ -42,7 +46,7 @@ DRAWN_POINTS = 200
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one model predicted for one data set.
+    """Predictions of one model on one data set.
 
     Attributes:
         probabilities: ``[N, C]``, the prediction that is scored.
@@ -166,8 +170,8 @@ def evaluate(
         >>> evaluate([measured]).scores[0].accuracy
         0.75
     """
-    home = next((item for item in predicted if item.data.role == "in_domain"), None)
-    if home is None:
+    in_domain = next((item for item in predicted if item.data.role == "in_domain"), None)
+    if in_domain is None:
         raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
     table = {
         (item.data.key, model): columns(
@@ -177,23 +181,28 @@ def evaluate(
         for model, predictions in item.models.items()
     }
     scores = tuple(
-        _scores(item, model, table[item.data.key, model], table.get((home.data.key, model)), thresholds)
+        _scores(item, model, table[item.data.key, model], table.get((in_domain.data.key, model)), thresholds)
         for item in predicted
         for model in MODELS
         if model in item.models
     )
     differences = paired_intervals(
-        [item.data for item in predicted], table, home.data.key, resamples=resamples, level=level, seed=seed
+        [item.data for item in predicted],
+        table,
+        in_domain.data.key,
+        resamples=resamples,
+        level=level,
+        seed=seed,
     )
     return Evaluation(scores, differences)
 
 
 def _scores(
-    item: PredictedData, model: ModelKey, own: Columns, home: Columns | None, thresholds: Sequence[float]
+    item: PredictedData, model: ModelKey, own: Columns, in_domain: Columns | None, thresholds: Sequence[float]
 ) -> Scores:
     measured = own.measures(None)
-    if item.data.role != "in_domain" and home is not None:
-        measured |= own.detection(home)
+    if item.data.role != "in_domain" and in_domain is not None:
+        measured |= own.detection(in_domain)
     predictions, labels = item.models[model], item.labels
     draws = predictions.draws
     return Scores(
@@ -241,7 +250,7 @@ def _reliability(own: Columns) -> tuple[ReliabilityBin, ...]:
 
 def _risk_coverage(own: Columns) -> RiskCoverage:
     assert own.correct is not None
-    curve = risk_coverage_curve(own.doubt, ~own.correct)
+    curve = risk_coverage_curve(own.uncertainty, ~own.correct)
     size = len(curve.risk)
     kept = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
     return RiskCoverage(
@@ -258,3 +267,97 @@ def _pavpu_curve(draws: Tensor, labels: Tensor, thresholds: Sequence[float]) -> 
         PAvPUPoint(threshold=threshold, value=value, certain=share)
         for threshold, value, share in zip(thresholds, values, certain, strict=True)
     )
+
+
+SHOWN_DRAWS = 100
+"""Draws kept of an example."""
+
+
+def describe(
+    item: PredictedData,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    classes: Sequence[str],
+    pairs: Sequence[str] | None = None,
+) -> list[Example]:
+    """Records of single inputs, as the run's own network predicts them: the mean over draws, or one pass.
+
+    Args:
+        item: predictions with ``"bayesian_mean"``, draws among them, or of a network of one pass, or else
+            ``"deterministic"``, which is otherwise shown beside it if there.
+        rows: indices of the inputs.
+        texts: all N inputs of the data set, as text.
+        classes: names of the C classes.
+        pairs: the second texts of all N inputs, where they are pairs.
+
+    Returns:
+        One record a row.
+
+    Raises:
+        ValueError: no such predictions, or the numbers of texts, second texts or classes do not fit.
+    """
+    predictions = _own(item)
+    expected = tuple(predictions.probabilities.shape)
+    if (len(texts), len(classes)) != expected:
+        raise ValueError(
+            f"describe: expected {expected[0]} texts and {expected[1]} class names for {item.data.key!r}, "
+            f"got {len(texts)} and {len(classes)}"
+        )
+    if pairs is not None and len(pairs) != len(texts):
+        raise ValueError(
+            f"describe: expected {len(texts)} second texts for {item.data.key!r}, got {len(pairs)}"
+        )
+    return [_example(item, row, texts[row], None if pairs is None else pairs[row], classes) for row in rows]
+
+
+def _example(item: PredictedData, row: int, text: str, pair: str | None, classes: Sequence[str]) -> Example:
+    predictions, baseline = _own(item), item.models.get("deterministic")
+    if baseline is predictions:
+        baseline = None
+    probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
+    predicted = int(probabilities.argmax())
+    draws = torch.zeros(0, dtype=torch.float64)
+    if predictions.source == "posterior" and predictions.draws is not None:
+        draws = predictions.draws[:, row, predicted].double().cpu().clamp(0, 1)
+    base = None if baseline is None else baseline.probabilities[row].double().cpu().clamp(0, 1)
+    return Example(
+        data=item.data.key,
+        index=row,
+        text=text,
+        pair=pair,
+        label=None if item.labels is None else classes[int(item.labels[row])],
+        predicted=classes[predicted],
+        probability=probabilities[predicted].item(),
+        spread=draws.std().item() if len(draws) > 1 else 0.0,
+        entropy=predictive_entropy(probabilities[None], validate_args=False).item(),
+        draws=tuple(draws[:SHOWN_DRAWS].tolist()),
+        baseline_predicted=None if base is None else classes[int(base.argmax())],
+        baseline_probability=None if base is None else base.max().item(),
+        baseline_same=None if base is None else base[predicted].item(),
+    )
+
+
+def _own(item: PredictedData) -> Predictions:
+    """Predictions of the run's own network, not of its baseline."""
+    preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
+    own = next((item.models[model] for model in preferred if model in item.models), None)
+    if own is None or ("bayesian_mean" in item.models and own.draws is None):
+        raise ValueError(
+            f"describe: expected predictions of {item.data.key!r}, Bayesian ones with their posterior draws, got none"
+        )
+    return own
+
+
+def most_uncertain(item: PredictedData, count: int) -> list[int]:
+    """Rows with the highest predictive entropy, the highest first; ties in order of rows."""
+    entropy = predictive_entropy(_own(item).probabilities.double())
+    return entropy.argsort(descending=True, stable=True)[:count].tolist()
+
+
+def confident_mistakes(item: PredictedData, count: int) -> list[int]:
+    """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
+    if item.labels is None:
+        return []
+    confidence, predicted = _own(item).probabilities.double().cpu().max(dim=-1)
+    wrong = torch.nonzero(predicted != item.labels.cpu()).flatten()
+    return wrong[confidence[wrong].argsort(descending=True, stable=True)][:count].tolist()

@@ -1,20 +1,163 @@
-"""How heads differ, from what their attention calls gave."""
+"""Differences between heads and the importance of each: records, measures and the section of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
+from markupsafe import Markup
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from probattn.inference.report.heads_records import HeadsKey, SiteHeads
+from probattn.inference.records import Number
+from probattn.inference.report.charts.heatmap import heatmap
+from probattn.inference.report.charts.lines import Line, line_chart, ticks
+from probattn.inference.report.charts.svg import Axis, isolated
+from probattn.inference.report.markup import Figure, Layer, Panel, Section, exact, shortened, site_labels
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
+from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
+
+HeadsKey = ModelKey | Literal["start"]
+"""A model, or the network before its training."""
+
+Matrix = tuple[tuple[Number, ...], ...]
+Quantity = Literal["distance", "relative", "cosine", "overlap"]
+
+
+class SiteHeads(Record):
+    """The heads of one attention call of a network; see :mod:`probattn.metrics.functional`.
+
+    Attributes:
+        model: whose they are.
+        site: name of the call.
+        distance: Dist, the mean distance between the outputs of two heads.
+        relative: the same over the mean length of an output.
+        overlap: share of attention that two heads spend on the same keys, mean over pairs; None where the network's
+            attention gives no weights.
+        similarity: mean cosine between the outputs of every two heads.
+        lengths: mean length of a head's weights by projection.
+    """
+
+    model: HeadsKey
+    site: str
+    distance: Annotated[float, Field(ge=0)]
+    relative: Annotated[float, Field(ge=0)]
+    overlap: Probability | None
+    similarity: Annotated[Matrix, Field(min_length=2)]
+    lengths: Mapping[str, float] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _square(self) -> SiteHeads:
+        sizes = {len(self.similarity), *(len(row) for row in self.similarity)}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"{self.site}: expected a square matrix of similarity, got sides {sorted(sizes)}"
+            )
+        return self
+
+    @property
+    def cosine(self) -> float:
+        """Mean cosine between two different heads."""
+        count = len(self.similarity)
+        apart = [value for i, row in enumerate(self.similarity) for j, value in enumerate(row) if i != j]
+        return sum(apart) / (count * (count - 1))
+
+
+class HeadDrops(Record):
+    """Accuracy without each head of one attention call.
+
+    Attributes:
+        model: whose they are.
+        site: name of the call.
+        accuracy: without head i.
+    """
+
+    model: ModelKey
+    site: str
+    accuracy: tuple[Probability, ...]
+
+
+class HeadRows(Record):
+    """Attention of each head of one call in one text, averaged over its queries.
+
+    Attributes:
+        model: whose heads.
+        site: name of the call.
+        text: the text.
+        tokens: its tokens.
+        weights: a row a head, a column a token.
+    """
+
+    model: ModelKey
+    site: str
+    text: str
+    tokens: tuple[str, ...]
+    weights: Matrix
+
+    @model_validator(mode="after")
+    def _fits(self) -> HeadRows:
+        if any(len(row) != len(self.tokens) for row in self.weights):
+            raise ValueError(
+                f"{self.site}: expected a weight for each of {len(self.tokens)} tokens in every row"
+            )
+        return self
+
+
+class Heads(Record):
+    """Measures of heads.
+
+    Attributes:
+        texts: over how many texts of the first data set heads were compared.
+        sites: by model and call.
+        masked_texts: over how many of them accuracy without each head was measured.
+        whole: accuracy over these with all heads, by model.
+        drops: accuracy without each head, by model and call.
+        rows: attention of each head, by text and model.
+    """
+
+    texts: Annotated[int, Field(ge=1)]
+    sites: Annotated[tuple[SiteHeads, ...], Field(min_length=1)]
+    masked_texts: Count = 0
+    whole: Mapping[ModelKey, Probability] = Field(default_factory=dict)
+    drops: tuple[HeadDrops, ...] = ()
+    rows: tuple[HeadRows, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_models(self) -> Heads:
+        unknown = {item.model for item in self.drops} - set(self.whole)
+        if unknown:
+            raise ValueError(f"expected the accuracy with all heads of {min(unknown)!r}")
+        return self
+
+    @property
+    def models(self) -> tuple[HeadsKey, ...]:
+        """The models whose heads were compared, in order."""
+        return tuple(dict.fromkeys(site.model for site in self.sites))
+
+    def mean(self, model: HeadsKey, name: Quantity) -> float | None:
+        """Mean over calls; None where there is no number."""
+        return _mean([getattr(site, name) for site in self.sites if site.model == model])
+
+    def mean_length(self, model: HeadsKey, part: str) -> float | None:
+        """Mean over calls of the length of a head's weights in one projection."""
+        return _mean([site.lengths.get(part) for site in self.sites if site.model == model])
+
+    def falls(self, model: ModelKey) -> tuple[float, ...]:
+        """Decrease of accuracy without each head of the network, in the order of calls and heads."""
+        found = [value for item in self.drops if item.model == model for value in item.accuracy]
+        return tuple(self.whole[model] - value for value in found)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else None
 
 
 class HeadOutputs(Protocol):
-    """What the heads of an attention call gave, and for which queries."""
+    """Outputs of the heads of an attention call, and which queries are real."""
 
     @property
     def output(self) -> Tensor:
@@ -99,3 +242,188 @@ def _record(
 def _as_one_text(parts: Sequence[Tensor]) -> Tensor:
     """Queries of several batches as those of one text, ``[1, H, N, ...]``."""
     return torch.cat(list(parts)).transpose(0, 1).unsqueeze(0)
+
+
+QUANTITIES: tuple[tuple[Quantity, str, str], ...] = (
+    ("distance", "Distance", "Dist: between the outputs of two heads; longer outputs lie farther apart"),
+    ("relative", "Distance, relative", "Over the length of an output; \N{SQUARE ROOT}2 for orthogonal heads"),
+    ("cosine", "Cosine", "Between the outputs of two heads; 0 for orthogonal heads"),
+    ("overlap", "Overlap of attention", "Share of attention that two heads spend on the same tokens"),
+)
+PARTS = ("query", "key", "value")
+LEAST_FALL = 0.02
+"""An axis of falls spans at least this on both sides."""
+
+ROOM = 1.1
+"""It ends beyond the largest value by this factor."""
+
+
+def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accuracy") -> Section | None:
+    """The section on heads; None where nothing was measured. ``unit`` is a text, ``measure`` the accuracy, in words."""
+    if found is None:
+        return None
+    names = site_labels([site.site for site in found.sites])
+    shown = found.rows[0].site if found.rows else found.sites[-1].site
+    context = {
+        "words": _words(found),
+        "columns": [(_title(model), _style(model)) for model in found.models],
+        "rows": _rows(found),
+        "layers": [_layer(found, name, label) for name, label in names.items()],
+        "falls": _falls(found, measure),
+        "fallen": _fallen(found, measure),
+        "similarity": [
+            _similarity(found, name, label)
+            for name, label in names.items()
+            if name in (shown, next(iter(names)))
+        ],
+        "rows_of_heads": _heads_of_texts(found),
+        "site": names.get(shown, shown),
+        "texts": found.texts,
+        "masked_texts": found.masked_texts,
+        "unit": unit,
+        "measure": measure,
+        "start": "start" in found.models,
+    }
+    return Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
+
+
+def _label(model: HeadsKey) -> str:
+    return "before training" if model == "start" else MODEL_LABELS[model]
+
+
+def _style(model: HeadsKey) -> str:
+    return "exp" if model == "start" else MODEL_STYLES[model]
+
+
+def _title(model: HeadsKey) -> str:
+    words = _label(model)
+    return words[0].upper() + words[1:]
+
+
+def _words(found: Heads) -> str:
+    own, beside = found.models[-1], [model for model in found.models if model == "deterministic"]
+    relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
+    assert relative is not None
+    said = f"Relative to their length, the outputs of two heads of the {_label(own)} network lie {relative:.2f} apart"
+    if overlap is not None:
+        said += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
+    if not beside or own == "deterministic":
+        return f"{said}."
+    before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
+    if overlap is None or shared is None:
+        return f"{said}. In the deterministic network it is {before:.2f}."
+    return f"{said}. In the deterministic network these are {before:.2f} and {shared:.0%}."
+
+
+def _rows(found: Heads) -> tuple[tuple[str, str, tuple[Markup, ...]], ...]:
+    rows = [
+        (title, meaning, [found.mean(model, name) for model in found.models])
+        for name, title, meaning in QUANTITIES
+    ]
+    rows += [
+        (
+            f"Length of a head, {part}",
+            "Of its slice of the weight",
+            [found.mean_length(model, part) for model in found.models],
+        )
+        for part in PARTS
+    ]
+    return tuple(
+        (title, meaning, tuple(_number(value) for value in values))
+        for title, meaning, values in rows
+        if any(value is not None for value in values)
+    )
+
+
+def _number(value: float | None) -> Markup:
+    words = "" if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+    return exact(value, words.replace("-", MINUS))
+
+
+def _site(found: Heads, model: HeadsKey, name: str) -> SiteHeads | None:
+    return next((site for site in found.sites if (site.model, site.site) == (model, name)), None)
+
+
+def _layer(found: Heads, name: str, label: str) -> Layer:
+    values = []
+    for model in found.models:
+        own = _site(found, model, name)
+        relative, overlap = (None, None) if own is None else (own.relative, own.overlap)
+        values.append((_number(relative), _number(overlap)))
+    return name, label, tuple(values)
+
+
+def _falls(found: Heads, measure: str) -> tuple[Figure, ...]:
+    if not found.drops:
+        return ()
+    lines = []
+    for model in found.whole:
+        ordered = sorted(found.falls(model), reverse=True)
+        points = tuple((float(rank), value) for rank, value in enumerate(ordered, 1))
+        lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
+    count = max(len(line.points) for line in lines)
+    values = [value for line in lines for _, value in line.points]
+    low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
+    x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
+    y = Axis(low, high, f"{measure} lost (points)", _points(low, high))
+    chart = Markup(line_chart(lines, x, y, f"{measure.capitalize()} lost without each head"))
+    return (Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted"),)
+
+
+def _points(low: float, high: float) -> tuple[tuple[float, str], ...]:
+    return tuple((value / 100, label.replace("-", MINUS)) for value, label in ticks(100 * low, 100 * high, 5))
+
+
+def _fallen(found: Heads, measure: str) -> str:
+    """Numbers of heads without which accuracy stays the same, and rises."""
+    said = []
+    for model in found.whole:
+        falls = found.falls(model)
+        if not falls:
+            continue
+        if not any(falls):
+            said.append(
+                f"Each of the {len(falls)} heads of the {MODEL_LABELS[model]} network can be taken out without any "
+                f"change of {measure}."
+            )
+            continue
+        idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
+        said.append(
+            f"Of the {len(falls)} heads of the {MODEL_LABELS[model]} network, {idle} can be taken out without any "
+            f"change of {measure}, {harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
+        )
+    return " ".join(said)
+
+
+def _similarity(found: Heads, name: str, label: str) -> Panel:
+    drawings = []
+    for model in found.models:
+        own = _site(found, model, name)
+        if own is None:
+            continue
+        heads = [str(head) for head in range(len(own.similarity))]
+        # from -1 to 1 onto the ramp's 0 to 1
+        values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
+        title = f"Cosine between heads, {label}, {_label(model)}"
+        drawings.append((_title(model), Markup(heatmap(heads, heads, values, 1.0, "cosine", title))))
+    return Panel(label, tuple(drawings))
+
+
+def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
+    groups: dict[str, list[HeadRows]] = {}
+    for item in found.rows:
+        groups.setdefault(item.text, []).append(item)
+    return tuple(
+        Panel(
+            shortened(text),
+            tuple((_title(item.model), _rows_map(item, members)) for item in members),
+        )
+        for text, members in groups.items()
+    )
+
+
+def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
+    top = max((value for member in members for row in member.weights for value in row), default=1.0)
+    heads = [f"head {head}" for head in range(len(item.weights))]
+    title = f"Attention of each head, {_label(item.model)}: {isolated(item.text)}"
+    return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))

@@ -1,4 +1,4 @@
-"""What each measure is called, how it is written, and which way is better."""
+"""Names, formats and directions of the measures, and names of models and roles."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Literal
 from probattn.inference.report.record import MODELS, Measure, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
-"""What a comparison shows."""
+"""Result of a comparison."""
 
 MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class MeasureText:
-    """Words for a measure.
+    """Texts of a measure.
 
     Attributes:
         title: its name.
         short: its name among numbers.
-        meaning: what it says, in one line.
+        meaning: its definition in one line.
         better: the direction of improvement.
         unit: a share is written in percent and its differences in points; a number with three decimals.
-        gain: what a network is that does better by it.
-        loss: what a network is that does worse by it.
+        gain: describes an improvement.
+        loss: describes the opposite.
     """
 
     title: str
@@ -66,7 +66,7 @@ class MeasureText:
         return " points" if self.unit == "share" else ""
 
     def verdict(self, value: float) -> Verdict:
-        """What a difference is by its sign.
+        """The result of a difference by its sign.
 
         Example:
             >>> TEXTS["ece"].verdict(-0.03), TEXTS["auroc"].verdict(-0.03), TEXTS["ece"].verdict(0.0)
@@ -94,8 +94,8 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "Correlation of predicted and true classes, -1 to 1; 0 is guessing",
             "higher",
             "number",
-            "better correlated with the truth",
-            "worse correlated with the truth",
+            "better correlated with the labels",
+            "worse correlated with the labels",
         ),
         "f1": MeasureText(
             "F1",
@@ -103,26 +103,26 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "Harmonic mean of precision and recall, of the second of two classes or on average over more",
             "higher",
             "share",
-            "better at precision and recall",
-            "worse at precision and recall",
+            "higher F1",
+            "lower F1",
         ),
         "nll": MeasureText(
             "Negative log-likelihood",
             "NLL",
-            "Surprise at the true label, nats per example (NLL)",
+            "Mean negative log-probability of the true label, nats per example (NLL)",
             "lower",
             "number",
-            "less surprised by the truth",
-            "more surprised by the truth",
+            "lower negative log-likelihood",
+            "higher negative log-likelihood",
         ),
         "brier": MeasureText(
             "Brier score",
             "Brier score",
-            "Squared distance between the probabilities and the truth, 0 to 2",
+            "Squared distance between the probabilities and the label's indicator, 0 to 2",
             "lower",
             "number",
-            "closer to the truth in probability",
-            "farther from the truth in probability",
+            "lower Brier score",
+            "higher Brier score",
         ),
         "ece": MeasureText(
             "Calibration error",
@@ -148,8 +148,8 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "Mean error when only the most confident share is answered (AURC)",
             "lower",
             "share",
-            "better at choosing what to answer",
-            "worse at choosing what to answer",
+            "lower area under risk-coverage",
+            "higher area under risk-coverage",
         ),
         "pavpu": MeasureText(
             "PAvPU",
@@ -157,34 +157,34 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "Share of predictions that are accurate and certain, or inaccurate and uncertain (p < 0.05)",
             "higher",
             "share",
-            "surer when right and less sure when wrong",
-            "less sure when right or surer when wrong",
+            "higher PAvPU",
+            "lower PAvPU",
         ),
         "auroc": MeasureText(
-            "Detection (AUROC)",
+            "OOD detection (AUROC)",
             "AUROC",
-            "Chance that the entropy is higher for such an input than for one of the task",
+            "Probability that an input of this set has a higher entropy than an in-domain one",
             "higher",
             "number",
-            "better at detecting out-of-domain inputs",
-            "worse at detecting out-of-domain inputs",
+            "better at detecting out-of-distribution inputs",
+            "worse at detecting out-of-distribution inputs",
         ),
         "fpr95": MeasureText(
-            "False alarms (FPR95)",
+            "OOD false positives (FPR95)",
             "FPR95",
-            "Share of the task's inputs flagged when 95% of the foreign ones are",
+            "Share of in-domain inputs flagged when 95% of this set is",
             "lower",
             "share",
-            "quicker to clear its own inputs",
-            "quicker to suspect its own inputs",
+            "fewer false positives in OOD detection",
+            "more false positives in OOD detection",
         ),
     }
 )
-"""Words for every measure."""
+"""Texts of every measure."""
 
 
 class _Names(Mapping[ModelKey, str]):
-    """Words for models: those given, or else what their keys say."""
+    """Names of models: those given, or else made of their keys."""
 
     def __init__(self, given: Mapping[str, str], otherwise: Callable[[str], str]) -> None:
         self._given, self._otherwise = given, otherwise
@@ -203,7 +203,7 @@ MODEL_TITLES: Mapping[ModelKey, str] = _Names(
     {
         "variational": "Variational alignment",
         "bayesian_mean": "Bayesian, mean of draws",
-        "bayesian_expectation": "Bayesian, expected weights",
+        "bayesian_expectation": "Bayesian, posterior-mean weights",
     },
     lambda key: key.replace("_", " ").capitalize(),
 )
@@ -215,14 +215,14 @@ MODEL_STYLES: Mapping[ModelKey, str] = _Names(
 """Their classes in the style sheet."""
 
 MODEL_LABELS: Mapping[ModelKey, str] = _Names(
-    {"bayesian_mean": "Bayesian", "bayesian_expectation": "expected"}, lambda key: key.replace("_", " ")
+    {"bayesian_mean": "Bayesian", "bayesian_expectation": "posterior mean"}, lambda key: key.replace("_", " ")
 )
 """Their names beside lines and before nouns."""
 
 ROLE_TITLES: Mapping[Role, str] = MappingProxyType(
-    {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "foreign"}
+    {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "OOD"}
 )
-"""What data sets are called by their role."""
+"""Names of the roles of data sets."""
 
 ROLE_STYLES: Mapping[Role, str] = MappingProxyType(
     {"in_domain": "in", "shifted": "shift", "out_of_domain": "out"}
@@ -235,7 +235,7 @@ def _negative(words: str) -> str:
 
 
 def listed(items: list[str]) -> str:
-    """Words in a row, as one says them.
+    """Words as an enumeration.
 
     Example:
         >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])

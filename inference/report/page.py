@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,13 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
-from probattn.inference.report import figures
-from probattn.inference.report.alignment_view import alignment_view
-from probattn.inference.report.attention_view import attention_views
-from probattn.inference.report.cards import cards
 from probattn.inference.report.charts.svg import isolated, printable_lines
-from probattn.inference.report.dynamics_view import dynamics_view
-from probattn.inference.report.edges import EDGE_MEASURES, edge_rows
-from probattn.inference.report.heads_view import heads_view
-from probattn.inference.report.markup import plain
-from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_TITLES, ROLE_TITLES
-from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.tables import sites, tables
-from probattn.inference.report.wording import evidence, findings, headline, opening, posterior_words
+from probattn.inference.report.findings import evidence, headline, opening
+from probattn.inference.report.markup import Section, formatted, plain
+from probattn.inference.report.measures import MINUS, ROLE_TITLES, counted
+from probattn.inference.report.record import DataSet, RunDescription
+from probattn.inference.report.results import Results
+from probattn.inference.report.sections import report_sections
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -34,24 +27,6 @@ RAMPS = {
     "cosine-dark": ("e59a52", "6b4220", "191d22", "234d78", "6fb0ee"),
 }
 """Colours from nothing to the largest value; the style sheet's gradients name the same ones."""
-
-SECTIONS = (
-    ("found", "Findings"),
-    ("compare", "Comparison"),
-    ("runs", "Runs"),
-    ("calibration", "Calibration"),
-    ("entropy", "Foreign inputs"),
-    ("selective", "Trust"),
-    ("attention", "Attention"),
-    ("alignment", "Queries and keys"),
-    ("heads", "Heads"),
-    ("edges", "Edges"),
-    ("examples", "Inputs"),
-    ("posterior", "Posterior"),
-    ("dynamics", "Dynamics"),
-    ("training", "Training"),
-    ("run", "What was run"),
-)
 
 
 def write_report(results: Results, path: Path | str) -> Path:
@@ -74,12 +49,105 @@ def write_report(results: Results, path: Path | str) -> Path:
 
 def render_report(results: Results) -> str:
     """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page."""
-    environment = make_environment()
-    return environment.get_template("report.html").render(_context(environment, results))
+    run, several = results.run, bool(results.runs)
+    models = {score.model for score in results.scores}
+    prediction = f"{run.num_samples} posterior draws" if results.compared == "bayesian_mean" else "one pass"
+    intervals = "Student's t over seeds" if several else "a paired bootstrap over examples"
+    note = Markup(
+        "Every number of this page is in <code>{}</code>, beside it, to the last digit. Measures: expected calibration "
+        "error over 10 bins of the winning class's probability; PAvPU by Welch's t-test between the two leading "
+        "classes; intervals by {}; p values corrected by Holm's method."
+    ).format("seeds.json" if several else "metrics.json", Markup(intervals))
+    return render_page(
+        [*report_sections(results), run_section(run, results.data, note, results.seeds, results.classes)],
+        kind="uncertainty",
+        run=run,
+        headline=headline(results),
+        opening=opening(results),
+        evidence=evidence(results),
+        facts=(
+            ("Network", plain(run.network)),
+            ("Method", plain(run.method)),
+            (
+                "Trained on",
+                budget(run, "examples", each=several or (len(models) > 1 and "deterministic" in models)),
+            ),
+            ("Prediction", prediction),
+        ),
+        script="maps.js",
+    )
 
 
-def make_environment(package: str | None = None) -> Environment:
-    """What renders the templates of reports, and those that lie beside the modules of another package."""
+def budget(run: RunDescription, unit: str, *, each: bool) -> str:
+    """Training examples and steps, of each network where there are several."""
+    return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if each else ''}"
+
+
+def render_page(
+    sections: Iterable[Section | None],
+    *,
+    kind: str,
+    run: RunDescription,
+    headline: str,
+    facts: Iterable[tuple[str, str]],
+    opening: str = "",
+    evidence: str = "",
+    script: str = "",
+    package: str | None = None,
+) -> str:
+    """A page that loops over its sections, those that are None left out.
+
+    Args:
+        sections: in their order.
+        kind: which report it is, in its title.
+        run: what was run.
+        headline: the heading.
+        facts: names and values below it.
+        opening: the paragraph below the heading.
+        evidence: what the heading rests on.
+        script: file of a script.
+        package: whose templates are known besides those of this package.
+    """
+    environment = _environment(package)
+    shown = [section for section in sections if section is not None]
+    return environment.get_template("page.html").render(
+        kind=kind,
+        run=run,
+        headline=headline,
+        opening=opening,
+        evidence=evidence,
+        facts=facts,
+        sections=[
+            (each, Markup(environment.get_template(each.template).render(each.context))) for each in shown
+        ],
+        plain_title=f"{isolated(run.name)}: {kind} report",
+        style=_source(environment, "style.css"),
+        script=_source(environment, script) if script else "",
+        ramps={name: _channels(colours) for name, colours in RAMPS.items()},
+    )
+
+
+def run_section(
+    run: RunDescription,
+    data_sets: Sequence[DataSet],
+    note: Markup,
+    seeds: Sequence[int] = (),
+    classes: Sequence[str] = (),
+) -> Section:
+    """Description of the run; ``seeds`` are those of several, ``note`` names the file of the numbers."""
+    context = {
+        "run": run,
+        "data_sets": data_sets,
+        "note": note,
+        "seeds": ", ".join(map(str, seeds or (run.seed,))),
+        "classes": classes,
+        "duration": duration(run.seconds),
+    }
+    return Section("run", "Run", "Run details", "run.html", context)
+
+
+def _environment(package: str | None) -> Environment:
+    """Renders the templates of reports and those beside the modules of another package."""
     own = PackageLoader("probattn.inference.report")
     environment = Environment(
         loader=own if package is None else ChoiceLoader([PackageLoader(package, ""), own]),
@@ -89,124 +157,20 @@ def make_environment(package: str | None = None) -> Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    environment.filters["isolated"] = isolated
+    environment.filters |= {"isolated": isolated, "formatted": formatted}
+    environment.globals |= {"plain": plain, "minus": MINUS, "roles": ROLE_TITLES}
     return environment
+
+
+def _source(environment: Environment, name: str) -> Markup:
+    """A file among the templates, as it is."""
+    assert environment.loader is not None
+    return Markup(environment.loader.get_source(environment, name)[0])
 
 
 def _clean(value: Any) -> Any:
     """Text from data without control characters, whatever expression of a template it comes from."""
     return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def run_context(
-    environment: Environment, run: RunDescription, data_sets: Sequence[DataSet], seeds: Sequence[int] = ()
-) -> dict[str, Any]:
-    """What every report's page shows of its run; ``seeds`` are those of several."""
-    return {
-        "run": run,
-        "seeds": ", ".join(map(str, seeds or (run.seed,))),
-        "data_sets": data_sets,
-        "plain": plain,
-        "roles": ROLE_TITLES,
-        "duration": duration(run.seconds),
-        "recipe": run.recipe,
-        "style": Markup(template_source(environment, "style.css")),
-    }
-
-
-def _context(environment: Environment, results: Results) -> dict[str, Any]:
-    found = findings(results)
-    context: dict[str, Any] = run_context(environment, results.run, results.data, results.seeds) | {
-        "results": results,
-        "plain_title": f"{isolated(results.run.name)}: uncertainty report",
-        "headline": headline(results),
-        "opening": opening(results),
-        "evidence": evidence(results),
-        "found": found,
-        "level": _level(found),
-        "tables": tables(results),
-        "models": {score.model for score in results.scores},
-        "latent": results.contender == "bayesian_mean",
-        "contender": MODEL_TITLES[results.contender],
-        "contender_label": MODEL_LABELS[results.contender],
-        "foreign": any(data.role != "in_domain" for data in results.data),
-        "reliability": figures.reliability_figures(results),
-        "entropy": figures.entropy_figures(results),
-        "risk": figures.risk_figures(results),
-        "pavpu": figures.pavpu_figures(results),
-        "dropout": any(score.draws == "dropout" for score in results.scores),
-        "attention": attention_views(
-            results.attention, _site_names(results), _script_json, results.contender
-        ),
-        "alignment": alignment_view(results),
-        "heads": heads_view(results.heads),
-        "minus": MINUS,
-        "edges": edge_rows(results.edges),
-        "edge_measures": EDGE_MEASURES,
-        "uncertain": cards(results, results.uncertain),
-        "mistakes": cards(results, results.mistakes),
-        "sites": sites(results),
-        "reductions": ", ".join(dict.fromkeys(site.reduction for site in results.health)),
-        "reduced": any(site.kl_reduced is not None for site in results.health),
-        "posterior": posterior_words(results),
-        "dynamics": dynamics_view(results.dynamics),
-        "training": figures.training_figures(results.curves),
-        "ramps": colour_channels(),
-        "script": Markup(template_source(environment, "maps.js")),
-    }
-    context["contents"] = _contents(context)
-    return context
-
-
-def _site_names(results: Results) -> list[str]:
-    """All attention calls that anything is known of, so that one call's label is the same everywhere."""
-    aligned = () if results.alignment is None else results.alignment.sites
-    compared = () if results.heads is None else results.heads.sites
-    return [site.site for sites in (results.health, aligned, compared) for site in sites]
-
-
-def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
-    shown = {
-        "found": context["found"],
-        "compare": context["tables"],
-        "runs": context["results"].runs,
-        "calibration": context["reliability"],
-        "entropy": context["entropy"],
-        "selective": context["risk"] or context["pavpu"],
-        "attention": context["attention"],
-        "alignment": context["alignment"],
-        "heads": context["heads"],
-        "edges": context["edges"],
-        "examples": context["uncertain"] or context["mistakes"],
-        "posterior": context["sites"],
-        "dynamics": context["dynamics"],
-        "training": context["training"],
-        "run": True,
-    }
-    return [(name, words) for name, words in SECTIONS if shown[name]]
-
-
-def _level(found: list[Any]) -> str:
-    return f"{found[0].difference.level:.0%}" if found else "95%"
-
-
-def template_source(environment: Environment, name: str) -> str:
-    """A file among the templates, as it is."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
-def _script_json(value: Any) -> Markup:
-    """JSON for a ``<script>``: no character that ends it."""
-    words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        words = words.replace(character, f"\\u{ord(character):04x}")
-    return Markup(words)
-
-
-def colour_channels() -> dict[str, tuple[str, ...]]:
-    """Tables of the SVG filters that colour maps, by name of the ramp."""
-    return {name: _channels(colours) for name, colours in RAMPS.items()}
 
 
 def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
@@ -218,7 +182,7 @@ def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time in words.
 
     Example:
         >>> duration(42.2), duration(754), duration(7380)

@@ -1,16 +1,17 @@
-"""What every record of a report has in common."""
+"""Frozen records: models, roles and measures; data sets, scores, differences, training curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, get_args, overload
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from probattn.inference.records import Number
 from probattn.sites import METHODS, BayesianAttention
 
 ModelKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-"""What predicts: "deterministic", the baseline; a network of deterministic attention, by the ``key`` of its method;
+"""A model: "deterministic", the baseline; a network of deterministic attention, by the ``key`` of its method;
 "variational", whose target tokens have a latent source token each; "bayesian_mean", the mean over posterior draws; or
 "bayesian_expectation", the network at the posterior expectation."""
 
@@ -51,7 +52,7 @@ MODELS = _Keys(("deterministic",), (LATENT, "bayesian_expectation"))
 """All models."""
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]
-"""What a data set is for: the task itself, the task on other material, or material that is not the task at all."""
+"""The role of a data set: the task itself, the task under a shifted distribution, or out-of-distribution inputs."""
 
 ClassMeasure = Literal["matthews", "f1"]
 """Measures of the predicted classes that are taken where they are asked for."""
@@ -62,10 +63,9 @@ Measure = Literal[
 """Measures that are compared between models."""
 
 DETECTION: tuple[Measure, ...] = ("auroc", "fpr95")
-"""Measures of how well a data set is told from the task's own."""
+"""Measures of OOD detection."""
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-
 Probability = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -74,3 +74,223 @@ class Record(BaseModel):
     """A frozen record: unknown fields, wrong types, NaN and infinities are errors; a missing measurement is None."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ReliabilityBin(Record):
+    """Examples whose winning class has a probability in ``[low, high)``; 95% Wilson interval of accuracy."""
+
+    low: Probability
+    high: Probability
+    count: Count
+    confidence: Probability
+    accuracy: Probability
+    accuracy_low: Probability
+    accuracy_high: Probability
+
+
+class PAvPUPoint(Record):
+    """PAvPU when a prediction counts as certain below the p-value ``threshold``; ``certain`` is the share of those."""
+
+    threshold: Probability
+    value: Probability
+    certain: Probability
+
+
+class RiskCoverage(Record):
+    """Error among the most confident examples, from few (small coverage) to all (coverage 1), thinned for drawing."""
+
+    coverage: tuple[Probability, ...]
+    risk: tuple[Probability, ...]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> RiskCoverage:
+        if len(self.coverage) != len(self.risk):
+            raise ValueError(
+                f"expected as many risks as coverages ({len(self.coverage)}), got {len(self.risk)}"
+            )
+        return self
+
+
+class Entropy(Record):
+    """Predictive entropy over a data set in nats: its mean and its quantiles at equally spaced levels 0 to 1."""
+
+    mean: float
+    quantiles: Annotated[tuple[float, ...], Field(min_length=2)]
+
+
+class Scores(Record):
+    """Scores of one model on one data set; None where one cannot be measured.
+
+    Attributes:
+        model: which model.
+        data: key of the data set.
+        accuracy: share of correct predictions.
+        matthews: Matthews correlation of predicted and true classes, where it is asked for.
+        f1: F1 of the second of two classes, else the mean over classes, where it is asked for.
+        nll: mean negative log-likelihood of the label, nats; None also where it is infinite.
+        brier: mean squared distance between the probabilities and the label's indicator, 0 to 2.
+        ece: expected calibration error of the winning class.
+        overconfidence: overconfidence error.
+        aurc: area under the risk-coverage curve.
+        pavpu: PAvPU at p < 0.05.
+        auroc: of the entropy as a detector of this set (positive) against the in-domain set.
+        fpr95: share of in-domain examples flagged when 95% of this set is.
+        mutual_information: mean mutual information between prediction and posterior draw, nats.
+        entropy: predictive entropy; None for means over several runs.
+        reliability: reliability bins, the empty ones left out.
+        risk_coverage: risk-coverage curve.
+        pavpu_curve: PAvPU over thresholds.
+        draws: where the draws behind PAvPU come from.
+    """
+
+    model: ModelKey
+    data: str
+    accuracy: Probability | None = None
+    matthews: Annotated[float, Field(ge=-1, le=1)] | None = None
+    f1: Probability | None = None
+    nll: float | None = None
+    brier: float | None = None
+    ece: Probability | None = None
+    overconfidence: Probability | None = None
+    aurc: Probability | None = None
+    pavpu: Probability | None = None
+    auroc: Probability | None = None
+    fpr95: Probability | None = None
+    mutual_information: float | None = None
+    entropy: Entropy | None = None
+    reliability: tuple[ReliabilityBin, ...] = ()
+    risk_coverage: RiskCoverage | None = None
+    pavpu_curve: tuple[PAvPUPoint, ...] = ()
+    draws: Literal["posterior", "dropout"] | None = None
+
+    def measure(self, name: Measure) -> float | None:
+        """Value of a measure by name."""
+        value: float | None = getattr(self, name)
+        return value
+
+
+class Comparison(Record):
+    """A model's measure minus the deterministic baseline's, with an interval and p values.
+
+    Attributes:
+        model: which model.
+        value: the difference; over several seeds its mean.
+        low: lower end of the interval of this comparison alone.
+        high: its upper end.
+        level: of the interval; 1 - level is the chance of an error that claims may have.
+        p: two-sided, that the difference is 0.
+        corrected: p by Holm's method over all comparisons of the model in one evaluation.
+        resamples: of the bootstrap over examples that gave interval and p; None over several seeds.
+        seeds: difference of each seed, in the order of the runs; empty for one run.
+    """
+
+    model: ModelKey
+    value: float
+    low: float
+    high: float
+    level: Probability = 0.95
+    p: Probability
+    corrected: Probability
+    resamples: Annotated[int, Field(ge=1)] | None = None
+    seeds: tuple[float, ...] = ()
+
+
+class Difference(Comparison):
+    """A comparison by one measure on one data set: on the same examples, or of the same seeds.
+
+    Attributes:
+        measure: which measure.
+        data: key of the data set.
+    """
+
+    measure: Measure
+    data: str
+
+
+class Curve(Record):
+    """One quantity over training steps; long curves hold means of ``window`` neighbouring records."""
+
+    model: ModelKey
+    name: str
+    kind: Literal["train", "validation"]
+    steps: tuple[int, ...]
+    values: tuple[Number, ...]
+    window: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Curve:
+        if len(self.steps) != len(self.values):
+            raise ValueError(f"expected as many values as steps ({len(self.steps)}), got {len(self.values)}")
+        return self
+
+
+class RunDescription(Record):
+    """Description of a run, and how to repeat it.
+
+    Attributes:
+        name: a title.
+        method: the attention method with its settings, in words.
+        network: the pretrained network.
+        data: where the data come from.
+        train_size: number of training examples.
+        steps: optimiser steps of each model.
+        seconds: wall-clock time of training, the baseline's among it.
+        num_samples: P, posterior draws of a prediction.
+        device: device and precision.
+        seed: the run's one seed.
+        created: date and time, ISO 8601.
+        versions: package versions by name.
+        recipe: the resolved recipe (YAML).
+        commands: commands that repeat the run.
+        restricted: options that kept the evaluation to a part of the data or to fewer draws; empty for a whole one.
+    """
+
+    name: str
+    method: str
+    network: str
+    data: str
+    train_size: Count
+    steps: Count
+    seconds: Annotated[float, Field(ge=0)]
+    num_samples: Annotated[int, Field(ge=1)]
+    device: str
+    seed: int
+    created: str
+    versions: Mapping[str, str] = Field(default_factory=dict)
+    recipe: str = ""
+    commands: tuple[str, ...] = ()
+    restricted: str = ""
+
+
+class DataSet(Record):
+    """A data set that was predicted.
+
+    Attributes:
+        key: its name in the other records.
+        title: its displayed name.
+        role: what it is for.
+        size: N.
+        labelled: whether accuracy and calibration could be measured.
+        source: where it comes from.
+        unit: what its examples are, in the plural.
+    """
+
+    key: str
+    title: str
+    role: Role
+    size: Annotated[int, Field(ge=1)]
+    labelled: bool
+    source: str = ""
+    unit: str = "examples"
+
+
+class SingleRun(Record):
+    """One of several runs of a recipe.
+
+    Attributes:
+        folder: the run's, from the folder of the records.
+        seed: its seed.
+    """
+
+    folder: str
+    seed: int

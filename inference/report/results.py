@@ -1,94 +1,41 @@
-"""What was measured in a run, as frozen records: the content of ``metrics.json``."""
+"""The records of a run, and reading and writing them as ``metrics.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
-from probattn.inference.report.alignment_records import Alignment
+from probattn.checks import shortened, shown
+from probattn.data import DataWarning
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, parse_json, read_json
+from probattn.inference.report.alignment import Alignment
+from probattn.inference.report.attention import AttentionExample, Example
 from probattn.inference.report.claims import is_reliable
-from probattn.inference.report.dynamics_records import Dynamics
-from probattn.inference.report.edges import EdgeAttention
-from probattn.inference.report.examples import AttentionExample, Example
-from probattn.inference.report.heads_records import Heads
-from probattn.inference.report.measurements import Curve, Difference, Scores, SiteHealth
+from probattn.inference.report.dynamics import Dynamics
+from probattn.inference.report.heads import Heads
 from probattn.inference.report.measures import TEXTS, Verdict
-from probattn.inference.report.record import DETECTION, SINGLE, Count, Measure, ModelKey, Record, Role
+from probattn.inference.report.record import (
+    DETECTION,
+    SINGLE,
+    Curve,
+    DataSet,
+    Difference,
+    Measure,
+    ModelKey,
+    Record,
+    RunDescription,
+    Scores,
+    SingleRun,
+)
+from probattn.inference.report.sites import EdgeAttention, SiteHealth
 
 SCHEMA_VERSION = 2
 """Version of these records; a file of another version is refused."""
-
-
-class RunDescription(Record):
-    """What was run, and how to run it again.
-
-    Attributes:
-        name: a title for people.
-        method: the attention method with its settings, in words.
-        network: the pretrained network.
-        data: where the data come from.
-        train_size: number of training examples.
-        steps: optimiser steps of each model.
-        seconds: wall-clock time of training, the baseline's among it.
-        num_samples: P, posterior draws of a prediction.
-        device: device and precision.
-        seed: the run's one seed.
-        created: date and time, ISO 8601.
-        versions: package versions by name.
-        recipe: the resolved recipe (YAML).
-        commands: commands that repeat the run.
-    """
-
-    name: str
-    method: str
-    network: str
-    data: str
-    train_size: Count
-    steps: Count
-    seconds: Annotated[float, Field(ge=0)]
-    num_samples: Annotated[int, Field(ge=1)]
-    device: str
-    seed: int
-    created: str
-    versions: Mapping[str, str] = Field(default_factory=dict)
-    recipe: str = ""
-    commands: tuple[str, ...] = ()
-
-
-class DataSet(Record):
-    """A data set that was predicted.
-
-    Attributes:
-        key: its name in the other records.
-        title: its name for people.
-        role: what it is for.
-        size: N.
-        labelled: whether accuracy and calibration could be measured.
-        source: where it comes from.
-        unit: what its examples are, in the plural.
-    """
-
-    key: str
-    title: str
-    role: Role
-    size: Annotated[int, Field(ge=1)]
-    labelled: bool
-    source: str = ""
-    unit: str = "examples"
-
-
-class SingleRun(Record):
-    """One of several runs of a recipe.
-
-    Attributes:
-        folder: the run's, from the folder of the records.
-        seed: its seed.
-    """
-
-    folder: str
-    seed: int
 
 
 class Results(Record):
@@ -150,15 +97,18 @@ class Results(Record):
         return tuple(run.seed for run in self.runs) or (self.run.seed,)
 
     @property
-    def home(self) -> DataSet:
+    def in_domain(self) -> DataSet:
         """The data set of the task itself: the first in-domain one, or the first of all."""
         return next((item for item in self.data if item.role == "in_domain"), self.data[0])
 
     @property
-    def contender(self) -> ModelKey:
-        """What the run is about and is compared with the baseline: the mean over draws, or a network of one pass."""
+    def compared(self) -> ModelKey:
+        """The model that is compared with the baseline: the mean over draws, or a network of one pass."""
         measured = {score.model for score in self.scores}
         return next((model for model in SINGLE if model in measured), "bayesian_mean")
+
+    home = in_domain
+    contender = compared
 
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""
@@ -171,11 +121,131 @@ class Results(Record):
         return next(found, None)
 
     def verdict(self, difference: Difference) -> Verdict:
-        """What one of the differences shows; "unclear" where it may not be spoken of."""
+        """Result of one of the differences; "unclear" where it is not reliable."""
         sizes = {item.key: item.size for item in self.data}
         examples = sizes[difference.data]
         if difference.measure in DETECTION:
-            examples = min(examples, self.home.size)
+            examples = min(examples, self.in_domain.size)
         if not is_reliable(difference, examples):
             return "unclear"
         return TEXTS[difference.measure].verdict(difference.value)
+
+
+Content = TypeVar("Content", bound=BaseModel)
+WITHOUT_P = 1
+"""Schema version whose comparisons have no p values; all else is as in the present one."""
+
+
+class ResultsFileError(ValueError):
+    """A file that is no readable ``metrics.json``; the message says where and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
+
+
+def write_results(results: BaseModel, path: Path | str) -> Path:
+    """Writes the records as JSON; readers see the old file or the new one, never a part.
+
+    Floating-point numbers keep every bit: :func:`read_results` gives equal records.
+
+    Args:
+        results: the records.
+        path: the file, ``metrics.json`` by custom.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path = Path(path)
+    fields = [
+        f"{json.dumps(name)}: {_lines(value)}" for name, value in results.model_dump(mode="json").items()
+    ]
+    write_atomically(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+    return path
+
+
+def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
+    """Reads what :func:`write_results` wrote.
+
+    Records of schema version 1 come without their comparisons, which have no p values there, and with a warning.
+
+    Args:
+        path: the file.
+        kind: class of the records; those of a task other than classification are in its folder of ``probattn.tasks``.
+
+    Returns:
+        The records, of the class ``kind``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ResultsFileError: the file is corrupt, of another schema version, or holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "metrics.json"
+        >>> _ = path.write_text('{"schema_version": 7}')
+        >>> read_results(path)
+        Traceback (most recent call last):
+        ...
+        probattn.inference.report.results.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
+    """
+    return _records(Path(path), _header(Path(path)), kind)
+
+
+class _Header(BaseModel):
+    """The schema version of a file, with its records unread."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    schema_version: JsonValue = None
+
+
+def _header(path: Path) -> _Header:
+    """The file's header, which is of a schema version that can be read."""
+    header = _read(path, _Header)
+    if header.schema_version is None:
+        raise ResultsFileError(
+            f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
+        )
+    if header.schema_version not in (WITHOUT_P, SCHEMA_VERSION):
+        raise ResultsFileError(
+            f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
+            "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
+            "that wrote it"
+        )
+    return header
+
+
+def _records(path: Path, header: _Header, kind: type[Content]) -> Content:
+    """The records; those of schema version 1 without their comparisons, about which nothing can be claimed."""
+    if header.schema_version == SCHEMA_VERSION:
+        return _read(path, kind)
+    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
+    if content.pop("differences", None):
+        warnings.warn(
+            DataWarning(
+                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
+                "`probattn report RUN --again` makes them"
+            ),
+            stacklevel=3,
+        )
+    try:
+        return parse_json(json.dumps(content), TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
+
+
+def _read(path: Path, kind: type[Content]) -> Content:
+    try:
+        return read_json(path, TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{error}; evaluate the run again to write the file anew") from error
+
+
+def _lines(value: Any) -> str:
+    """JSON with one record of a list a line: readable, and small where there are attention maps."""
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"

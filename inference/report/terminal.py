@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from probattn.inference.report.attention import Example
 from probattn.inference.report.charts.svg import printable
-from probattn.inference.report.edges import EDGE_MEASURES
-from probattn.inference.report.examples import Example
+from probattn.inference.report.findings import findings, headline
 from probattn.inference.report.measures import MODEL_LABELS, ROLE_TITLES, TEXTS
 from probattn.inference.report.record import Measure, ModelKey
 from probattn.inference.report.results import Results
-from probattn.inference.report.wording import findings, headline
+from probattn.inference.report.sites import EDGE_MEASURES
 
 GUTTER = "  "
 """Between columns."""
@@ -32,7 +32,7 @@ SHOWN: tuple[Measure, ...] = (
     "fpr95",
 )
 RELIABLE = "*"
-"""Marks a difference that may be spoken of."""
+"""Marks a reliable difference."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,10 @@ def _wrapped(words: str, width: int | None) -> list[str]:
 
 def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
-    model = model or results.contender
-    compared = [key for key in ("deterministic", model) if results.score(key, results.home.key) is not None]
+    model = model or results.compared
+    compared = [
+        key for key in ("deterministic", model) if results.score(key, results.in_domain.key) is not None
+    ]
     headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
     found = findings(results)
     if len(compared) > 1:

@@ -70,7 +70,10 @@ def in_order(methods: Sequence[object]) -> dict[type[Method], Method]:
         kind = next((kind for kind in METHODS if isinstance(method, kind)), None)
         if kind is None or not isinstance(method, kind):
             expected = ", ".join(kind.__name__ for kind in METHODS)
-            raise TypeError(f"convert: expected one of {expected}, got {type(method).__name__}")
+            wanted = method if isinstance(method, type) and method in METHODS else next(iter(METHODS))
+            raise TypeError(
+                f"convert: expected one of {expected}, got {type(method).__name__}; give an object: {wanted.__name__}()"
+            )
         found[kind].append(method)
     for kind, several in found.items():
         if len(several) > 1:

@@ -54,4 +54,13 @@ def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
 def unreadable(source: Path | str, error: BaseException) -> StoredNetworkError:
     """The error that says what came of reading a folder."""
     reason = shortened(f"{type(error).__name__}: {error}".rstrip(": "), 240)
-    return StoredNetworkError(f"{source}: cannot be read ({reason}); save it again, or take another")
+    return StoredNetworkError(f"{source}: cannot be read ({reason}); {_advice(source)}")
+
+
+def _advice(source: Path | str) -> str:
+    """What to do about a folder that is there, or about a name that is none and was asked of the hub."""
+    if Path(source).exists():
+        return "save it again, or take another"
+    return (
+        "no such folder, and no such name on the hub within reach: check it, the network, and HF_HUB_OFFLINE"
+    )

@@ -306,7 +306,7 @@ def _description(source: Path) -> _Description:
         ) from error
     except (JSONError, OSError) as error:
         reason = str(error).removeprefix(f"{file}: ")
-        raise StoredNetworkError(f"{file}: corrupt ({reason})") from error
+        raise StoredNetworkError(f"{file}: cannot be read ({reason})") from error
     if described.format not in FORMATS:
         raise StoredNetworkError(
             f"{file}: expected a format from {FORMATS[0]} to {FORMATS[-1]}, got {described.format}; another version "

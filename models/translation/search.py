@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -11,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from probattn.checks import check_integer
 from probattn.models.translation.network import BEGIN, END, PAD
 from probattn.models.translation.translator import Translator
+from probattn.options import Count, Options
 
 
 class Vocabulary(Protocol):
@@ -29,7 +28,7 @@ class Vocabulary(Protocol):
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(Options):
     r"""How a translation is searched for.
 
     Args:
@@ -45,22 +44,19 @@ class SearchOptions:
         ValueError: a number out of its range.
     """
 
-    num_beams: int = 5
+    num_beams: Count = 5
     length_penalty: float = 1.0
-    extra_length: int = 50
-    batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        for name in ("num_beams", "extra_length", "batch_size"):
-            check_integer("SearchOptions", name, getattr(self, name), least=1)
-        if not isinstance(self.length_penalty, (int, float)) or not math.isfinite(self.length_penalty):
-            raise ValueError(
-                f"SearchOptions.length_penalty: expected a finite number, got {self.length_penalty!r}"
-            )
+    extra_length: Count = 50
+    batch_size: Count = 64
 
 
 def translate(
-    model: Translator, sources: Sequence[str], vocabulary: Vocabulary, options: SearchOptions | None = None
+    model: Translator,
+    sources: Sequence[str],
+    vocabulary: Vocabulary,
+    options: SearchOptions | None = None,
+    *,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> list[str]:
     """Translates sentences by transformers' own beam search, with the posterior expectation of latent attention.
 
@@ -74,6 +70,7 @@ def translate(
         sources: the sentences; a blank one stays blank.
         vocabulary: turns sentences into tokens and back.
         options: of the search.
+        progress: what the batches are gone through with, such as ``tqdm``.
 
     Returns:
         A translation for each source, in their order.
@@ -95,7 +92,7 @@ def translate(
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        for start in range(0, len(order), options.batch_size):
+        for start in progress(range(0, len(order), options.batch_size)):
             rows = order[start : start + options.batch_size]
             outputs = _search(net, [encoded[row] for row in rows], options, limit)
             for row, tokens in zip(rows, outputs, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -14,14 +15,26 @@ import typer
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from probattn.inference.report import Sheet
+    from probattn.inference.run import FitResult
+
+NOT_SHOWN = frozenset({"epoch", "log_likelihood", "kl", "kl_nats", "factors", "kl_weight", "seconds"})
+"""Figures of a validation that the end of a training does not name: parts of the loss, and its circumstances."""
 
 app = typer.Typer(
     help="Attention weights as latent variables: train, evaluate, predict, report.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
+
+
+def _recipe_names() -> list[str]:
+    """Names of built-in recipes for the shell, read from their files alone."""
+    tasks = Path(__file__).parent.with_name("tasks")
+    return sorted(file.stem for file in tasks.glob("*/recipes/*.yaml"))
+
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 RunsArgument = Annotated[
@@ -34,6 +47,16 @@ JsonOption = Annotated[
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the run; the recipe's by default.")
 ]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="auto, cpu, cuda, cuda:1 or mps; by default an accelerator where there is one."),
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(help="Most examples of each data set, a fixed choice; metrics.json says so.", min=1),
+]
+SamplesOption = Annotated[int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)]
 
 
 @app.callback(invoke_without_command=True)
@@ -51,7 +74,12 @@ def main(
 @app.command()
 @fails_in_one_line
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe: a YAML file or the name of a built-in one.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe: a YAML file or the name of a built-in one.", autocompletion=_recipe_names
+        ),
+    ],
     output: OutputOption = None,
     set_: Annotated[
         list[str] | None,
@@ -61,44 +89,59 @@ def train(
     probe: Annotated[
         bool, typer.Option("--probe", help="Record how attention and lexical probe come about.")
     ] = False,
+    device: DeviceOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Train a network, and its deterministic baseline beside it."""
     from probattn import tasks
+    from probattn.tasks import devices
     from probattn.tasks.run import Processes
 
-    task = tasks.load_task(recipe, set_ or [])
+    changes = [*(set_ or []), *devices.override(device)]
+    task = tasks.load_task(recipe, changes)
     if probe:
         if "probe" not in task.recipe_class.model_fields:
             raise tasks.RunError(
                 "--probe: expected a recipe of texts or of translation; this one has no section probe"
             )
         if task.recipe.probe is None:
-            task = tasks.load_task(recipe, [*(set_ or []), "probe={}"])
+            task = tasks.load_task(recipe, [*changes, "probe={}"])
     folder = output or Path(task.recipe.output)
     first = Processes(cpu=task.recipe.training.device == "cpu").is_first
-    with says_how_to_resume(folder):
+    with says_how_to_resume(folder, device), devices.on(device):
         for line in task.notes() if first else ():
             _echo(line)
         results = tasks.train(task, folder, resume=resume, quiet=quiet)
     if first:
-        for name, result in results.items():
-            _echo(f"{name}: {result.step} steps in {result.seconds:.0f} s")
+        for line in training_lines(task, results):
+            _echo(line)
         _echo(f"run: {folder}")
+        _echo(f"next: probattn report {shlex.quote(str(folder))}")
 
 
 @app.command()
 @fails_in_one_line
-def evaluate(run: RunsArgument, baseline: BaselineOption = None, as_json: JsonOption = False) -> None:
+def evaluate(
+    run: RunsArgument,
+    baseline: BaselineOption = None,
+    limit: LimitOption = None,
+    num_samples: SamplesOption = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
+) -> None:
     """Measure a run on its test, shifted and out-of-domain data, or several over their seeds; writes metrics.json."""
     from probattn import tasks
+    from probattn.tasks import devices, progress
 
-    runs = [(folder, tasks.run_task(folder)) for folder in run]
-    file, results = tasks.evaluate_runs(runs, baseline, again=True)
+    runs = [(folder, tasks.run_task(folder).limited(limit, num_samples)) for folder in run]
+    with devices.on(device), progress.shown(quiet=quiet):
+        file, results = tasks.evaluate_runs(runs, baseline, again=True)
     if as_json:
         typer.echo(results.model_dump_json())
         return
     show(runs[0][1].table(results))
+    _in_part(results)
     _echo(f"results: {file}")
 
 
@@ -106,7 +149,9 @@ def evaluate(run: RunsArgument, baseline: BaselineOption = None, as_json: JsonOp
 @fails_in_one_line
 def predict(
     run: RunArgument,
-    texts: Annotated[list[str], typer.Argument(help="Texts to classify, or to translate.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to classify, or to translate; or --input.")
+    ] = None,
     pair: Annotated[
         list[str] | None,
         typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
@@ -114,18 +159,61 @@ def predict(
     num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input", "-i", help="A .csv, .tsv, .jsonl or .txt file of texts, or - for standard input."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File for the rows of --input and what is predicted beside them, of the format that its ending names; "
+            "it is there, or replaced, when it is complete. Standard output by default.",
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="Format of --input: csv, tsv, jsonl or txt (a text a line)."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts in --input; the recipe's by default.")
+    ] = None,
+    pair_column: Annotated[
+        str | None, typer.Option(help="Column of the second texts in --input; the recipe's by default.")
+    ] = None,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
     from probattn import tasks
+    from probattn.cli.predicting import FileOptions, check_texts, predict_file
+    from probattn.tasks import devices
 
-    for words, given in (("text", texts), ("--pair", pair or [])):
-        blank = [place for place, text in enumerate(given, 1) if not text.strip()]
-        if blank:
-            raise tasks.RunError(f"{words} {blank[0]}: expected some words, got none")
-    task = tasks.run_task(run)
-    answers, objects = task.answers(
-        task.predict(run, texts, pair or None, num_samples=num_samples, seed=seed)
-    )
+    if (input_ is None) == (not texts):
+        got = "neither" if input_ is None else "both"
+        raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
+    task, drawing = tasks.run_task(run), {"num_samples": num_samples, "seed": seed}
+    if input_ is not None:
+        if pair:
+            raise tasks.RunError(
+                "--pair: expected no such option beside --input, whose --pair-column has the texts"
+            )
+        options = FileOptions(input_, output, format_, text_column, pair_column, quiet, as_json)
+        with devices.on(device):
+            count = predict_file(task, run, options, **drawing)
+        if output is not None:
+            _echo(f"predictions: {output} ({count:,} rows)")
+        return
+    for option, value in (("--output", output), ("--format", format_), ("--text-column", text_column)):
+        if value is not None:
+            raise tasks.RunError(f"{option}: expected --input with it, got texts on the command line")
+    given = texts or []
+    check_texts(task, run, given, pair or [])
+    with devices.on(device):
+        answers, objects = task.answers(list(task.predict(run, given, pair or None, **drawing)))
     if as_json:
         for each in objects:
             typer.echo(json.dumps(each))
@@ -143,17 +231,24 @@ def report(
     again: Annotated[
         bool, typer.Option("--again", help="Evaluate anew even if metrics.json is there.")
     ] = False,
+    limit: LimitOption = None,
+    num_samples: SamplesOption = None,
     as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Write report.html, evaluating the run first if that has not been done; of several runs, also seeds.html."""
     from probattn import tasks
+    from probattn.tasks import devices, progress
 
-    runs = [(folder, tasks.run_task(folder)) for folder in run]
-    page, file, results = tasks.report(runs, baseline, again=again)
+    runs = [(folder, tasks.run_task(folder).limited(limit, num_samples)) for folder in run]
+    with devices.on(device), progress.shown(quiet=quiet):
+        page, file, results = tasks.report(runs, baseline, again=again)
     if as_json:
         summary = runs[0][1].summary(results)
         typer.echo(json.dumps({"report": str(page), "results": str(file), **summary}))
     else:
+        _in_part(results)
         _echo(f"report: {page}")
 
 
@@ -211,10 +306,12 @@ def demo(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of the demo's recipe.")
     ] = None,
+    device: DeviceOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Run the main job: a pretrained network on film reviews, deterministic against Bayesian, with a report."""
     from probattn import tasks
+    from probattn.tasks import devices, progress
     from probattn.tasks.run import launched
 
     if launched():
@@ -222,16 +319,95 @@ def demo(
             "demo: expected one process, got a launcher's several; several train with `probattn train`"
         )
     started = time.monotonic()
-    task: Any = tasks.load_task("demo", set_ or [])
+    task: Any = tasks.load_task("demo", [*(set_ or []), *devices.override(device)])
     folder = output or _free_folder(Path(task.recipe.output))
     _echo(f"{task.recipe.name}: {len(task.data.train):,} training texts, run folder {folder}")
-    with says_how_to_resume(folder):
-        tasks.train(task, folder, quiet=quiet)
-    _echo("evaluating ...")
-    page, _, results = tasks.report([(folder, task)])
+    with devices.on(device):
+        with says_how_to_resume(folder, device):
+            tasks.train(task, folder, quiet=quiet)
+        _echo("evaluating ...")
+        with progress.shown(quiet=quiet):
+            page, _, results = tasks.report([(folder, task)])
     show(task.table(results))
     minutes = (time.monotonic() - started) / 60
     _echo(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)")
+
+
+@app.command()
+@fails_in_one_line
+def recipes() -> None:
+    """List the recipes that come with the library, and what each is for."""
+    from probattn.cli.overview import recipes_table
+
+    show(recipes_table())
+
+
+@app.command()
+@fails_in_one_line
+def methods() -> None:
+    """List the attention methods, with their sections of a recipe."""
+    from probattn.cli.overview import methods_table
+
+    show(methods_table())
+
+
+@app.command()
+@fails_in_one_line
+def init(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .csv, .tsv or .jsonl file of texts and labels, or the name of a built-in recipe.",
+            autocompletion=_recipe_names,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The new file; by default in this folder, named after the source."
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts; recognised by default.")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of the labels; recognised by default.")
+    ] = None,
+) -> None:
+    """Write a recipe for a file of your own, or a built-in one, every key with what it means."""
+    from probattn.cli.starting import write_recipe
+
+    place, said = write_recipe(source, output, text_column, label_column)
+    if said is not None:
+        _echo(f"recognised: {said}")
+    _echo(f"recipe: {place}")
+    _echo(f"next: probattn train {shlex.quote(str(place))}")
+
+
+def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]:
+    """What a training ends with: sizes of the data, classes, and of each network steps, time and validation."""
+    sizes = [f"{number:,} {part}" for part, number in task.sizes().items()]
+    if sizes:
+        yield f"data: {', '.join(sizes)} {task.unit}"
+    counts = [f"{name} {number:,}" for name, number in task.classes().items()]
+    if counts:
+        yield f"classes: {', '.join(counts)} (training)"
+    for name, result in results.items():
+        figures = [
+            f"{key} {value:.4g}"
+            for key, value in (result.validation or {}).items()
+            if isinstance(value, float) and key not in NOT_SHOWN
+        ]
+        validation = f"; validation: {', '.join(figures)}" if figures else ""
+        yield f"{name}: {result.step} steps in {result.seconds:.0f} s{validation}"
+
+
+def _in_part(results: Any) -> None:
+    """Says that an evaluation was not one of all."""
+    if results.run.restricted:
+        _echo(
+            f"note: measured in part ({results.run.restricted}); `probattn report RUN --again` measures the whole"
+        )
 
 
 def _echo(text: str) -> None:

@@ -71,8 +71,9 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
 
 
 @contextmanager
-def says_how_to_resume(folder: Path) -> Iterator[None]:
+def says_how_to_resume(folder: Path, device: str | None = None) -> Iterator[None]:
     """Has an interruption in this block say how a run goes on, once its folder holds what that takes."""
+    where = "" if device is None else f" --device {device}"
     try:
         yield
     except KeyboardInterrupt as error:
@@ -80,7 +81,8 @@ def says_how_to_resume(folder: Path) -> Iterator[None]:
         if not recipe.exists():
             raise
         raise KeyboardInterrupt(
-            f"continue with `probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume`"
+            f"{f'{error}; ' if error.args else ''}continue with `probattn train {shlex.quote(str(recipe))} --output "
+            f"{shlex.quote(str(folder))} --resume{where}`"
         ) from error
 
 

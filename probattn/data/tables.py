@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -71,7 +71,7 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     text = read_text(path)
     if kind in JSON_LINES:
         return _read_json_lines(path, text, columns)
-    with _long_fields():
+    with long_fields():
         return _read_delimited(path, text, dict(DELIMITERS)[kind], columns, quotes)
 
 
@@ -84,7 +84,9 @@ def other_format(path: Path | str) -> DataError:
 
 
 def _read_delimited(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> TextDataset:
-    records = _records(path, text, _separator(path, text, usual, columns, quotes), quotes)
+    records = delimited_records(
+        path, io.StringIO(text, newline=""), _separator(path, text, usual, columns, quotes), quotes=quotes
+    )
     first = next(records, None)
     if first is None:
         raise DataError(f"{path}: expected a line that names the columns, got blank lines")
@@ -99,14 +101,19 @@ def _read_delimited(path: Path, text: str, usual: str, columns: Columns, quotes:
             if not any(map(str.strip, record)):
                 yield Row(where, None)
                 continue
-            if len(record) != len(names):
-                raise DataError(
-                    f"{where}: expected {len(names)} columns ({', '.join(map(shown, names[:12]))}), got {len(record)}; "
-                    "put a text that holds the separator, a quote or a line break in double quotes"
-                )
+            check_length(where, record, names)
             yield _row(where, {role: record[place] for role, place in places.items()})
 
     return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+
+
+def check_length(where: str, record: Sequence[str], names: Sequence[str]) -> None:
+    """Raises ``DataError`` unless a record has a field for every column."""
+    if len(record) != len(names):
+        raise DataError(
+            f"{where}: expected {len(names)} columns ({', '.join(map(shown, names[:12]))}), got {len(record)}; "
+            "put a text that holds the separator, a quote or a line break in double quotes"
+        )
 
 
 def _separator(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> str:
@@ -115,7 +122,9 @@ def _separator(path: Path, text: str, usual: str, columns: Columns, quotes: bool
     headers: dict[str, list[str]] = {}
     for separator in (usual, *SEPARATORS):
         try:
-            _, header = next(_records(path, text, separator, quotes), (0, []))
+            _, header = next(
+                delimited_records(path, io.StringIO(text, newline=""), separator, quotes=quotes), (0, [])
+            )
         except DataError:  # quotes that this separator tears apart
             header = []
         headers[separator] = [name.strip() for name in header]
@@ -129,10 +138,12 @@ def _row(where: str, values: Mapping[str, object]) -> Row:
     return Row(where, values["text"], values.get("label"), values.get("text_pair"))
 
 
-def _records(path: Path, text: str, delimiter: str, quotes: bool) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each record that is not blank."""
+def delimited_records(
+    path: Path | str, lines: Iterable[str], delimiter: str, *, quotes: bool = True
+) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each record that is not blank; ``path`` is for messages."""
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     while True:
         line = reader.line_num + 1
         try:
@@ -149,7 +160,7 @@ def _records(path: Path, text: str, delimiter: str, quotes: bool) -> Iterator[tu
 
 
 @contextmanager
-def _long_fields() -> Iterator[None]:
+def long_fields() -> Iterator[None]:
     """Lifts the csv module's limit of 131,072 characters a field, and puts it back."""
     limit = csv.field_size_limit(2**31 - 1)
     try:
@@ -159,7 +170,7 @@ def _long_fields() -> Iterator[None]:
 
 
 def _read_json_lines(path: Path, text: str, columns: Columns) -> TextDataset:
-    objects = _objects(path, text)
+    objects = json_objects(path, text.split("\n"))
     first = next(objects, None)
     if first is None:
         raise DataError(f"{path}: expected one JSON object a line, got blank lines")
@@ -177,9 +188,9 @@ def _read_json_lines(path: Path, text: str, columns: Columns) -> TextDataset:
     return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
 
 
-def _objects(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number and fields of each line that is not blank."""
-    for line, content in enumerate(text.split("\n"), start=1):
+def json_objects(path: Path | str, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and fields of each line that is not blank; ``path`` is for messages."""
+    for line, content in enumerate(lines, start=1):
         if not content.strip():
             continue
         try:

@@ -89,7 +89,7 @@ def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
     file = DigestingFile(path)
     try:
         write(file)
-    except Exception as failure:
+    except BaseException as failure:
         try:
             file.close(sync=False)
         except OSError as error:
@@ -151,8 +151,9 @@ def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise explain_os_error(error, f"writing {path}") from error
+    finally:
+        temporary.unlink(missing_ok=True)  # what is left of it after an error or an interruption
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -168,5 +169,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def explain_os_error(error: OSError, doing: str) -> OSError:
     """The same kind of error with a message that says what was being done and what helps."""
-    full = "the disk is full: free some space and resume"
-    return OSError(error.errno, f"{doing}: {full if error.errno in FULL else error.strerror or error}")
+    return OSError(error.errno, f"{doing}: {os_error_words(error)}")
+
+
+def os_error_words(error: OSError) -> str:
+    """What the system says of a path, and what to do."""
+    if error.errno in FULL:
+        return "the disk is full: free some space and resume"
+    return (
+        f"{error.strerror or error}; expected a path that this user may read and write: check it and its permissions, "
+        "or choose another"
+    )

@@ -12,7 +12,7 @@ from torch import Generator, nn
 from probattn.divergences.networks import DiscriminatorKind
 from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
 from probattn.sites.building import build
-from probattn.sites.method import Calls, Layers, Method, RecipeKeys
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 
 AlignmentMethod = Literal["ct", "ot", "gan", "mmd"]
 AlignmentReduction = Literal["sum", "mean"]
@@ -90,6 +90,7 @@ class AlignmentAttention(Method):
         order=("method", "preset", "weight", "learning_rate"),
     )
     summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
+    measured: ClassVar[tuple[Measured, ...]] = ("alignment",)
 
     method: AlignmentMethod = "ct"
     weight: NonNegative = 0.01

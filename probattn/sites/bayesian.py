@@ -9,7 +9,7 @@ from torch import nn
 
 from probattn.options import Count, NonNegative, Options, Positive
 from probattn.sites.building import build
-from probattn.sites.method import Calls, Layers, Method, RecipeKeys
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 
 PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]
@@ -90,6 +90,7 @@ class BayesianAttention(Method):
     kind: ClassVar[str] = "bayesian"
     section: ClassVar[str] = "attention"
     key: ClassVar[str] = "bayesian_mean"
+    measured: ClassVar[tuple[Measured, ...]] = ("posterior",)
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
         "The attention method.", extra=AttentionWords, order=("method", "preset", "layers", "kind")
     )

@@ -18,7 +18,7 @@ from probattn.sites.head_penalties import (
     parameter_agreement,
     position_agreement,
 )
-from probattn.sites.method import Calls, Method, Parts, RecipeKeys
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys
 from probattn.sites.repulsive import Projection
 
 DisagreementMethod = Literal["frobenius", "subspaces", "positions", "outputs", "parameters"]
@@ -73,6 +73,7 @@ class DisagreementAttention(Method):
         "What heads pay in training for being alike, beside all that; null for nothing."
     )
     summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
+    measured: ClassVar[tuple[Measured, ...]] = ("heads",)
 
     method: DisagreementMethod = "outputs"
     weight: NonNegative = 0.1

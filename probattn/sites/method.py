@@ -16,6 +16,10 @@ Calls = Literal["all", "self", "cross"]
 """Kinds of attention calls."""
 
 
+Measured = Literal["posterior", "alignment", "heads"]
+"""The posterior at each site, the distance of queries from keys, how heads differ."""
+
+
 @dataclass(frozen=True)
 class RecipeKeys:
     """How a method is written in a recipe, where that differs from its options.
@@ -48,6 +52,7 @@ class Method(Options):
         key: what networks with it are called in records, where no method before it in the registry is present.
         recipe: how it is written in recipes.
         summarised: options that :meth:`summary` names.
+        measured: what a report measures of a network with it, beside predictions and attention maps.
 
     Example:
         >>> from probattn import AlignmentAttention
@@ -60,6 +65,7 @@ class Method(Options):
     key: ClassVar[str]
     recipe: ClassVar[RecipeKeys] = RecipeKeys()
     summarised: ClassVar[tuple[str, ...]] = ()
+    measured: ClassVar[tuple[Measured, ...]] = ()
 
     @property
     def layers(self) -> str | Sequence[int] | None:

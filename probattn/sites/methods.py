@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
+from probattn.options import descriptions
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.disagreement import DisagreementAttention
@@ -44,7 +46,9 @@ class MethodRegistry:
         found = next((method for method in self._methods if method.kind == kind), None)
         if found is None:
             known = ", ".join(repr(method.kind) for method in self._methods)
-            raise KeyError(f"no attention method of kind {kind!r}; there are {known}")
+            raise KeyError(
+                f"no attention method of kind {kind!r} is registered, only {known}; import the module that registers it"
+            )
         return found
 
     def key(self, methods: Iterable[Method]) -> str | None:
@@ -62,8 +66,22 @@ class MethodRegistry:
             The class.
 
         Raises:
+            TypeError: it is no dataclass of options that says its kind, section and key, and describes every option.
             ValueError: another method has its kind, or its section of recipes.
         """
+        missing = [name for name in ("kind", "section", "key") if not hasattr(method, name)]
+        if missing or "__dataclass_fields__" not in vars(method):
+            raise TypeError(
+                f"{method.__name__}: expected a frozen dataclass of options with kind, section and key, got none of "
+                f"{', '.join(missing) or 'dataclass fields'}"
+            )
+        undescribed = [
+            option.name for option in fields(cast(Any, method)) if option.name not in descriptions(method)
+        ]
+        if undescribed:
+            raise TypeError(
+                f"{method.__name__}: expected a line for {undescribed[0]!r} under Args of its docstring"
+            )
         for known in self._methods:
             for name in ("kind", "section"):
                 if getattr(known, name) == getattr(method, name):

@@ -11,7 +11,7 @@ from torch import nn
 from probattn.options import SomeOf
 from probattn.particles import FusedProjection, HeadSlices, ParticleKernel, UnsmoothedKernel, head_slices
 from probattn.sites.checks import check_parts
-from probattn.sites.method import Calls, Method, Parts, RecipeKeys
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys
 from probattn.sites.particle_options import ParticleOptions
 
 OWNER = "RepulsiveAttention"
@@ -94,6 +94,7 @@ class RepulsiveAttention(ParticleOptions, Method):
         order=("sampler", "projections", "layers", "kind", "weight"),
     )
     summarised: ClassVar[tuple[str, ...]] = ("sampler", "repulsion")
+    measured: ClassVar[tuple[Measured, ...]] = ("heads",)
 
     projections: SomeOf[Projection] = ("query", "key", "value")
     layers: Parts | None = None

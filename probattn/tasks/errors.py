@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.checks import MESSAGE, shortened
+from probattn.files.durable import os_error_words
 
 PLACE, PROBLEM = 140, 300
 """Most characters of the recipe's name and of a problem."""
@@ -18,8 +19,16 @@ class RunError(ValueError):
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without line breaks, and not longer than a reader likes; the system's name their file."""
-    return shortened(str(error)) or type(error).__name__
+    """An error's message without line breaks, and not longer than a reader likes; the system's name their file.
+
+    Example:
+        >>> one_line(FileNotFoundError(2, "No such file or directory", "/proc/x"))
+        '/proc/x: No such file or directory; expected a path that this user may read and write: ...'
+    """
+    words = str(error)
+    if isinstance(error, OSError) and error.strerror:  # without the number that Python puts before it
+        words = error.strerror if error.filename is None else f"{error.filename}: {os_error_words(error)}"
+    return shortened(words) or type(error).__name__
 
 
 class RecipeError(ValueError):

@@ -7,10 +7,21 @@ from typing import Any
 
 from torch import Tensor
 
-from probattn.inference.report import HeadDrops, HeadRows, Heads, HeadsKey, ModelKey, SiteHeads, site_heads
+from probattn.inference.report import (
+    MODEL_LABELS,
+    HeadDrops,
+    HeadRows,
+    Heads,
+    HeadsKey,
+    ModelKey,
+    SiteHeads,
+    site_heads,
+)
 from probattn.models import AttentionCalls, head_redundancy, inspect
+from probattn.models.hosts import HeadRedundancy
 from probattn.models.hosts.projections import head_lengths
 from probattn.tasks.programs import Network
+from probattn.tasks.progress import counting
 
 AnyNetwork = Network[Any]
 
@@ -51,11 +62,13 @@ def measure_heads(
     compared.update((each.key, each) for each in networks)
     sites: list[SiteHeads] = []
     for key, each in compared.items():
-        sites += site_heads(each.captured(batches(each), calls), key, head_lengths(each.net, calls))
+        doing = "comparison of heads" + (" before training" if key == "start" else "")
+        inputs = each.tracked(batches(each), doing)
+        sites += site_heads(each.captured(inputs, calls), key, head_lengths(each.net, calls))
     whole: dict[ModelKey, float] = {}
     drops: list[HeadDrops] = []
     for each in networks if masked else ():
-        found = head_redundancy(each.net, accuracy(each), calls)
+        found = _without_heads(each, accuracy(each), calls)
         whole[each.key] = found.whole
         drops += [
             HeadDrops(model=each.key, site=site, accuracy=values) for site, values in found.masked.items()
@@ -68,3 +81,18 @@ def measure_heads(
         drops=tuple(drops),
         rows=tuple(rows),
     )
+
+
+def _without_heads(
+    network: AnyNetwork, accuracy: Callable[[], float], calls: AttentionCalls
+) -> HeadRedundancy:
+    """The accuracy of a network with all heads and without each."""
+    title = f"{MODEL_LABELS[network.key]} attention: accuracy without each head"
+    with counting(title, 1 + sum(call.num_heads for call in calls)) as done:
+
+        def measured() -> float:
+            value = accuracy()
+            done()
+            return value
+
+        return head_redundancy(network.net, measured, calls)

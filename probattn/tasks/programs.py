@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -23,7 +24,7 @@ from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
-from probattn.inference.options import EarlyStopping, KLSchedule
+from probattn.inference.options import KLSchedule
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     MODEL_LABELS,
@@ -45,11 +46,14 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
-from probattn.sites import METHODS, DisagreementAttention, Method
+from probattn.sites import METHODS, Method
 from probattn.sites.bayesian import KLReduction
-from probattn.sites.repulsive import RepulsiveAttention, repulsive_heads
+from probattn.sites.method import Measured
+from probattn.sites.repulsive import repulsive_heads
+from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.run import describe
+from probattn.tasks.progress import tracked
+from probattn.tasks.run import describe, read_as
 from probattn.tasks.sections.training import TrainingRecipe
 from probattn.tasks.task import BASELINE, MODEL, RECIPE, RECORDS, AnyRecipe, AnyResults, Part, Task
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
@@ -59,6 +63,7 @@ WEIGHTS = "weights.safetensors"
 
 Program = TypeVar("Program", bound=nn.Module)
 AnyData = TypeVar("AnyData", bound="Data")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,10 @@ class Network(Generic[Program]):
         """What was recorded in training."""
         return read_records(self.folder / RECORDS)
 
+    def tracked(self, items: Iterable[Item], doing: str) -> Iterator[Item]:
+        """The items, with their progress where that is shown; ``doing`` says what is done with this network."""
+        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}")
+
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a batch on the network's device, without its labels."""
         return {name: tensor.to(self.device) for name, tensor in batch.items() if name != "labels"}
@@ -129,9 +138,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     Attributes:
         has_probe: whether its networks may have a lexical probe, so that attention can be watched in training.
+        takes: the methods that its networks can be given; None for every method.
     """
 
     has_probe: ClassVar[bool] = False
+    takes: ClassVar[tuple[type[Method], ...] | None] = None
 
     @property
     def probe_problem(self) -> str | None:
@@ -194,12 +205,24 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @abstractmethod
     def words(self) -> Mapping[str, Any]:
-        """``network``, ``data`` and ``train_size`` of the report."""
+        """``network`` and ``data``, in words, and ``train_size`` of the report."""
 
     @property
     def methods(self) -> Sequence[Method]:
-        """What the recipe's attention is given."""
-        return cast(Sequence[Method], self.recipe.methods())
+        """What the recipe's attention is given.
+
+        Raises:
+            RunError: a method that the task's networks cannot be given.
+        """
+        asked = cast(Sequence[Method], self.recipe.methods())
+        for method in asked if self.takes is not None else ():
+            if not isinstance(method, self.takes or ()):
+                names = ", ".join(each.__name__ for each in self.takes or ()) or "none"
+                raise RunError(
+                    f"{method.section}: networks of this task can be given {names}, not {type(method).__name__}; leave "
+                    "the section out"
+                )
+        return asked
 
     @property
     def is_plain(self) -> bool:
@@ -231,7 +254,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **options: further options of the driver.
         """
         training: TrainingRecipe = self.recipe.training
-        alignment = self.recipe.alignment
+        alignment = getattr(self.recipe, "alignment", None)
         rule = training.early_stopping
         kind = SVGDDriver if repulsive_heads(program) else SVIDriver
         standard: dict[str, Any] = {
@@ -261,12 +284,18 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             "eval_every": training.eval_every,
             "checkpoint_every": training.checkpoint_every,
             "keep_last": training.keep,
-            "early_stopping": None if rule is None else EarlyStopping(**rule.model_dump()),
+            "early_stopping": None if rule is None else rule.build(),
         }
         return kind(program, **(standard | options))
 
     def fit(
-        self, program: Program, folder: Path | None = None, *, resume: bool = False, quiet: bool = False
+        self,
+        program: Program,
+        folder: Path | None = None,
+        *,
+        resume: bool = False,
+        quiet: bool = False,
+        title: str = "training",
     ) -> FitResult:
         """Trains a program as the recipe says.
 
@@ -275,6 +304,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             folder: of records and checkpoints; None keeps nothing.
             resume: continue from the newest checkpoint, if there is one.
             quiet: no progress bar.
+            title: what the bar says first.
 
         Returns:
             What came out; the program holds the weights to keep.
@@ -286,6 +316,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             "folder": folder,
             "fingerprint": data.fingerprint,
             "progress": not quiet,
+            "title": title,
         }
         if folder is not None and data.watched is not None:
             options["observers"] = (data.watched.observer(folder),)
@@ -317,13 +348,25 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         programs = {name: self.program(baseline=name == BASELINE) for name in names}
         if self.data.watched is not None:
             self.data.watched.check(programs[MODEL])
-        return [self._part(name, program, folder) for name, program in programs.items()]
+        return [
+            self._part(
+                name, program, folder, f"{self.method if name == MODEL else name} {number}/{len(names)}"
+            )
+            for number, (name, program) in enumerate(programs.items(), 1)
+        ]
 
-    def _part(self, name: str, program: Program, run: Path) -> Part:
+    @property
+    def method(self) -> str:
+        """A word for what is trained: the method of latent attention, or the section of one beside it."""
+        named: str = self.recipe.attention.method
+        beside = [method.section for method in self.methods]
+        return beside[0] if named == "deterministic" and beside else named
+
+    def _part(self, name: str, program: Program, run: Path, title: str) -> Part:
         folder = run if name == MODEL else run / name
 
         def fit(resume: bool, quiet: bool) -> FitResult:
-            return self.fit(program, folder, resume=resume, quiet=quiet)
+            return self.fit(program, folder, resume=resume, quiet=quiet, title=title)
 
         def keep() -> None:
             shutil.rmtree(folder / MODEL, ignore_errors=True)  # left by an earlier end of the run
@@ -369,9 +412,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         precision = getattr(training, "precision", "no")
         words: dict[str, Any] = {
             "method": self.method_words(),
+            "num_samples": getattr(getattr(self.recipe, "prediction", None), "num_samples", 1),
             "device": f"{own.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
         }
-        return describe(run, self.recipe, **(words | dict(self.words())))
+        return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))
 
     def method_words(self) -> str:
         """The attention methods with the options that differ from the defaults, and what stands beside them."""
@@ -386,7 +430,13 @@ def dynamics(networks: Sequence[Network[Any]]) -> tuple[Dynamics, ...]:
 
 
 def predictions(
-    network: Network[Any], batches: Any, options: Any, *, chunk_size: int | None = None, dropout: bool = True
+    network: Network[Any],
+    batches: Iterable[Any],
+    options: Any,
+    *,
+    chunk_size: int | None = None,
+    dropout: bool = True,
+    first_batch: int = 0,
 ) -> dict[ModelKey, Predictions]:
     """Class probabilities of a network by model: of latent attention those of draws, and those at its expectation.
 
@@ -396,11 +446,17 @@ def predictions(
         options: with ``num_samples`` and ``seed``.
         chunk_size: draws that go through the network at once; None for all.
         dropout: whether to draw with dropout where attention is deterministic.
+        first_batch: number of the first batch, from which its draws are seeded.
     """
     given: dict[str, Any] = {"seed": options.seed, "device": network.device}
     if network.key == "bayesian_mean":
         drawn = predict_bayesian(
-            network.program, batches, options.num_samples, chunk_size=chunk_size, **given
+            network.program,
+            batches,
+            options.num_samples,
+            chunk_size=chunk_size,
+            first_batch=first_batch,
+            **given,
         )
         expectation = Predictions(drawn.expectation)
         return {"bayesian_mean": Predictions.from_draws(drawn.draws), "bayesian_expectation": expectation}
@@ -431,7 +487,7 @@ def health(
         return ()
     spreads = weight_spreads(
         network.program,
-        batches,
+        network.tracked(batches, "spread of the attention weights"),
         options.num_samples,
         seed=options.seed,
         chunk_size=chunk_size,
@@ -448,10 +504,10 @@ def model_key(net: nn.Module) -> ModelKey:
     return METHODS.key(record.methods) or "deterministic"
 
 
-def compares_heads(net: nn.Module) -> bool:
-    """Whether the heads of a network repelled each other in training, or a penalty kept them apart."""
+def measured(net: nn.Module) -> set[Measured]:
+    """What a report measures of a network, because of its methods."""
     record = conversion(net)
-    return record is not None and any(record.of(kind) for kind in (RepulsiveAttention, DisagreementAttention))
+    return set() if record is None else {each for method in record.methods for each in method.measured}
 
 
 def save_weights(net: nn.Module, folder: Path) -> None:
@@ -485,9 +541,16 @@ def load_weights(net: nn.Module, folder: Path) -> None:
         ) from error
 
 
-def is_baseline(folder: Path) -> bool:
-    """Whether the records in a folder are those of the baseline within a run."""
-    return folder.name == BASELINE and not (folder / RECIPE).exists()
+def is_plain_at(task: ProgramTask[Any, Any, Any, Any], folder: Path) -> bool:
+    """Whether the network in a folder is deterministic: the baseline within a run, or that of a run without methods.
+
+    Args:
+        task: of the run that is evaluated.
+        folder: of that run, of the baseline within it, or of another run of the same task.
+    """
+    if not (folder / RECIPE).exists():
+        return folder.name == BASELINE or task.is_plain
+    return type(task)(read_as(task, folder / RECIPE)).is_plain
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
@@ -527,9 +590,8 @@ def check_finished(folder: Path) -> Path:
 
 
 def on_device(program: Program) -> Program:
-    """A program on the accelerator, where there is one, in evaluation mode."""
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return program.to(device or torch.device("cpu")).eval()
+    """A program on the device that was asked for, or else an accelerator where there is one, in evaluation mode."""
+    return program.to(current_device()).eval()
 
 
 def score_modules(net: nn.Module) -> list[nn.Module]:
@@ -557,6 +619,18 @@ def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str
         raise RunError(
             "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
         )
+
+
+def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of ``size``, the last of which may be shorter; they are read when they are asked for.
+
+    Example:
+        >>> list(in_batches("abc", 2))
+        [['a', 'b'], ['c']]
+    """
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def digest(parts: Iterable[str | bytes]) -> str:

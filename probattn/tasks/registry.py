@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from probattn.inference.report import read_results
 from probattn.tasks.classification import Classification
@@ -139,10 +139,10 @@ def _kind(sections: Mapping[str, Any]) -> type[RunRecipe]:
 
 
 def _of_texts(recipe: Any, where: str) -> Recipe:
-    if not isinstance(recipe, Recipe):
-        section = task_class(type(recipe).model_fields).section
-        raise RecipeError(where, [f"expected a recipe of texts, got one with a section {section!r}"])
-    return recipe
+    task = task_class(type(recipe).model_fields)
+    if task is not Classification:
+        raise RecipeError(where, [f"expected a recipe of texts, got one with a section {task.section!r}"])
+    return cast(Recipe, recipe)
 
 
 def load_task(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Task[Any, Any]:

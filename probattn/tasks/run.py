@@ -18,6 +18,7 @@ from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription, read_results, write_results
 from probattn.inference.run import FitResult
 from probattn.tasks.errors import RecipeError, RunError, one_line
+from probattn.tasks.progress import note
 from probattn.tasks.sections.loading import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
@@ -115,11 +116,13 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
     """
     if baseline is not None and (baseline / RECIPE).exists():  # the baseline within a run has none
         try:
-            _recipe(task, baseline / RECIPE)
+            read_as(task, baseline / RECIPE)
         except RecipeError as error:
             raise RunError(
                 f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run ({error})"
             ) from error
+    for line in task.evaluation_notes():
+        note(line)
     results = task.evaluate(run, baseline)
     write_results(results, run / RESULTS)
     return results
@@ -166,7 +169,7 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     return write_results(combined, first / f"{SEEDS}.json"), combined
 
 
-def _recipe(task: AnyTask, file: Path) -> Any:
+def read_as(task: AnyTask, file: Path) -> Any:
     """A recipe, read as one of this task."""
     return load(file, (), lambda _: task.recipe_class, {})
 
@@ -195,7 +198,8 @@ def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> 
     Raises:
         RunError: as for :func:`evaluate_runs`.
     """
-    file, results = evaluate_runs(runs, baseline, again=again or baseline is not None)
+    anew = again or baseline is not None or any(task.restricted for _, task in runs)
+    file, results = evaluate_runs(runs, baseline, again=anew)
     _, task = runs[0]
     if len(runs) == 1:
         return write_page(task, results, file.with_name(REPORT)), file, results
@@ -300,7 +304,7 @@ def _check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     if resume:
         if not known.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if _recipe(task, known) != task.recipe.resolved():
+        if read_as(task, known) != task.recipe.resolved():
             raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from probattn.inference.report import Sheet
 from probattn.inference.run import FitResult
@@ -58,15 +58,23 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         recipe_class: the recipe's class.
         results_class: the class of the records in ``metrics.json``.
         no_seeds: why several runs of this task are not compared over their seeds; None where they are.
+        unit: what its data are counted in, in the plural.
+        no_limit: why ``--limit`` cannot be given; None where :meth:`limited` takes it.
+        no_draws: the same for ``--num-samples``.
+        restricted: the options by which :meth:`limited` restricts the evaluation; empty for a whole one.
     """
 
     section: ClassVar[str | None] = None
     recipe_class: ClassVar[type[Any]]
     results_class: ClassVar[type[Any]]
     no_seeds: ClassVar[str | None] = None
+    unit: ClassVar[str] = "examples"
+    no_limit: ClassVar[str | None] = "this kind of run measures nothing anew"
+    no_draws: ClassVar[str | None] = "no draws are made for this kind of run"
 
     def __init__(self, recipe: AnyRecipe) -> None:
         self.recipe = recipe
+        self.restricted = ""
 
     @abstractmethod
     def parts(self, folder: Path) -> Iterable[Part]:
@@ -128,16 +136,60 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         """Lines about the data that are printed before training."""
         return ()
 
+    def evaluation_notes(self) -> Iterable[str]:
+        """Lines about what is measured, printed before an evaluation."""
+        return ()
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of :attr:`unit` for training, validation and testing, by these words; empty where there are none."""
+        return {}
+
+    def classes(self) -> Mapping[str, int]:
+        """Number of training examples of each class; empty where there are no classes."""
+        return {}
+
+    def limited(self, limit: int | None = None, num_samples: int | None = None) -> Self:
+        """The same task, evaluated on a part of its data or with another number of draws.
+
+        Args:
+            limit: most examples of each data set that is measured, a fixed choice; None for the recipe's.
+            num_samples: posterior draws; None for the recipe's.
+
+        Returns:
+            A task of a changed recipe, whose results say so.
+
+        Raises:
+            RunError: the task has no such option.
+        """
+        given = {"--limit": (limit, self.no_limit), "--num-samples": (num_samples, self.no_draws)}
+        asked = {option: value for option, (value, _) in given.items() if value is not None}
+        for option, problem in (
+            (option, problem) for option, (_, problem) in given.items() if option in asked
+        ):
+            if problem is not None:
+                raise RunError(f"{option} {asked[option]}: expected no such option, {problem}; leave it out")
+        found = type(self)(self.restricted_recipe(limit, num_samples) if asked else self.recipe)
+        found.restricted = " ".join(f"{option} {value}" for option, value in asked.items())
+        return found
+
+    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> AnyRecipe:
+        """The recipe with the options of :meth:`limited`, which has checked that the task has them."""
+        raise NotImplementedError
+
+    def input_columns(self) -> tuple[str, str | None]:
+        """Usual columns of the texts, and of the second texts where the task is about pairs."""
+        return "text", None
+
     def predict(
         self,
         run: Path,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
         *,
         num_samples: int = 20,
         seed: int = 0,
-    ) -> Sequence[Any]:
-        """Answers for texts.
+    ) -> Iterator[Any]:
+        """Answers for texts, which are read and answered batch by batch.
 
         Args:
             run: folder of a finished run.
@@ -147,7 +199,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             seed: of the draws.
 
         Returns:
-            One answer a text; :meth:`answers` shows them.
+            One answer a text, as they are asked for; :meth:`answers` shows them, :meth:`columns` has them for files.
 
         Raises:
             RunError: the folder holds no finished run, or the task takes no texts.
@@ -159,4 +211,9 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     @classmethod
     def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """What :meth:`predict` found, for a terminal and, one object an answer, for programs."""
+        raise NotImplementedError
+
+    @classmethod
+    def columns(cls, answer: Any) -> dict[str, Any]:
+        """One answer of :meth:`predict` by column, for a file; the same columns for every answer of a run."""
         raise NotImplementedError

@@ -19,7 +19,7 @@ from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference import StepObserver
 from probattn.inference.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
-from probattn.inference.report.dynamics_records import Bleu
+from probattn.inference.report.dynamics import Bleu
 from probattn.inference.report.record import Count, Record
 from probattn.models import RatedWords, rate_words
 from probattn.tasks.errors import RunError, one_line

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions
 from probattn.inference.report import gather, head_bandwidths, head_distances
-from probattn.inference.report.class_measures import class_measure
+from probattn.inference.report.columns import class_measure
 from probattn.models import inspect
 from probattn.tasks import Classification, Network, load_network, load_task
 from probattn.tasks.task import MODEL, RECIPE

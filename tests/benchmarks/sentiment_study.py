@@ -69,7 +69,7 @@ def rest_accuracy(trained: Network[Any], task: Classification, number: int) -> d
 def scores(results: Results) -> dict[str, dict[str, float]]:
     """Measures by data set, of the mean over draws or of the deterministic network."""
     model: ModelKey = (
-        "deterministic" if results.score("bayesian_mean", results.home.key) is None else "bayesian_mean"
+        "deterministic" if results.score("bayesian_mean", results.in_domain.key) is None else "bayesian_mean"
     )
     found: dict[str, dict[str, float]] = {}
     for data in results.data:

@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 from probattn.models import StoredNetworkError, load, save
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import ExperimentRecipe, RecipeError, load_any_recipe
-from probattn.tasks.programs import method_words
 
 LONGEST = 500
 """Characters that a message has at most."""
@@ -140,7 +139,7 @@ class Recipes(Area):
         if refused(lambda: load_any_recipe(again), about=about) != loaded:
             raise LostError("another recipe came back", about)
         if not isinstance(loaded, ExperimentRecipe):
-            refused(lambda: method_words(loaded), about=about)
+            refused(loaded.method_words, about=about)
         return True
 
 

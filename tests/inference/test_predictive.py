@@ -8,6 +8,7 @@ import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO
 from torch import nn
+from torch.utils.data import DataLoader
 
 import probattn
 from probattn import BayesianAttention
@@ -137,6 +138,62 @@ def test_rows_that_are_not_those_of_the_attention_are_told_apart():
     model = Pairs()
     model.draws_per_pass = 1
     assert posterior_predict(model, X, 5).logits.shape == (5, 3, 1)
+
+
+@pytest.mark.parametrize("predict", [posterior_predict, posterior_expectation])
+def test_what_is_no_model_or_no_batch_is_refused_with_what_to_do(bert, predict):
+    net, inputs = convert(bert.classification(), BayesianAttention()), bert.inputs(3)
+    name = predict.__name__
+    with pytest.raises(
+        TypeError, match=rf"{name}: .* got BertFor.*wrap it first: probattn.models.Classifier\(net\)"
+    ):
+        predict(net, inputs)
+    for model in ("net", Classifier):
+        with pytest.raises(
+            TypeError, match=rf"{name}: expected a model, such as probattn.models.Classifier\(net\)"
+        ):
+            predict(model, inputs)
+    rows = [{key: value[row] for key, value in inputs.items()} for row in range(3)]
+    with pytest.raises(
+        TypeError, match=rf"{name}: .* got a DataLoader; call it for each: .*for .*batch in .*loader"
+    ):
+        predict(Classifier(net), DataLoader(rows, batch_size=2))
+    for batch in (rows, ["a text"], inputs["input_ids"]):
+        with pytest.raises(
+            TypeError, match=r"expected a batch, a mapping of tensors by name, got (list|Tensor); token"
+        ):
+            predict(Classifier(net), batch)
+    for batch in ({"text": ["a text"]}, {"input_ids": inputs["input_ids"].tolist()}):
+        with pytest.raises(
+            TypeError, match=r"expected a tensor under '(text|input_ids)', got \[.*; tokenize texts"
+        ):
+            predict(Classifier(net), batch)
+
+
+def test_the_loop_that_a_refused_loader_is_answered_with_gives_every_batch_noise_of_its_own():
+    loader = [X, X]
+    first, second = [
+        posterior_predict(Twice("a"), batch, 2, seed=(0, number)) for number, batch in enumerate(loader)
+    ]
+    assert not torch.equal(first.logits, second.logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_samples": 0}, ValueError, "expected num_samples >= 1, an integer, got 0"),
+        ({"num_samples": 2.5}, ValueError, "expected num_samples >= 1, an integer, got 2.5"),
+        ({"chunk_size": "4"}, ValueError, "expected chunk_size >= 1, an integer, got '4'"),
+        ({"seed": -1}, ValueError, "expected a seed >= 0, or a sequence of them, got -1"),
+        ({"seed": (1, -1)}, ValueError, r"expected a seed >= 0, or a sequence of them, got \(1, -1\)"),
+        ({"seed": 0.5}, TypeError, "expected a seed >= 0, or a sequence of them, got 0.5"),
+        ({"seed": (1, None)}, TypeError, "expected a seed >= 0, or a sequence of them, got"),
+        ({"attention": True}, TypeError, "expected attention='all', names of sites or None, got True"),
+    ],
+)
+def test_options_out_of_range(options, error, message):
+    with pytest.raises(error, match=f"posterior_predict: {message}"):
+        posterior_predict(Twice("a"), X, **options)
 
 
 def test_weibull_density_is_0_with_a_gradient_where_its_tail_overflows():

@@ -8,7 +8,11 @@ import pins
 import pytest
 
 PARTS = (pins.public_names, pins.command_line, pins.recipe_keys, pins.built_in_recipes)
-COMMANDS = ("", "train", "evaluate", "predict", "report", "agreement", "inspect", "demo")
+COMMANDS = (
+    "",
+    *("train", "evaluate", "predict", "report", "agreement", "inspect", "demo"),
+    *("recipes", "methods", "init"),
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 

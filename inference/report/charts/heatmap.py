@@ -30,18 +30,6 @@ def heatmap(
 
     The picture is grey; the class ``ramp`` names a filter that colours it, so that light and dark pages have their
     own ramps and a script can exchange the picture alone.
-
-    Args:
-        queries: tokens of the rows.
-        keys: tokens of the columns.
-        values: the numbers, not negative.
-        top: the value at the end of the colour scale; larger ones get the same colour.
-        ramp: "mean" or "ratio".
-        title: what a screen reader says.
-        second: where the second of two texts begins, in rows and columns; a line is drawn before it.
-
-    Returns:
-        An ``<svg>`` element.
     """
     labelled = max(len(queries), len(keys)) <= LABELLED
     cell = 15.0 if labelled else max(2.5, 620 / max(len(queries), len(keys)))

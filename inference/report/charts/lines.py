@@ -1,10 +1,11 @@
-"""Line charts: cumulative entropy, risk against coverage, PAvPU over thresholds, training curves."""
+"""Line charts, the curves of many runs, and the reliability diagram."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from xml.etree import ElementTree as ET
 
 from probattn.inference.report.charts.svg import (
@@ -13,6 +14,7 @@ from probattn.inference.report.charts.svg import (
     Scale,
     add,
     axes,
+    bottom_axis,
     drawing,
     hint,
     path,
@@ -20,7 +22,7 @@ from probattn.inference.report.charts.svg import (
     text_of,
     write,
 )
-from probattn.inference.report.measurements import Curve, Entropy, PAvPUPoint, RiskCoverage
+from probattn.inference.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
@@ -29,10 +31,10 @@ LETTER, DIGIT = 8.0, 7.7
 """Width of a letter of a label and of a digit of an axis in a wide font (DejaVu Sans), pixels."""
 
 SMALLEST_SHARE = 0.05
-"""Risk-coverage curves start here: the error of a handful of examples says nothing."""
+"""Risk-coverage curves start here: the error of a handful of examples is too noisy."""
 
 LEAST_PAVPU_RANGE = 0.2
-"""An axis of PAvPU spans at least this, so that noise does not look like a finding."""
+"""An axis of PAvPU spans at least this, so that noise does not look like an effect."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,7 @@ class Line:
 
 
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: float = 84) -> str:
-    """Draws lines with labels at their ends, so that no legend is needed.
-
-    Args:
-        lines: the lines; those without points are left out.
-        x: horizontal axis.
-        y: vertical axis; its title stands above it.
-        title: what a screen reader says.
-        labels: least room for the labels, pixels.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """Draws lines with labels at their ends, so that no legend is needed."""
     lines = [line for line in lines if line.points]
     right = max([labels, *(LETTER * len(line.label) + 14 for line in lines)])
     left = max([Frame.left, *(DIGIT * len(label) + 10 for _, label in y.ticks)])
@@ -102,16 +93,7 @@ def _spoken(line: Line) -> str:
 
 
 def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: int, title: str) -> str:
-    """Cumulative distributions of the predictive entropy.
-
-    Args:
-        entropies: label, style and entropy of each data set.
-        num_classes: C; the entropy ends at log C.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """Cumulative distributions of the predictive entropy."""
     top = math.log(num_classes)
     lines = []
     for _, css, entropy in entropies:
@@ -149,15 +131,7 @@ def _median_labels(
 
 
 def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> str:
-    """Error rate among the most confident share of the examples.
-
-    Args:
-        curves: label, style and curve of each model.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """Error rate among the most confident share of the examples."""
     lines = [
         Line(
             label,
@@ -172,15 +146,7 @@ def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> s
 
 
 def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: str) -> str:
-    """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced.
-
-    Args:
-        curves: label, style and points of each model.
-        title: what a screen reader says.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced."""
     thresholds = sorted({point.threshold for _, _, points in curves for point in points})
     values = [point.value for _, _, points in curves for point in points]
     low, high = _padded(min(values), max(values), least=LEAST_PAVPU_RANGE)
@@ -194,16 +160,7 @@ def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: 
 
 
 def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title: str) -> str:
-    """A quantity over optimiser steps.
-
-    Args:
-        curves: label, style and curve of each model.
-        title: what a screen reader says.
-        y_title: what stands above the vertical axis.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+    """A quantity over optimiser steps."""
     lines = [
         Line(label, css, tuple(zip(map(float, c.steps), c.values, strict=True)), dots=len(c.steps) == 1)
         for label, css, c in curves
@@ -268,7 +225,7 @@ def _padded(low: float, high: float, *, cap: float | None = 1.0, least: float = 
 
 
 def number_word(value: float) -> str:
-    """A tick label: as many digits as tell neighbouring ticks apart.
+    """A tick label: as many digits as distinguish neighbouring ticks.
 
     Example:
         >>> number_word(1500.0), number_word(0.05), number_word(12345.5), number_word(2.5e-7), number_word(-3.0)
@@ -277,3 +234,138 @@ def number_word(value: float) -> str:
     plain = value == 0 or 1e-4 <= abs(value) < 1e9
     words = f"{value:,.6f}".rstrip("0").rstrip(".") if plain else f"{value:.4g}"
     return words.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else words
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one condition.
+
+    Attributes:
+        label: its name.
+        css: class that gives the colour.
+        steps: where it was measured.
+        values: ``[step][run]``; None leaves a gap.
+        single: whether to draw each run besides their median.
+    """
+
+    label: str
+    css: str
+    steps: tuple[int, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    single: bool = True
+
+    def middle(self) -> list[tuple[float, float]]:
+        """Medians over the runs that have a value, by step."""
+        found = []
+        for step, row in zip(self.steps, self.values, strict=True):
+            there = [value for value in row if value is not None]
+            if there:
+                found.append((float(step), float(median(there))))
+        return found
+
+    def runs(self) -> list[list[tuple[float, float]]]:
+        """The points of each run."""
+        return [
+            [(float(s), value) for s, value in zip(self.steps, column, strict=True) if value is not None]
+            for column in zip(*self.values, strict=True)
+        ]
+
+
+def runs_chart(groups: Sequence[Group], title: str, y_title: str, *, share: bool = True) -> str:
+    """Draws groups of runs over steps.
+
+    Example:
+        >>> drawn = runs_chart([Group("a", "bay", (0, 10), ((0.0, 0.1), (1.0, 0.5)))], "Accuracy", "share")
+        >>> drawn.count("<path")
+        3
+    """
+    frame = Frame(top=26)
+    said = "; ".join(
+        f"{group.label}: median {points[-1][1]:.3g} at step {points[-1][0]:g}"
+        for group in groups
+        if (points := group.middle())
+    )
+    root = drawing(frame.width, frame.height, title, said)
+    last = float(max(step for group in groups for step in group.steps)) or 1.0
+    shown = [row for group in groups for row in (group.values if group.single else _medians(group))]
+    values = [value for row in shown for value in row if value is not None] or [0.0]
+    low, high = (0.0, 1.0) if share else (min(0.0, *values), max(0.0, *values) or 1.0)
+    room = 0.0 if share else 0.05 * (high - low)
+    x = Axis(0, last, "step", ticks(0, last, 4))
+    y = Axis(low - room, high + room, y_title, ticks(low, high, 4, percent=share))
+    across, up = axes(root, frame, x, y)
+    for group in groups:
+        for index, points in enumerate(group.runs() if group.single else []):
+            drawn = add(root, "path", f"thin {group.css}", d=path((across(a), up(b)) for a, b in points))
+            hint(drawn, f"{group.label}, run {index}")
+    for group in groups:
+        middle = [(across(a), up(b)) for a, b in group.middle()]
+        hint(add(root, "path", f"middle {group.css}", d=path(middle)), f"{group.label}, median")
+    return text_of(root)
+
+
+def _medians(group: Group) -> list[tuple[float, ...]]:
+    return [(value,) for _, value in group.middle()]
+
+
+BARS = 40
+"""Height of the histogram below the diagram, pixels."""
+
+
+def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, title: str) -> str:
+    """Accuracy against confidence by bin, with 95% intervals; below, the share of examples in each bin.
+
+    A point under the diagonal is an overconfident bin; the gap is shaded.
+    """
+    frame = Frame(height=330, top=26, bottom=40 + BARS + 26)
+    spoken = "; ".join(
+        f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins
+    )
+    root = drawing(frame.width, frame.height, title, spoken)
+    marks = ticks(floor, 1, 5, percent=True)
+    across, up = axes(root, frame, Axis(floor, 1, "", ()), Axis(floor, 1, "accuracy", marks))
+    for b in bins:
+        add(root, "path", f"gap {css}", d=_gap(b, across, up))
+    add(root, "path", "diagonal", d=path([(across(floor), up(floor)), (across(1), up(1))]))
+    for b in bins:
+        _point(root, b, css, across, up)
+    _histogram(root, frame, bins, css, across)
+    bottom_axis(root, frame, across, Axis(floor, 1, "confidence", marks), frame.height - 40)
+    return text_of(root)
+
+
+def common_floor(groups: Sequence[Sequence[ReliabilityBin]]) -> float:
+    """Start of the axes of diagrams side by side: the tenth below everything drawn."""
+    drawn = [value for bins in groups for b in bins for value in (b.low, b.accuracy_low)]
+    return math.floor(10 * min(drawn, default=0.0) + 1e-9) / 10
+
+
+def _gap(b: ReliabilityBin, across: Scale, up: Scale) -> str:
+    left, right = across(b.low), across(b.high)
+    return (
+        path([(left, up(b.low)), (right, up(b.high)), (right, up(b.accuracy)), (left, up(b.accuracy))]) + "Z"
+    )
+
+
+def _point(root: ET.Element, b: ReliabilityBin, css: str, across: Scale, up: Scale) -> None:
+    x, y = across(b.confidence), up(b.accuracy)
+    add(root, "line", f"step {css}", x1=across(b.low), x2=across(b.high), y1=y, y2=y)
+    add(root, "line", f"interval {css}", x1=x, x2=x, y1=up(b.accuracy_low), y2=up(b.accuracy_high))
+    words = (
+        f"{b.count} examples, mean confidence {b.confidence:.1%}, accuracy {b.accuracy:.1%} "
+        f"(95% interval {b.accuracy_low:.1%} to {b.accuracy_high:.1%})"
+    )
+    hint(add(root, "circle", f"dot {css}", cx=x, cy=y, r=4), words)
+
+
+def _histogram(
+    root: ET.Element, frame: Frame, bins: Sequence[ReliabilityBin], css: str, across: Scale
+) -> None:
+    total, most = sum(b.count for b in bins), max((b.count for b in bins), default=1)
+    base = frame.height - 40
+    for b in bins:
+        height = BARS * b.count / most
+        left, right = across(b.low) + 1, across(b.high) - 1
+        bar = add(root, "rect", f"bar {css}", x=left, y=base - height, width=right - left, height=height)
+        hint(bar, f"{b.count} of {total} examples")
+        write(root, (left + right) / 2, base - height - 4, f"{b.count / total:.0%}", "tick small", "middle")

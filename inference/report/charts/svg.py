@@ -1,4 +1,4 @@
-"""The little SVG that the charts are made of."""
+"""The little SVG that charts are made of, and the small graphics of tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Axis:
 
 
 def drawing(width: float, height: float, title: str, description: str = "", css: str = "chart") -> ET.Element:
-    """An empty ``<svg>`` that says to a screen reader what it shows."""
+    """An empty ``<svg>`` with a description for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     spoken = printable(f"{title}. {description}" if description else title)
     root = ET.Element("svg", {"viewBox": box, "class": css, "role": "img", "aria-label": spoken})
@@ -155,7 +155,7 @@ def isolated(words: str) -> str:
 
 
 CLOSERS = dict.fromkeys("\u202a\u202b\u202d\u202e", "\u202c") | dict.fromkeys("\u2066\u2067\u2068", "\u2069")
-"""What ends each embedding, override and isolate."""
+"""The character that ends each embedding, override and isolate."""
 
 
 def _balanced(words: str) -> str:
@@ -236,3 +236,74 @@ def spread_labels(positions: Sequence[float], gap: float, low: float, high: floa
     for index, place in zip(order, placed, strict=True):
         result[index] = place
     return result
+
+
+WIDTH = 180
+HEIGHT = 22
+
+
+def interval_glyph(
+    gain: float, low: float, high: float, verdict: str, title: str, seeds: Sequence[float] = ()
+) -> str:
+    """An interval beside a zero line, in the direction of improvement: what lies to the right of it is a gain."""
+    root = drawing(WIDTH, HEIGHT, title, css="glyph")
+    reach = 1.15 * max(map(abs, (low, high, gain, *seeds))) or 1.0
+    across = Scale((-reach, reach), (8, WIDTH - 8))
+    middle = HEIGHT / 2
+    add(root, "line", "zero", x1=WIDTH / 2, x2=WIDTH / 2, y1=1, y2=HEIGHT - 1)
+    add(root, "line", "rail", x1=4, x2=WIDTH - 4, y1=middle, y2=middle)
+    add(root, "line", f"range {verdict}", x1=across(low), x2=across(high), y1=middle, y2=middle)
+    for value in seeds:
+        add(root, "circle", "seed", cx=across(value), cy=middle, r=2.5)
+    add(root, "circle", f"mark {verdict}", cx=across(gain), cy=middle, r=4.5)
+    return text_of(root)
+
+
+def draws_glyph(draws: Sequence[float], mean: float, baseline: float | None, title: str) -> str:
+    """The probability of one class in every draw, as dots between 0 and 1, with their mean and the baseline's value."""
+    width, height = 300, 30
+    root = drawing(width, height, title, css="draws")
+    across = Scale((0, 1), (6, width - 6))
+    middle = 11
+    add(root, "line", "rail", x1=across(0), x2=across(1), y1=middle, y2=middle)
+    for share in (0, 0.5, 1):
+        add(root, "line", "tickmark", x1=across(share), x2=across(share), y1=middle - 4, y2=middle + 4)
+    for value in draws:
+        add(root, "circle", "draw", cx=across(value), cy=middle, r=5)
+    add(root, "line", "mean", x1=across(mean), x2=across(mean), y1=1, y2=21)
+    if baseline is not None:
+        x = across(baseline)
+        mark = add(root, "path", "baseline", d=f"M{x - 4:.1f} 29L{x + 4:.1f} 29L{x:.1f} 22Z")
+        hint(mark, f"deterministic: {baseline:.3f}")
+    return text_of(root)
+
+
+def bar_glyph(value: float, top: float, title: str) -> str:
+    """A bar of length ``value / top``."""
+    root = drawing(120, 12, title, css="bar-glyph")
+    add(root, "rect", "rail", x=0, y=4, width=120, height=4, rx=2)
+    add(root, "rect", "fill", x=0, y=2, width=max(120 * value / top, 1.0) if top > 0 else 1.0, height=8, rx=2)
+    return text_of(root)
+
+
+SIDE = 132.0
+MARGIN = 6.0
+Points = Sequence[tuple[float, float]]
+
+
+def cloud_chart(query: Points, key: Points, reach: float, title: str) -> str:
+    """Draws queries and keys in a square around the origin.
+
+    Example:
+        >>> cloud_chart([(0.0, 0.0)], [(1.0, 1.0)], 1.0, "one head").count("<path")
+        2
+    """
+    root = drawing(SIDE, SIDE, title, css="cloud")
+    across = Scale((-reach, reach), (MARGIN, SIDE - MARGIN))
+    up = Scale((-reach, reach), (SIDE - MARGIN, MARGIN))
+    add(root, "rect", "cloud-frame", x=0.5, y=0.5, width=SIDE - 1, height=SIDE - 1, rx=4)
+    for css, points in (("query", query), ("key-dot", key)):
+        # A line of no length with round ends is a dot, at a tenth of a circle's markup.
+        dots = "".join(f"M{number(across(x))} {number(up(y))}h0" for x, y in points)
+        add(root, "path", f"cloud-dots {css}", d=dots)
+    return text_of(root)

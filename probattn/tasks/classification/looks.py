@@ -65,7 +65,7 @@ def attention_of(
     else:
         drawn = _weights(own, batch, calls)
     record = conversion(own.net)
-    alters = record is not None and any((record.alignment, record.repulsive, record.disagreement))
+    alters = record is not None and any(method.key != own.key or not latent for method in record.methods)
     beside = _weights(networks[0], batch, calls) if len(networks) > 1 and alters else None
     valid = batch["attention_mask"].bool()
     tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())

@@ -142,8 +142,14 @@ def load_classifier(
         The network.
 
     Raises:
-        RunError: it cannot be loaded, or its head is for another number of classes.
+        RunError: it cannot be loaded, its head is for another number of classes, or the recipe names the classes too.
     """
+    for key in ("num_labels", "id2label", "label2id"):
+        if key in network.config:
+            raise RunError(
+                f"network.config: expected no {key!r}, which the {len(label_names)} classes of the data set; leave "
+                "it out"
+            )
     labels = dict(enumerate(label_names))
     options = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
     with torch.random.fork_rng(), quiet_loading():
@@ -213,9 +219,12 @@ def _check_sizes(network: NetworkRecipe, mismatched: Iterable[Mismatch], label_n
     given = f"network {shortened(network.name, 100)!r}"
     if all((theirs[:1], ours[:1]) == (saved[:1], (classes,)) for _, theirs, ours in differing):
         listed = shortened(", ".join(label_names), 80)
+        other = (
+            f"train on data of {saved[0]} classes, or " if saved[0] > 1 else ""
+        )  # a single output is regression
         raise RunError(
-            f"{given}: expected a head for the {classes} classes of the data ({listed}), got one for {saved[0]}; train "
-            f"on data of {saved[0]} classes, or take the network without its head: "
+            f"{given}: expected a head for the {classes} classes of the data ({listed}), got one for {saved[0]}; "
+            f"{other}take the network without its head: "
             "AutoModel.from_pretrained(...).save_pretrained(NEW_FOLDER), and its tokenizer beside it"
         )
     raise RunError(

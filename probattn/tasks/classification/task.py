@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from probattn.data import PadCollate, TextDataset, TokenizedTexts
+from probattn.data import DataWarning, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.inference.report import (
     Alignment,
@@ -46,6 +47,7 @@ from probattn.inference.report import (
     site_alignments,
     training_curves,
 )
+from probattn.metrics.functional import mutual_information
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
@@ -66,10 +68,11 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
     health,
+    in_batches,
+    measured,
     model_key,
     on_device,
     predictions,
@@ -79,6 +82,10 @@ from probattn.tasks.programs import (
 from probattn.tasks.watching import Watched
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
+OUT_OF_DOMAIN_LIMIT = 2000
+"""Most texts of a built-in out-of-domain set that are measured where the recipe has no limit."""
+DIGITS = 6
+"""Digits behind the point of figures in files of predictions."""
 HEALTH_CHUNK = 2
 """Draws per pass while all sites' weights are looked at: a pass holds them all."""
 HEALTH_BATCHES = 4
@@ -100,11 +107,29 @@ class TextData(Data):
     words: Words | None = None
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What is predicted for a text.
+
+    Attributes:
+        example: its class with the highest mean probability, and how certain that is.
+        probabilities: mean probability of each class by name.
+        mutual_information: between the class and the posterior draws, nats; 0 without draws.
+    """
+
+    example: Example
+    probabilities: Mapping[str, float]
+    mutual_information: float
+
+
 class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from nothing."""
 
     recipe_class = Recipe
     results_class = Results
+    unit = "texts"
+    no_limit = None
+    no_draws = None
     has_probe = True
 
     @property
@@ -116,6 +141,57 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def texts(self) -> TextTask:
         """The data sets of the recipe, read once."""
         return self.recipe.data.load()
+
+    def measured(self) -> dict[str, TextDataset]:
+        """The data sets that are measured, by role.
+
+        Of a built-in out-of-domain set without a limit of the recipe at most :data:`OUT_OF_DOMAIN_LIMIT` texts are
+        taken, a fixed choice.
+        """
+        found = {str(role): item for role, item in self.texts.roles().items() if role in REPORT_ROLES}
+        if self.is_capped and "out_of_domain" in found:
+            found["out_of_domain"] = found["out_of_domain"].take(OUT_OF_DOMAIN_LIMIT)
+        return found
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether the out-of-domain set is a built-in one that the recipe does not limit."""
+        data = self.recipe.data
+        source = data.out_of_domain
+        return source is not None and data.limits.out_of_domain is None and source.build().kind == "built-in"
+
+    def evaluation_notes(self) -> Iterable[str]:
+        """That the out-of-domain set is not measured as a whole."""
+        whole = self.texts.roles().get("out_of_domain")
+        if not self.is_capped or whole is None or len(whole) <= OUT_OF_DOMAIN_LIMIT:
+            return ()
+        measured = f"{OUT_OF_DOMAIN_LIMIT:,} of {len(whole):,} texts are measured, a fixed choice"
+        return (f"{whole.source}: {measured}; data.limits.out_of_domain sets another number",)
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of texts of each part."""
+        names = {"train": "training"}
+        parts = self.texts.roles()
+        return {
+            names.get(role, role): len(parts[role])
+            for role in ("train", "validation", "test")
+            if role in parts
+        }
+
+    def classes(self) -> Mapping[str, int]:
+        """Training texts of each class."""
+        return self.texts.train.counts()
+
+    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> Recipe:
+        """The recipe with lower limits of the data that are measured, and another number of draws."""
+        data, prediction = self.recipe.data, self.recipe.prediction
+        if limit is not None:
+            given = {role: getattr(data.limits, role) for role in REPORT_ROLES}
+            lower = {role: limit if most is None else min(limit, most) for role, most in given.items()}
+            data = data.model_copy(update={"limits": data.limits.model_copy(update=lower)})
+        if num_samples is not None:
+            prediction = prediction.model_copy(update={"num_samples": num_samples})
+        return self.recipe.model_copy(update={"data": data, "prediction": prediction})
 
     def load_data(self) -> TextData:
         """Tokenizes all texts, so that none is refused after training."""
@@ -215,13 +291,12 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "network": f"{network.name}{uniform}",
             "data": self.recipe.data.train.source,
             "train_size": len(self.texts.train),
-            "num_samples": self.recipe.prediction.num_samples,
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
         """Predicts every data set with every network and measures what came out."""
         own, report = networks[-1], self.recipe.report
-        data = {str(role): item for role, item in self.texts.roles().items() if role in REPORT_ROLES}
+        data = self.measured()
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
         measured = evaluate(
             predicted,
@@ -252,18 +327,19 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if record is None:
             return {}
         details = self._inputs(networks, predicted, test)
+        wanted = measured(own.net)
         if record.method is not None:
             prediction = self.recipe.prediction
             details["health"] = health(
                 own,
-                islice(iter(self.batches(own, test)), HEALTH_BATCHES),
+                list(islice(self.batches(own, test), HEALTH_BATCHES)),
                 prediction,
                 record.method.kl_reduction,
                 prediction.chunk_size or HEALTH_CHUNK,
             )
-        if record.alignment is not None:
+        if "alignment" in wanted:
             details["alignment"] = self._alignment(networks, test)
-        if compares_heads(own.net):
+        if "heads" in wanted:
             details["heads"] = self._heads(networks, test)
         return details
 
@@ -282,9 +358,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         order = data.shortest_first()  # a batch is as long as its longest text
         rows, back = data.rows(order), torch.tensor(order).argsort()
         for network in networks:
-            found = predictions(
-                network, self.batches(network, rows), prediction, chunk_size=prediction.chunk_size
-            )
+            batches = network.tracked(self.batches(network, rows), f"predictions of {_title(data.source)}")
+            found = predictions(network, batches, prediction, chunk_size=prediction.chunk_size)
             models |= {key: each.rows(back) for key, each in found.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
         described = DataSet(
@@ -306,8 +381,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         given = (data.texts, class_names(own), data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
-        chosen = self._answers(own, report.texts, report.second_texts()) if report.texts else []
-        maps = [self._attention(networks, item, "chosen", GIVEN) for item in chosen]
+        chosen = self._answers(own, report.texts, report.second_texts())
+        maps = [self._attention(networks, answer.example, "chosen", GIVEN) for answer in chosen]
         maps += [self._attention(networks, item, "uncertain", data.source) for item in uncertain]
         return {"uncertain": tuple(uncertain), "mistakes": tuple(mistakes), "attention": tuple(maps)}
 
@@ -334,7 +409,12 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             return None
         chosen, net = data.take(report.alignment_texts), networks[-1].net
         calls = inspect(net)
-        samples = {each.key: gather(each.captured(self.batches(each, chosen), calls)) for each in networks}
+        samples = {
+            each.key: gather(
+                each.captured(each.tracked(self.batches(each, chosen), "queries and keys"), calls)
+            )
+            for each in networks
+        }
         first = networks[0].key
         bandwidths = {name: head_bandwidths(sample) for name, sample in samples[first].items()}
         shown = [call.name for call in inspect(net, layers=report.map_layers)]
@@ -402,42 +482,95 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def predict(
         self,
         run: Path,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
         *,
         num_samples: int = 20,
         seed: int = 0,
-    ) -> list[Example]:
+    ) -> Iterator[Answer]:
         """Labels of texts with their probability and its spread over posterior draws; see the base class."""
-        paired, given = self.recipe.data.train.build().paired, len(pairs or ())
-        if paired and given != len(texts):
+        paired = self.is_paired
+        if paired and pairs is None:
             raise RunError(
-                f"{run}: its network was trained on pairs of texts; expected one --pair for each of the {len(texts)} "
-                f"texts, got {given}"
+                f"{run}: its network was trained on pairs of texts; expected a second text for each, got none"
             )
-        if given and not paired:
-            raise RunError(f"{run}: its network was trained on single texts; expected no --pair, got {given}")
+        if pairs is not None and not paired:
+            raise RunError(f"{run}: its network was trained on single texts; expected no second texts")
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
         asked = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
-        return asked._answers(self.network(run), texts, pairs or None)
+        return asked._answers(self.network(run), texts, pairs)
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether the data are pairs of texts."""
+        return self.recipe.data.train.build().paired
+
+    def input_columns(self) -> tuple[str, str | None]:
+        """The columns of the training texts."""
+        train = self.recipe.data.train
+        return train.text, (train.text_pair or "text_pair") if self.is_paired else None
 
     def _answers(
-        self, network: TrainedClassifier, texts: Sequence[str], pairs: Sequence[str] | None
-    ) -> list[Example]:
-        prediction = self.recipe.prediction
-        data = TextDataset(tuple(texts), None, (), GIVEN, pairs=None if pairs is None else tuple(pairs))
-        described = DataSet(key="given", title="Given", role="in_domain", size=len(texts), labelled=False)
-        found = predictions(
-            network, self.batches(network, data), prediction, chunk_size=prediction.chunk_size, dropout=False
-        )
-        item = PredictedData(described, None, {network.key: found[network.key]})
-        examples = describe(item, range(len(texts)), texts, class_names(network), pairs)
-        return [example.model_copy(update={"data": None, "index": None}) for example in examples]
+        self, network: TrainedClassifier, texts: Iterable[str], pairs: Iterable[str] | None
+    ) -> Iterator[Answer]:
+        prediction, classes = self.recipe.prediction, class_names(network)
+        rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
+        for number, batch in enumerate(in_batches(rows, prediction.batch_size)):
+            firsts, seconds = zip(*batch, strict=True)
+            given = None if pairs is None else seconds
+            data = TextDataset(firsts, None, (), GIVEN, pairs=given)
+            described = DataSet(key="given", title="Given", role="in_domain", size=len(data), labelled=False)
+            models = predictions(
+                network,
+                self._given(network, data),
+                prediction,
+                chunk_size=prediction.chunk_size,
+                dropout=False,
+                first_batch=number,
+            )
+            found = models[network.key]
+            item = PredictedData(described, None, {network.key: found})
+            information = (
+                torch.zeros(len(data)) if found.draws is None else mutual_information(found.draws)
+            ).tolist()
+            for row, example in enumerate(describe(item, range(len(data)), firsts, classes, given)):
+                yield Answer(
+                    example.model_copy(update={"data": None, "index": None}),
+                    dict(zip(classes, found.probabilities[row].tolist(), strict=True)),
+                    information[row],
+                )
+
+    def _given(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
+        """Batches of texts that are read bit by bit, with a warning of truncated ones in the same words for each."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataWarning)
+            batches = self.batches(network, data)
+        for each in caught:
+            if not issubclass(each.category, DataWarning):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        if any(issubclass(each.category, DataWarning) for each in caught):
+            most = cast(TokenizedTexts, batches.dataset).max_length
+            message = f"{data.source}: texts longer than {most} tokens are truncated"
+            warnings.warn(message, DataWarning, stacklevel=2)
+        return batches
 
     @classmethod
-    def answers(cls, found: Sequence[Example]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
-        return predictions_table(list(found)), [_answer(example) for example in found]
+        return predictions_table([answer.example for answer in found]), [_object(answer) for answer in found]
+
+    @classmethod
+    def columns(cls, answer: Answer) -> dict[str, Any]:
+        """Label, probabilities and measures of uncertainty."""
+        example = answer.example
+        return {
+            "label": example.predicted,
+            "probability": round(example.probability, DIGITS),
+            **{f"p_{name}": round(value, DIGITS) for name, value in answer.probabilities.items()},
+            "entropy": round(example.entropy, DIGITS),
+            "mutual_information": round(answer.mutual_information, DIGITS),
+            "spread": round(example.spread, DIGITS),
+        }
 
     @classmethod
     def headline(cls, results: Results) -> str:
@@ -493,10 +626,18 @@ def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> f
     return right / total
 
 
-def _answer(example: Example) -> dict[str, Any]:
+def _object(answer: Answer) -> dict[str, Any]:
+    example = answer.example
     given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
-    answer = {"probability": example.probability, "spread": example.spread, "entropy": example.entropy}
-    return {**given, "label": example.predicted, **answer}
+    return {
+        **given,
+        "label": example.predicted,
+        "probability": example.probability,
+        "spread": example.spread,
+        "entropy": example.entropy,
+        "mutual_information": answer.mutual_information,
+        "probabilities": answer.probabilities,
+    }
 
 
 def _title(source: str) -> str:

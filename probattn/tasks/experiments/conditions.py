@@ -182,6 +182,7 @@ def _driver(
         },
         cpu=training.device == "cpu",
         progress=not quiet,
+        title=stage.name,
     )
 
 

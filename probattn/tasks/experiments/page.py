@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.report.charts.runs import Group, runs_chart
+from probattn.inference.report.charts.lines import Group, runs_chart
 from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.figures import Figure
-from probattn.inference.report.markup import exact
-from probattn.inference.report.page import make_environment, run_context
+from probattn.inference.report.markup import Figure, Section, exact, formatted, plain
+from probattn.inference.report.page import render_page, run_section
 from probattn.inference.report.terminal import Group as RowGroup
 from probattn.inference.report.terminal import Sheet
 from probattn.tasks.experiments.measures import leaders
@@ -37,56 +34,75 @@ ROWS = 9
 """Steps, at most, that a table of log-odds shows."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A condition in the table, its numbers ready for the template."""
-
-    title: str
-    style: str
-    task: str
-    reached: Markup
-    step: Markup
-    final: Markup
-    lowest: Markup
-    fisher: Markup
-    log_rank: Markup
-
-
-@dataclass(frozen=True)
-class OddsTable:
-    """Log-odds of a condition at some steps: title, the cells of each step, and how many runs."""
-
-    title: str
-    rows: tuple[tuple[Markup, ...], ...]
-    runs: int
-
-
 def render(results: ExperimentResults) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    environment = make_environment("probattn.tasks.experiments")
-    context: dict[str, Any] = run_context(environment, results.run, ()) | {
-        "results": results,
-        "plain_title": f"{isolated(results.run.name)}: experiment report",
-        "headline": headline(results),
-        "rows": [_row(results, index) for index in range(len(results.conditions))],
-        "legend": [(_style(index), item.title) for index, item in enumerate(results.conditions)],
-        "accuracy": [_figure(results, "accuracy", "Accuracy", "test")],
-        "looks": [
-            _figure(results, name, heading, unit)
-            for name, heading, unit in MEASURES
-            if any(name in item.measures for item in results.conditions)
+    run = results.run
+    note = Markup("Every number of this page, for every run, is in <code>metrics.json</code>, beside it.")
+    return render_page(
+        [
+            _learned_section(results),
+            _search_section(results),
+            _positions_section(results),
+            _odds_section(results),
+            run_section(run, (), note),
         ],
+        kind="experiment",
+        run=run,
+        headline=headline(results),
+        facts=(("Model", plain(run.network)), ("Training", plain(run.method))),
+        package="probattn.tasks.experiments",
+    )
+
+
+def _learned_section(results: ExperimentResults) -> Section:
+    rows = [(item, _style(index), _cells(results, item)) for index, item in enumerate(results.conditions)]
+    accuracy = [_figure(results, "accuracy", "Accuracy", "share")]
+    context = {"results": results, "rows": rows, "accuracy": accuracy, "legend": _legend(results)}
+    return Section("learned", "Runs", "How many runs learn, and when?", "learned.html", context)
+
+
+def _search_section(results: ExperimentResults) -> Section | None:
+    context = {"results": results}
+    return (
+        Section("search", "Heads", "Which heads are good?", "search.html", context)
+        if results.search
+        else None
+    )
+
+
+def _positions_section(results: ExperimentResults) -> Section | None:
+    charts = [
+        _figure(results, name, heading, f"share of {unit}")
+        for name, heading, unit in MEASURES
+        if any(name in item.measures for item in results.conditions)
+    ]
+    context = {
+        "positions": charts,
+        "legend": _legend(results),
         "beside_uniform": any("agreement_uniform" in item.measures for item in results.conditions),
         "chance": sorted({item.chance for item in results.conditions if item.chance is not None}),
-        "odds": [_odds_figure(item) for item in results.conditions if "keyword" in item.measures],
-        "odds_tables": [_odds_table(item) for item in results.conditions if "keyword" in item.measures],
+    }
+    heading = "Do attention and the probe find the right position?"
+    return Section("positions", "Positions", heading, "positions.html", context) if charts else None
+
+
+def _odds_section(results: ExperimentResults) -> Section | None:
+    measured = [item for item in results.conditions if "keyword" in item.measures]
+    context = {
+        "charts": [_odds_figure(item) for item in measured],
+        "tables": [(item.title, _odds_rows(item), _runs(item)) for item in measured],
         "places": PLACES,
     }
-    return environment.get_template("page.html").render(context)
+    heading = "Which word determines the prediction?"
+    return Section("odds", "Log-odds", heading, "odds.html", context) if measured else None
+
+
+def _legend(results: ExperimentResults) -> list[tuple[str, str]]:
+    return [(_style(index), item.title) for index, item in enumerate(results.conditions)]
 
 
 def headline(results: ExperimentResults) -> str:
-    """What was found, in one line."""
+    """The main finding in one line."""
     if results.task == "keyword":
         first = results.conditions[0]
         where = _leaders(first, len(first.steps) - 1)
@@ -107,37 +123,32 @@ def _style(index: int) -> str:
     return STYLES[index % len(STYLES)]
 
 
-def _row(results: ExperimentResults, index: int) -> Row:
-    item = results.conditions[index]
-    test = next((each for each in results.tests if each.condition == item.key), None)
+def _cells(results: ExperimentResults, item: ConditionRuns) -> list[Markup]:
+    """Numbers of a condition: runs that reached the threshold, median step, accuracy at the end, p values."""
     final = [value for value in item.measures["accuracy"][-1] if value is not None]
-    middle, lowest = float(median(final)), min(final)
-    return Row(
-        title=item.title,
-        style=_style(index),
-        task=item.task,
-        reached=exact(item.reached, f"{item.reached} of {_runs(item)}"),
-        step=exact(item.median_step, f"{item.median_step or 0:,.0f}"),
-        final=exact(middle, f"{middle:.3f}"),
-        lowest=exact(lowest, f"{lowest:.3f}"),
-        fisher=_p(None if test is None else test.fisher),
-        log_rank=_p(None if test is None else test.log_rank),
-    )
+    cells = [
+        exact(item.reached, f"{item.reached} of {_runs(item)}"),
+        formatted(item.median_step, ",.0f"),
+        formatted(float(median(final)), ".3f"),
+        formatted(min(final), ".3f"),
+    ]
+    if results.tests:
+        test = next((each for each in results.tests if each.condition == item.key), None)
+        cells += [_p(None if test is None else test.fisher), _p(None if test is None else test.log_rank)]
+    return cells
 
 
 def _p(value: float | None) -> Markup:
     return exact(value, "< 0.0001" if value is not None and value < 1e-4 else f"{value or 0:.4f}")
 
 
-def _figure(results: ExperimentResults, name: str, heading: str, unit: str) -> Figure:
+def _figure(results: ExperimentResults, name: str, heading: str, y_title: str) -> Figure:
     groups = [
         Group(item.title, _style(index), item.steps, item.measures[name])
         for index, item in enumerate(results.conditions)
         if name in item.measures
     ]
-    return Figure(
-        heading, Markup(runs_chart(groups, heading, f"share of {unit}" if unit != "test" else "share"))
-    )
+    return Figure(heading, Markup(runs_chart(groups, heading, y_title)))
 
 
 def _odds_figure(item: ConditionRuns) -> Figure:
@@ -147,7 +158,7 @@ def _odds_figure(item: ConditionRuns) -> Figure:
     )
 
 
-def _odds_table(item: ConditionRuns) -> OddsTable:
+def _odds_rows(item: ConditionRuns) -> list[list[Markup]]:
     count = len(item.steps)
     chosen = sorted({round(index * (count - 1) / (ROWS - 1)) for index in range(ROWS)})
     rows = []
@@ -158,8 +169,8 @@ def _odds_table(item: ConditionRuns) -> OddsTable:
             middle = float(median(values)) if values else None
             cells.append(exact(middle, f"{middle or 0:.2f}"))
         cells += [exact(number, str(number)) for number in _leaders(item, place).values()]
-        rows.append(tuple(cells))
-    return OddsTable(item.title, tuple(rows), _runs(item))
+        rows.append(cells)
+    return rows
 
 
 def _leaders(item: ConditionRuns, place: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from probattn.data import NodeGraph
 from probattn.inference import AttentionGuide, SVIDriver
 from probattn.inference.optimizers import OptimizerOptions
-from probattn.inference.options import EarlyStopping, KLSchedule
+from probattn.inference.options import KLSchedule
 from probattn.inference.report import (
     DataSet,
     EdgeAttention,
@@ -38,7 +38,7 @@ from probattn.tasks.programs import (
     check_finished,
     digest,
     health,
-    is_baseline,
+    is_plain_at,
     load_weights,
     on_device,
     predictions,
@@ -61,6 +61,9 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     section = "graph"
     recipe_class = GraphRecipe
     results_class = Results
+    unit = "nodes"
+    no_limit = "a graph is predicted as a whole"
+    no_draws = None
     headline = Classification.headline
     table = Classification.table
     page = Classification.page
@@ -71,6 +74,22 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     def graph(self) -> NodeGraph:
         """The graph of the recipe, read once."""
         return self.recipe.graph.load()
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of labelled nodes of each part."""
+        graph = self.graph
+        masks = {"training": graph.train_mask, "validation": graph.validation_mask, "test": graph.test_mask}
+        return {name: int(mask.sum()) for name, mask in masks.items()}
+
+    def classes(self) -> Mapping[str, int]:
+        """Training nodes of each class."""
+        counts = torch.bincount(self.graph.labels[self.graph.train_mask], minlength=self.graph.num_classes)
+        return dict(zip(self.graph.label_names, counts.tolist(), strict=True))
+
+    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> GraphRecipe:
+        """The recipe with another number of draws."""
+        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples})
+        return self.recipe.model_copy(update={"prediction": prediction})
 
     def load_data(self) -> GraphData:
         """Rows of labelled nodes."""
@@ -122,7 +141,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             "log_every": training.log_every,
             "checkpoint_every": training.checkpoint_every,
             "keep_last": training.keep,
-            "early_stopping": None if rule is None else EarlyStopping(**rule.model_dump()),
+            "early_stopping": None if rule is None else rule.build(),
         }
         return SVIDriver(program, **(standard | options))
 
@@ -132,7 +151,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     def network(self, folder: Path) -> Network[NodeClassifier]:
         """Builds the network of the recipe, or its baseline, with its trained weights."""
-        baseline = is_baseline(folder)
+        baseline = is_plain_at(self, folder)
         check_finished(folder)
         program = self.program(baseline=baseline)
         load_weights(program.net, folder)
@@ -164,7 +183,6 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             "output",
             "data": f"{graph.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges with self loops",
             "train_size": int(graph.train_mask.sum()),
-            "num_samples": self.recipe.prediction.num_samples,
         }
 
     def measure(self, run: RunDescription, networks: Sequence[Network[NodeClassifier]]) -> Results:
@@ -200,7 +218,8 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             # A draw is one of the whole graph, so draws cannot share a pass.
-            models |= predictions(network, [self._batch(network)], prediction, chunk_size=1)
+            batches = network.tracked([self._batch(network)], f"predictions of {graph.source} (test)")
+            models |= predictions(network, batches, prediction, chunk_size=1)
         described = DataSet(
             key="test",
             title=f"{graph.source.capitalize()} (test)",

@@ -70,6 +70,25 @@ class MethodSection(Section):
         return make(**options)
 
 
+class OptionsSection(Section):
+    """A section whose keys are those of a class of options, ``options_class``."""
+
+    options_class: ClassVar[type[Options]]
+
+    def build(self) -> Any:
+        """The options."""
+        make: Any = self.options_class
+        return make(**self.model_dump())
+
+
+def options_section(options: type[Options]) -> Any:
+    """The section of a class of options, with its keys, defaults, ranges and descriptions."""
+    make: Any = create_model
+    model = make(options.__name__, __base__=OptionsSection, **option_fields(options))
+    model.options_class = options
+    return model
+
+
 def option_fields(options: type[Options]) -> dict[str, tuple[Any, Any]]:
     """Annotations and fields of a section with the keys of a class of options."""
     own: Any = options

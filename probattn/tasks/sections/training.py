@@ -9,29 +9,20 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from probattn.data.errors import suggestion
+from probattn.inference.options import EarlyStopping
 from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import options_section
 
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 EPOCHS = 3
 """Passes over the data where neither epochs nor steps are given."""
 
 
-class EarlyStoppingRecipe(Section):
-    """Stops when a validation metric no longer improves, and takes the best weights."""
+_EarlyStopping: Any = options_section(EarlyStopping)
 
-    metric: str = Field(
-        default="loss",
-        min_length=1,
-        description="Validation metric, such as `loss`, `log_likelihood` or `accuracy`.",
-    )
-    patience: int = Field(default=3, ge=1, description="Evaluations without improvement that are borne.")
-    mode: Literal["min", "max"] = Field(default="min", description="Whether less or more is better.")
-    min_delta: float = Field(default=0.0, ge=0, description="An improvement is a change by more than this.")
-    also: dict[str, Literal["min", "max"]] | None = Field(
-        default=None,
-        description="Further metrics, such as `{accuracy: max}`: stop when none is as good as it was, keep the last "
-        "weights with which all were.",
-    )
+
+class EarlyStoppingRecipe(_EarlyStopping):
+    """Stops when a validation metric no longer improves, and takes the best weights."""
 
 
 class TrainingRecipe(Section):

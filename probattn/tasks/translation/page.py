@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 from markupsafe import Markup
 
 from probattn.inference.report import (
@@ -16,104 +12,80 @@ from probattn.inference.report import (
     Group,
     Sheet,
     is_reliable,
-    printable,
 )
-from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.dynamics_view import dynamics_view
-from probattn.inference.report.figures import QUANTITIES, training_figures
-from probattn.inference.report.heads_view import heads_view
-from probattn.inference.report.markup import exact
+from probattn.inference.report.dynamics import dynamics_section
+from probattn.inference.report.heads import heads_section
+from probattn.inference.report.markup import Section, exact, plain
 from probattn.inference.report.measures import MINUS, MODEL_STYLES
-from probattn.inference.report.page import colour_channels, make_environment, run_context
+from probattn.inference.report.page import budget, render_page, run_section
+from probattn.inference.report.sections import QUANTITIES, training_section
 from probattn.tasks.translation.results import BleuDifference, TranslationResults, TranslationScores
-
-SECTIONS = (
-    ("compare", "BLEU"),
-    ("samples", "Translations"),
-    ("heads", "Heads"),
-    ("dynamics", "Dynamics"),
-    ("training", "Training"),
-    ("run", "What was run"),
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One model of the table, its numbers ready for the template."""
-
-    title: str
-    style: str
-    bleu: Markup
-    gap: Markup
-    precisions: Markup
-    brevity: Markup
-    perplexity: Markup
-    accuracy: Markup
-    seconds: Markup
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A sentence with its reference and its translations: title, style and words of each."""
-
-    source: str
-    reference: str
-    translations: tuple[tuple[str, str, str], ...]
 
 
 def render(results: TranslationResults) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    environment = make_environment("probattn.tasks.translation")
-    samples = tuple(
-        Sample(
-            printable(item.source),
-            printable(item.reference),
-            tuple(
-                (
-                    MODEL_TITLES[score.model],
-                    MODEL_STYLES[score.model],
-                    printable(item.translations[score.model]),
-                )
+    run = results.run
+    unit = "per token" if "\n  per: token" in run.recipe else "per pair"
+    note = Markup("Every number of this page is in <code>metrics.json</code>, beside it, to the last digit.")
+    return render_page(
+        [
+            _scores_section(results),
+            _samples_section(results),
+            heads_section(results.heads, unit="sentence pairs", measure="token accuracy"),
+            dynamics_section(results.dynamics),
+            training_section(results.curves, {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}),
+            run_section(run, (results.test,), note),
+        ],
+        kind="translation",
+        run=run,
+        headline=headline(results),
+        opening=opening(results),
+        facts=(
+            ("Network", plain(run.network)),
+            ("Method", plain(run.method)),
+            ("Trained on", budget(run, "pairs", each=len(results.scores) > 1)),
+            ("Translation", plain(results.search)),
+        ),
+        package="probattn.tasks.translation",
+    )
+
+
+def _scores_section(results: TranslationResults) -> Section:
+    base = results.score("deterministic")
+    rows = []
+    for score in results.scores:
+        difference = next((item for item in results.differences if item.model == score.model), None)
+        gap = Markup("\N{EN DASH}")
+        if difference is not None:
+            gap = exact(difference.value, _gap_words(difference))
+        model = score.model
+        rows.append((score, MODEL_TITLES[model], MODEL_STYLES[model], gap, _seconds(score, base)))
+    context = {"results": results, "rows": rows, "least": LEAST_EFFECT, "least_examples": LEAST_EXAMPLES}
+    return Section("compare", "BLEU", "How well does it translate?", "scores.html", context)
+
+
+def _samples_section(results: TranslationResults) -> Section | None:
+    samples = [
+        (
+            item,
+            [
+                (MODEL_TITLES[score.model], MODEL_STYLES[score.model], item.translations[score.model])
                 for score in results.scores
                 if score.model in item.translations
-            ),
+            ],
         )
         for item in results.samples
+    ]
+    context = {"samples": samples, "languages": results.languages}
+    return (
+        Section("samples", "Translations", "Sample translations", "samples.html", context)
+        if samples
+        else None
     )
-    unit = "per token" if "\n  per: token" in results.run.recipe else "per pair"
-    quantities = {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}
-    training = training_figures(results.curves, quantities)
-    dynamics = dynamics_view(results.dynamics)
-    heads = heads_view(results.heads, unit="sentence pairs", measure="token accuracy")
-    shown = {
-        "compare": True,
-        "samples": samples,
-        "heads": heads,
-        "dynamics": dynamics,
-        "training": training,
-        "run": True,
-    }
-    context: dict[str, Any] = run_context(environment, results.run, (results.test,)) | {
-        "results": results,
-        "plain_title": f"{isolated(results.run.name)}: translation report",
-        "headline": headline(results),
-        "opening": opening(results),
-        "least": LEAST_EFFECT,
-        "least_examples": LEAST_EXAMPLES,
-        "rows": _rows(results),
-        "samples": samples,
-        "heads": heads,
-        "dynamics": dynamics,
-        "training": training,
-        "ramps": colour_channels(),
-        "minus": MINUS,
-        "contents": [(name, words) for name, words in SECTIONS if shown[name]],
-    }
-    return environment.get_template("page.html").render(context)
 
 
 def headline(results: TranslationResults) -> str:
-    """What was found, in one line."""
+    """The main finding in one line."""
     if not results.differences:
         score = results.scores[0]
         return f"{MODEL_TITLES[score.model]} attention reaches BLEU {score.bleu:.1f}"
@@ -133,29 +105,6 @@ def opening(results: TranslationResults) -> str:
     gap = "".join(f": {_gap_words(item)}" for item in results.differences)
     told = f"BLEU {numbers}{gap}, on {results.test.size:,} sentences from {source} to {target} ({results.search})."
     return f"{told} One seed, one comparison: evidence about this run." if results.differences else told
-
-
-def _rows(results: TranslationResults) -> tuple[Row, ...]:
-    base = results.score("deterministic")
-    return tuple(_row(score, base, results.differences) for score in results.scores)
-
-
-def _row(
-    score: TranslationScores, base: TranslationScores | None, differences: Sequence[BleuDifference]
-) -> Row:
-    gap = next((item for item in differences if item.model == score.model), None)
-    precisions = " / ".join(f"{value:.1f}" for value in score.precisions)
-    return Row(
-        title=MODEL_TITLES[score.model],
-        style=MODEL_STYLES[score.model],
-        bleu=exact(score.bleu, f"{score.bleu:.2f}"),
-        gap=Markup("\N{EN DASH}") if gap is None else exact(gap.value, _gap_words(gap)),
-        precisions=Markup(precisions),
-        brevity=exact(score.brevity_penalty, f"{score.brevity_penalty:.3f}"),
-        perplexity=exact(score.perplexity, f"{score.perplexity or 0:.2f}"),
-        accuracy=exact(score.token_accuracy, f"{100 * score.token_accuracy:.1f}%"),
-        seconds=_seconds(score, base),
-    )
 
 
 def _gap_words(gap: BleuDifference) -> str:

@@ -8,7 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
+from probattn.models.translation.search import SearchOptions
 from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     DisagreementRecipe,
@@ -311,19 +313,11 @@ class TranslationDataRecipe(Section):
         return self.model_copy(update=paths)
 
 
-class SearchRecipe(Section):
-    """How translations are searched for."""
+_Search: Any = options_section(SearchOptions)
 
-    num_beams: int = Field(default=5, ge=1, description="Width of the beam; 1 is greedy search.")
-    length_penalty: float = Field(
-        default=1.0,
-        description="Hypotheses are ranked by log-probability over length to this power; larger values favour longer "
-        "translations.",
-    )
-    extra_length: int = Field(
-        default=50, ge=1, description="Most tokens of a translation beyond its source's."
-    )
-    batch_size: int = Field(default=64, ge=1, description="Sentences that are searched for at once.")
+
+class SearchRecipe(_Search):
+    """How translations are searched for."""
 
 
 class TranslationReportRecipe(Section):

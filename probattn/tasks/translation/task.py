@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,9 +31,10 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    compares_heads,
     digest,
     dynamics,
+    in_batches,
+    measured,
     model_key,
     on_device,
     put_methods,
@@ -74,6 +75,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     recipe_class = TranslationRecipe
     results_class = TranslationResults
     no_seeds = "BLEU is not compared over seeds; give each run of translation alone"
+    unit = "pairs"
+    no_limit = None
+    no_draws = "translations are those at the posterior expectation, without draws"
     has_probe = True
 
     @property
@@ -100,6 +104,21 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def splits(self) -> ParallelSplits:
         """The sentence pairs of the recipe, read once."""
         return self.recipe.translation.load()
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of pairs of each part."""
+        splits = self.splits
+        return {
+            "training": len(splits.train),
+            "validation": len(splits.validation),
+            "test": len(splits.test),
+        }
+
+    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> TranslationRecipe:
+        """The recipe with fewer test pairs."""
+        data = self.recipe.translation
+        pairs = limit if data.test_pairs is None or limit is None else min(limit, data.test_pairs)
+        return self.recipe.model_copy(update={"translation": data.model_copy(update={"test_pairs": pairs})})
 
     def load_data(self) -> PairData:
         """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
@@ -207,7 +226,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def token_sums(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, float]:
         """Sums over sentence pairs of what perplexity and token accuracy are made of."""
         sums = dict.fromkeys(("nll", "tokens", "correct"), 0.0)
-        for inputs in self.batches(network, pairs):
+        batches = list(self.batches(network, pairs)) if False else self.batches(network, pairs)
+        for inputs in batches:
             with torch.no_grad():
                 found = token_measures(network.program(inputs), inputs["labels"])
             sums = {name: sums[name] + found[name].double().sum().item() for name in sums}
@@ -220,7 +240,6 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             "network": network_words(self.recipe),
             "data": train.source,
             "train_size": len(train),
-            "num_samples": 1,
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
@@ -230,9 +249,16 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             RunError: sacrebleu is not installed.
         """
         own, test = networks[-1], self.splits.test
-        options = SearchOptions(**self.recipe.search.model_dump())
+        options = self.recipe.search.build()
         found: dict[ModelKey, list[str]] = {
-            each.key: translate(each.program, test.sources, each.codec, options) for each in networks
+            each.key: translate(
+                each.program,
+                test.sources,
+                each.codec,
+                options,
+                progress=partial(each.tracked, doing="translations of the test sentences"),
+            )
+            for each in networks
         }
         try:
             counts = {key: bleu_counts(texts, test.targets) for key, texts in found.items()}
@@ -254,7 +280,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             samples=_samples(test, found, self.recipe.report.samples),
             curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
             dynamics=dynamics(networks),
-            heads=self._heads(networks) if compares_heads(own.net) else None,
+            heads=self._heads(networks) if "heads" in measured(own.net) else None,
         )
 
     def _differences(self, counts: dict[ModelKey, Tensor]) -> tuple[BleuDifference, ...]:
@@ -292,21 +318,31 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def predict(
         self,
         run: Path,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
         *,
         num_samples: int = 20,
         seed: int = 0,
-    ) -> list[dict[str, str]]:
+    ) -> Iterator[dict[str, str]]:
         """Translations of sentences; draws play no part in them."""
-        if pairs:
-            raise RunError(
-                f"{run}: its network translates single texts; expected no --pair, got {len(pairs)}"
-            )
+        if pairs is not None:
+            raise RunError(f"{run}: its network translates single texts; expected no second texts")
         network = self.network(run)
-        options = SearchOptions(**self.recipe.search.model_dump())
-        found = translate(network.program, texts, network.codec, options)
-        return [{"text": text, "translation": each} for text, each in zip(texts, found, strict=True)]
+        options = self.recipe.search.build()
+
+        def translated() -> Iterator[dict[str, str]]:
+            for batch in in_batches(texts, options.batch_size):
+                found = translate(network.program, batch, network.codec, options)
+                yield from (
+                    {"text": text, "translation": each} for text, each in zip(batch, found, strict=True)
+                )
+
+        return translated()
+
+    @classmethod
+    def columns(cls, answer: dict[str, str]) -> dict[str, Any]:
+        """The translation."""
+        return {"translation": answer["translation"]}
 
     @classmethod
     def answers(cls, found: Sequence[dict[str, str]]) -> tuple[str | Sheet, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from probattn.inference.elbo import AttentionELBO
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.report import predict_bayesian, predict_deterministic
-from probattn.inference.report.health import weight_spreads
+from probattn.inference.report.sites import weight_spreads
 from probattn.models import Classifier, convert
 
 

@@ -6,17 +6,22 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from probattn.inference.report.alignment import TokenSample, head_bandwidths, site_alignments
-from probattn.inference.report.alignment_clouds import clouds
-from probattn.inference.report.alignment_records import Alignment
-from probattn.inference.report.dynamics_records import Dynamics, WatchedExample, WatchedMaps, WatchedStep
-from probattn.inference.report.edges import EdgeAttention
-from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
-from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, SiteHeads
-from probattn.inference.report.maps import attention_example
-from probattn.inference.report.measurements import Curve, SiteHealth
-from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
+from probattn.inference.report.alignment import Alignment
+from probattn.inference.report.attention import attention_example
+from probattn.inference.report.dynamics import Dynamics, WatchedExample, WatchedMaps, WatchedStep
+from probattn.inference.report.evaluation import (
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    evaluate,
+    most_uncertain,
+)
+from probattn.inference.report.head_distances import TokenSample, clouds, head_bandwidths, site_alignments
+from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, SiteHeads
+from probattn.inference.report.record import Curve, DataSet, RunDescription
+from probattn.inference.report.results import Results
+from probattn.inference.report.sites import EdgeAttention, SiteHealth
 
 CLASSES = ("negative", "positive")
 SETS = (

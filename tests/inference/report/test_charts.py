@@ -12,21 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probattn.inference.report.charts.glyphs import bar_glyph, draws_glyph, interval_glyph
 from probattn.inference.report.charts.heatmap import grey_png, heatmap, shown
 from probattn.inference.report.charts.lines import (
     Line,
+    common_floor,
     entropy_chart,
     line_chart,
     nice_step,
     pavpu_chart,
+    reliability_chart,
     risk_chart,
     ticks,
     training_chart,
 )
-from probattn.inference.report.charts.reliability import common_floor, reliability_chart
-from probattn.inference.report.charts.svg import Axis, printable, spread_labels
-from probattn.inference.report.measurements import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
+from probattn.inference.report.charts.svg import (
+    Axis,
+    bar_glyph,
+    draws_glyph,
+    interval_glyph,
+    printable,
+    spread_labels,
+)
+from probattn.inference.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

@@ -18,8 +18,8 @@ from probattn.inference.report import (
     seeds_p,
 )
 from probattn.inference.report.claims import least_resamples
+from probattn.inference.report.findings import headline
 from probattn.inference.report.results import Results
-from probattn.inference.report.wording import headline
 
 DIFFERENCES = st.lists(st.floats(-1, 1, allow_nan=False), min_size=1, max_size=60)
 

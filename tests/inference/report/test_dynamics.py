@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from probattn.inference.report import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.charts.lines import Line
 from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.dynamics_view import dynamics_view
+from probattn.inference.report.dynamics import dynamics_section
 
 
 def maps(step: int, outputs: int, words: int) -> WatchedMaps:
@@ -40,15 +40,15 @@ def dynamics(values: dict[int, float], outputs: int = 2) -> Dynamics:
 
 
 def test_says_where_agreement_starts_ends_and_peaks() -> None:
-    view = dynamics_view([dynamics({0: 0.06, 1000: 0.62, 4000: 0.48})])
-    assert view is not None
-    assert "on 6% of the outputs at step 0 and on 48% at step 4,000; by chance it would be 7%" in view.words
-    assert "It is highest, 62%, at step 1,000." in view.words
+    view = dynamics_section([dynamics({0: 0.06, 1000: 0.62, 4000: 0.48})]).context
+    assert (
+        "on 6% of the outputs at step 0 and on 48% at step 4,000; by chance it would be 7%" in view["words"]
+    )
+    assert "It is highest, 62%, at step 1,000." in view["words"]
     for before in (0.47, 0.49):  # not higher, or hardly
-        risen = dynamics_view([dynamics({0: 0.06, 1000: before, 4000: 0.48})])
-        assert risen is not None
-        assert "highest" not in risen.words
-    assert dynamics_view([]) is None
+        risen = dynamics_section([dynamics({0: 0.06, 1000: before, 4000: 0.48})]).context
+        assert "highest" not in risen["words"]
+    assert dynamics_section([]) is None
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,19 @@ def test_says_where_agreement_starts_ends_and_peaks() -> None:
     ],
 )
 def test_maps_stand_at_early_middle_and_late_steps(steps: tuple[int, ...], names: list[str]) -> None:
-    view = dynamics_view([dynamics(dict.fromkeys(steps, 0.5))])
-    assert view is not None
-    (panel,) = view.panels
-    assert [moment.heading for moment in panel.moments] == names
-    assert all(len(moment.drawings) == 2 for moment in panel.moments)
+    view = dynamics_section([dynamics(dict.fromkeys(steps, 0.5))]).context
+    ((_, moments),) = view["panels"]
+    assert [when for when, _ in moments] == names
+    assert all(len(drawings) == 2 for _, drawings in moments)
 
 
 def test_a_single_output_has_a_row_for_each_step() -> None:
-    view = dynamics_view([dynamics(dict.fromkeys(range(40), 0.5), outputs=1)])
-    assert view is not None
-    (panel,) = view.panels
-    assert panel.course
-    assert panel.heading == f"{isolated('output 0')}: a good <film>"
-    (moment,) = panel.moments
-    for _, drawing in moment.drawings:
+    view = dynamics_section([dynamics(dict.fromkeys(range(40), 0.5), outputs=1)]).context
+    ((heading, moments),) = view["panels"]
+    assert heading == f"{isolated('output 0')}: a good <film>"
+    ((when, drawings),) = moments
+    assert not when
+    for _, drawing in drawings:
         assert 10 < drawing.count("data-index") - 3 <= 17  # rows of steps beside three columns of words
         assert "<film>" not in drawing  # escaped
 
@@ -82,11 +80,10 @@ def test_a_single_output_has_a_row_for_each_step() -> None:
 def test_networks_stand_side_by_side() -> None:
     plain = dynamics({0: 0.1, 10: 0.3})
     own = plain.model_copy(update={"model": "bayesian_mean", "steps": plain.steps[1:]})
-    view = dynamics_view([plain, own])
-    assert view is not None
-    assert [title for title, _ in view.columns] == ["Deterministic", "Bayesian, mean of draws"]
-    assert [row.step for row in view.rows] == ["0", "10"]
-    assert len(view.rows[0].values) == 6
+    view = dynamics_section([plain, own]).context
+    assert [title for title, _ in view["columns"]] == ["Deterministic", "Bayesian, mean of draws"]
+    assert [step for step, _ in view["rows"]] == ["0", "10"]
+    assert len(view["rows"][0][1]) == 6
 
 
 def test_lines_and_table_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,28 +93,27 @@ def test_lines_and_table_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
         drawn[title] = lines
         return title
 
-    monkeypatch.setattr("probattn.inference.report.dynamics_view.line_chart", draw)
+    monkeypatch.setattr("probattn.inference.report.dynamics.line_chart", draw)
     moments = (
         WatchedStep(step=0, agreement=0.1, with_last=0.2, accuracy=0.3, bleu=1.5),
         WatchedStep(step=20, agreement=0.4, with_last=1.0, accuracy=0.6, bleu=7.5),
     )
     plain = dynamics({0: 0.5, 10: 0.7})
     own = plain.model_copy(update={"model": "bayesian_mean", "steps": moments, "chance": 0.25, "examples": 9})
-    view = dynamics_view([plain, own])
-    assert view is not None
-    assert (view.examples, view.chance.striptags()) == (9, "0.25")
-    assert "Bayesian" in view.words and "by chance it would be 25%" in view.words
+    view = dynamics_section([plain, own]).context
+    assert (view["examples"], view["chance"].striptags()) == (9, "0.25")
+    assert "Bayesian" in view["words"] and "by chance it would be 25%" in view["words"]
     for title, first, last in (
         ("Attention agrees with the probe", 0.1, 0.4),
-        ("Attention agrees with what it becomes", 0.2, 1.0),
+        ("Attention agrees with the last step's", 0.2, 1.0),
         ("First choice is right", 0.3, 0.6),
         ("BLEU of the watched sentences", 1.5, 7.5),
     ):
         (line,) = [line for line in drawn[title] if line.css == "bay"]
         assert line.points == ((0.0, first), (2.0, last)), title  # between them a step of the other network
-    for title in ("Attention agrees with the probe", "Attention agrees with what it becomes"):
+    for title in ("Attention agrees with the probe", "Attention agrees with the last step's"):
         assert drawn[title][-1].points == ((0.0, 0.25), (2.0, 0.25))
-    assert [[value.striptags() for value in row.values] for row in view.rows] == [
+    assert [[value.striptags() for value in values] for _, values in view["rows"]] == [
         ["0.500", "0.500", "0.250", "0.100", "0.200", "0.300"],
         ["0.700", "0.700", "0.350", *["\N{EN DASH}"] * 3],
         [*["\N{EN DASH}"] * 3, "0.400", "1.000", "0.600"],
@@ -132,7 +128,7 @@ def test_maps_are_those_of_attention_and_of_the_probe(monkeypatch: pytest.Monkey
         drawn.append((list(values), highest))
         return title
 
-    monkeypatch.setattr("probattn.inference.report.dynamics_view.heatmap", draw)
+    monkeypatch.setattr("probattn.inference.report.dynamics.heatmap", draw)
     found = [
         WatchedMaps(
             step=step,
@@ -142,7 +138,7 @@ def test_maps_are_those_of_attention_and_of_the_probe(monkeypatch: pytest.Monkey
         for step in range(20)
     ]
     example = WatchedExample(text="a b", keys=("a", "b"), queries=("x", "y")[:outputs], maps=tuple(found))
-    assert dynamics_view([dynamics({0: 0.5}).model_copy(update={"maps": (example,)})]) is not None
+    assert dynamics_section([dynamics({0: 0.5}).model_copy(update={"maps": (example,)})]) is not None
     if outputs == 1:
         kept = [*found[:-1:2], found[-1]]
         expected = [

@@ -7,8 +7,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, roc_curve
 
 from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
-from probattn.inference.report.measurements import Difference, Scores
-from probattn.inference.report.results import DataSet
+from probattn.inference.report.record import DataSet, Difference, Scores
 
 NAMES = {"in_domain": "test", "shifted": "shift", "out_of_domain": "out"}
 
@@ -111,11 +110,11 @@ def test_detection_by_entropy(role: str) -> None:
     )
     scores = evaluate([home, away], resamples=1).scores
     for score in (score for score in scores if score.data == away.data.key):
-        native, foreign = (
+        known, ood = (
             stats.entropy(item.models[score.model].probabilities.numpy(), axis=1) for item in (home, away)
         )
-        truth = np.r_[np.zeros(len(native)), np.ones(len(foreign))]
-        values = np.r_[native, foreign]
+        truth = np.r_[np.zeros(len(known)), np.ones(len(ood))]
+        values = np.r_[known, ood]
         assert score.auroc == pytest.approx(roc_auc_score(truth, values), abs=1e-6)
         false, found, _ = roc_curve(truth, values, drop_intermediate=False)
         assert score.fpr95 == pytest.approx(false[found >= 0.95].min(), abs=1e-6)
@@ -202,11 +201,11 @@ def test_intervals_of_means_equal_scipys_paired_bootstrap() -> None:
 
 
 def test_detection_resamples_both_sides() -> None:
-    """Few in-domain examples make the interval wide, few foreign ones too."""
+    """Few in-domain examples make the interval wide, few OOD ones too."""
     sizes = {"in_domain": 25, "out_of_domain": 400}
     items = [made(role, size, 2, seed=13, labelled=False, scale=0.8) for role, size in sizes.items()]
     models = ("bayesian_mean", "deterministic")
-    native, foreign = (
+    known, ood = (
         {model: stats.entropy(item.models[model].probabilities.numpy(), axis=1) for model in models}
         for item in items
     )
@@ -214,7 +213,7 @@ def test_detection_resamples_both_sides() -> None:
     for _ in range(600):
         inside, outside = (rng.integers(size, size=size) for size in sizes.values())
         truth = np.r_[np.zeros(25), np.ones(400)]
-        areas = [roc_auc_score(truth, np.r_[native[m][inside], foreign[m][outside]]) for m in models]
+        areas = [roc_auc_score(truth, np.r_[known[m][inside], ood[m][outside]]) for m in models]
         drawn.append(areas[0] - areas[1])
     low, high = np.quantile(drawn, [0.025, 0.975])
     found = by_name(evaluate(items, resamples=600).differences)["bayesian_mean", "out", "auroc"]

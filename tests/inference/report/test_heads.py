@@ -11,12 +11,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from probattn.inference.report.heads import site_heads
-from probattn.inference.report.heads_records import HeadDrops, HeadRows, Heads, SiteHeads
-from probattn.inference.report.heads_view import heads_view
+from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, SiteHeads, heads_section, site_heads
 from probattn.inference.report.page import render_report
-from probattn.inference.report.results import Results
-from probattn.inference.report.storage import read_results, write_results
+from probattn.inference.report.results import Results, read_results, write_results
 
 NAMES = ("net.layer.0.attention", "net.layer.1.attention")
 
@@ -117,33 +114,38 @@ def test_the_numbers_are_those_of_the_records(results: Results) -> None:
 
 
 def test_words_say_what_was_found() -> None:
-    view = heads_view(measured())
-    assert view.words == (
+    view = heads_section(measured()).context
+    assert view["words"] == (
         "Relative to their length, the outputs of two heads of the repulsive network lie 1.35 apart, and two heads "
         "spend 40% of their attention on the same tokens. In the deterministic network these are 1.20 and 40%."
     )
-    assert "Of the 4 heads of the deterministic network, 2 can be taken out without any change" in view.fallen
-    assert "1 with a gain, and the most needed one costs 10.0 points" in view.fallen
     assert (
-        "of the repulsive network, 1 can be taken out" in view.fallen and "costs 25.0 points" in view.fallen
+        "Of the 4 heads of the deterministic network, 2 can be taken out without any change" in view["fallen"]
+    )
+    assert "1 with a gain, and the most needed one costs 10.0 points" in view["fallen"]
+    assert (
+        "of the repulsive network, 1 can be taken out" in view["fallen"]
+        and "costs 25.0 points" in view["fallen"]
     )
 
 
 def test_heads_that_nobody_misses_and_other_units() -> None:
     spared = tuple(item.model_copy(update={"accuracy": (0.9, 0.9)}) for item in measured().drops)
     whole = {item.model: 0.9 for item in spared}
-    view = heads_view(measured(drops=spared, whole=whole), unit="sentence pairs", measure="token accuracy")
-    assert view.fallen.startswith(
+    view = heads_section(
+        measured(drops=spared, whole=whole), unit="sentence pairs", measure="token accuracy"
+    ).context
+    assert view["fallen"].startswith(
         "Each of the 4 heads of the deterministic network can be taken out without any "
     )
-    assert view.fallen.endswith("change of token accuracy.") and view.falls[0].heading.startswith(
+    assert view["fallen"].endswith("change of token accuracy.") and view["falls"][0].heading.startswith(
         "Token accuracy lost"
     )
 
 
 def test_falls_are_sorted_lines_of_both_networks() -> None:
-    view = heads_view(measured())
-    (figure,) = view.falls
+    view = heads_section(measured()).context
+    (figure,) = view["falls"]
     lines = re.findall(r'class="line (\w+)" d="([^"]+)"', figure.svg)
     assert [css for css, _ in lines] == ["det", "bay"]
     for _, path in lines:
@@ -156,10 +158,10 @@ def test_maps_of_similarity_and_rows(results: Results) -> None:
     section = section_of(results, heads)
     assert section.count("ramp-cosine") == 2 * 3  # first and shown layer, three networks
     assert section.count("map-picture ramp-mean") == 2
-    assert 'aria-label="Where each head looks, repulsive: \u2068a b\u2069"' in section
+    assert 'aria-label="Attention of each head, repulsive: \u2068a b\u2069"' in section
     alone = measured(drops=(), whole={}, rows=(), masked_texts=0)
     section = section_of(results, alone)
-    assert "What each head is good for" not in section and "Where each head looks" not in section
+    assert "Importance of each head" not in section and "Attention of each head" not in section
 
 
 def test_a_network_alone_without_its_start(results: Results) -> None:
@@ -169,12 +171,12 @@ def test_a_network_alone_without_its_start(results: Results) -> None:
     assert "The network before training could not be loaded again" in section
     assert "In the deterministic network" not in section
     plain = measured(sites=(site("regularised", NAMES[0], overlap=None),), drops=(), whole={}, rows=())
-    assert "attention" not in heads_view(plain).words
+    assert "attention" not in heads_section(plain).context["words"]
 
 
 def test_without_measurements_there_is_no_section(results: Results) -> None:
     without = results.model_copy(update={"heads": None})
-    assert heads_view(without.heads) is None
+    assert heads_section(without.heads) is None
     assert 'id="heads"' not in render_report(without)
 
 

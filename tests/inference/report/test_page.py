@@ -14,21 +14,40 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probattn.inference.report.attention import attention_example
 from probattn.inference.report.charts.svg import isolated, printable
-from probattn.inference.report.edges import EDGE_MEASURES
-from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
-from probattn.inference.report.maps import attention_example
-from probattn.inference.report.measurements import Curve, SiteHealth
+from probattn.inference.report.evaluation import (
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    evaluate,
+    most_uncertain,
+)
+from probattn.inference.report.markup import site_labels
 from probattn.inference.report.measures import TEXTS
-from probattn.inference.report.page import RAMPS, SECTIONS, duration, render_report, write_report
-from probattn.inference.report.record import MEASURES, MODELS, SINGLE
-from probattn.inference.report.results import DataSet, Results, RunDescription
-from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
-from probattn.inference.report.storage import read_results, write_results
-from probattn.inference.report.tables import site_labels
+from probattn.inference.report.page import RAMPS, duration, render_report, write_report
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, RunDescription
+from probattn.inference.report.results import Results, read_results, write_results
+from probattn.inference.report.sites import EDGE_MEASURES, SiteHealth
 
 VOID = {"meta", "link", "br", "input"}
-ALONE = [(name, words) for name, words in SECTIONS if name != "runs"]
+ALONE = [
+    ("findings", "Findings"),
+    ("compare", "Comparison"),
+    ("calibration", "Calibration"),
+    ("entropy", "OOD inputs"),
+    ("selective", "Selective prediction"),
+    ("attention", "Attention"),
+    ("alignment", "Queries and keys"),
+    ("heads", "Heads"),
+    ("edges", "Edges"),
+    ("examples", "Inputs"),
+    ("posterior", "Posterior"),
+    ("dynamics", "Dynamics"),
+    ("training", "Training"),
+    ("run", "Run"),
+]
 """Sections of the page of one run."""
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'"
 
@@ -267,8 +286,8 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
 @pytest.mark.parametrize(
     ("missing", "sections"),
     [
-        ({"differences": ()}, {"found"}),
-        ({"scores": (), "differences": ()}, {"found", "compare", "calibration", "entropy", "selective"}),
+        ({"differences": ()}, {"findings"}),
+        ({"scores": (), "differences": ()}, {"findings", "compare", "calibration", "entropy", "selective"}),
         ({"health": ()}, {"posterior"}),
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
@@ -302,7 +321,7 @@ def test_a_missing_data_set_is_not_spoken_of(results: Results, gone: str) -> Non
     assert len(Page(text).all("table", "compare")) == 3 - len(keys)
     assert ("IMDB" in text) == ("imdb" not in keys)
     assert ("Newsgroup" in text) == ("news" not in keys)
-    assert ("never seen" in text) == (gone != "both")
+    assert ("detect out-of-distribution" in text) == (gone != "both")
 
 
 @pytest.mark.parametrize("only", MODELS)
@@ -315,7 +334,7 @@ def test_one_model_alone(results: Results, only: str) -> None:
     page = Page(text)
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
-    assert ("expected weights" in heads) == (only == "bayesian_expectation")
+    assert ("posterior-mean weights" in heads) == (only == "bayesian_expectation")
     assert ("mean of draws" in heads) == (only not in SINGLE)
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")

@@ -5,10 +5,10 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from probattn.inference.report.examples import AttentionExample, AttentionMap, Example
-from probattn.inference.report.measurements import Curve, Entropy, Scores, SiteHealth
-from probattn.inference.report.record import MEASURES, MODELS, SINGLE
-from probattn.inference.report.results import DataSet, Results
+from probattn.inference.report.attention import AttentionExample, AttentionMap, Example
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, Entropy, Scores
+from probattn.inference.report.results import Results
+from probattn.inference.report.sites import SiteHealth
 
 EXAMPLE = Example(text="a", predicted="yes", probability=0.6, spread=0.1, entropy=0.6)
 
@@ -93,6 +93,6 @@ def test_scores_and_differences_are_found_by_name(results: Results) -> None:
 
 
 def test_the_home_of_a_task_is_its_in_domain_set(results: Results) -> None:
-    assert results.home.role == "in_domain"
+    assert results.in_domain.role == "in_domain" and results.in_domain is results.home
     turned = Results(**{**dict(results), "data": results.data[::-1]})
-    assert turned.home == results.home
+    assert turned.in_domain == results.in_domain

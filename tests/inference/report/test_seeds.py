@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from probattn.inference.report import Results, combine, evidence, findings, headline, render_report
+from probattn.inference.report.findings import opening
 from probattn.inference.report.record import MEASURES
-from probattn.inference.report.wording import opening
 from probattn.metrics.functional import holm
 
 SHIFTS = {0: 0.03, 3: 0.041, 1: 0.035, 8: 0.029, 5: 0.038}

@@ -5,9 +5,14 @@ import math
 import pytest
 import torch
 
-from probattn.inference.report.evaluation import PredictedData, Predictions
-from probattn.inference.report.results import DataSet
-from probattn.inference.report.selection import confident_mistakes, describe, most_uncertain
+from probattn.inference.report.evaluation import (
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    most_uncertain,
+)
+from probattn.inference.report.record import DataSet
 
 CLASSES = ("no", "yes")
 TEXTS = ["zero", "one", "two", "three"]

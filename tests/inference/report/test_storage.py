@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probattn.inference.records import LARGEST
-from probattn.inference.report.measurements import Curve
-from probattn.inference.report.results import Results
-from probattn.inference.report.storage import ResultsFileError, read_results, write_results
+from probattn.inference.report.record import Curve
+from probattn.inference.report.results import Results, ResultsFileError, read_results, write_results
 
 
 def test_round_trip_is_exact(results: Results, tmp_path: Path) -> None:

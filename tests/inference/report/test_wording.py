@@ -4,18 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probattn.inference.report.measurements import Difference
+from probattn.inference.report.findings import evidence, findings, headline, interval_words, opening
 from probattn.inference.report.measures import TEXTS, listed
-from probattn.inference.report.record import MEASURES
+from probattn.inference.report.record import MEASURES, Difference
 from probattn.inference.report.results import Results
-from probattn.inference.report.wording import (
-    evidence,
-    findings,
-    headline,
-    interval_words,
-    opening,
-    posterior_words,
-)
+from probattn.inference.report.sites import SiteHealth, posterior_words
 
 BOUNDS = st.floats(-1, 1, allow_nan=False)
 
@@ -77,8 +70,8 @@ def test_an_interval_beside_0_is_no_claim_by_itself(results: Results) -> None:
         (
             {("test", "accuracy"): -0.03, ("test", "ece"): -0.2, ("news", "auroc"): 0.1},
             (
-                "In this run, Bayesian attention is better calibrated and better at detecting out-of-domain inputs, "
-                "but less accurate"
+                "In this run, Bayesian attention is better calibrated and better at detecting "
+                "out-of-distribution inputs, but less accurate"
             ),
         ),
         ({("imdb", "ece"): -0.2}, "In this run, Bayesian attention differs in 1 of 18 comparisons"),
@@ -180,16 +173,15 @@ def test_numbers_as_people_write_them() -> None:
 
 
 def test_a_dead_posterior_is_called_dead(results: Results) -> None:
-    def spread(*values: float) -> Results:
-        sites = [
+    def spread(*values: float) -> list[SiteHealth]:
+        return [
             site.model_copy(update={"spread": value})
             for site, value in zip(results.health, values, strict=False)
         ]
-        return results.model_copy(update={"health": tuple(sites)})
 
-    assert "alive" in posterior_words(spread(0.2, 0.4))
+    assert "not collapsed" in posterior_words(spread(0.2, 0.4))
     assert "20% to 40%" in posterior_words(spread(0.2, 0.4))
-    assert "by 20% of their mean: the posterior is alive" in posterior_words(spread(0.2))
+    assert "by 20% of their mean: the posterior has not collapsed" in posterior_words(spread(0.2))
     assert "1 of 2 sites have collapsed" in posterior_words(spread(0.001, 0.4))
     assert "The posterior has collapsed" in posterior_words(spread(0.001, 0.002))
     assert posterior_words(spread()) == ""

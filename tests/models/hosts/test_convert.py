@@ -5,7 +5,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from probattn import BayesianAttention
+from probattn import AlignmentAttention, BayesianAttention
 from probattn.models import convert, inspect, revert
 from probattn.models.hosts.discovery import find_calls
 from probattn.sites import AttentionSite
@@ -67,6 +67,7 @@ def test_a_refusal_leaves_the_network_as_it_was(families, by_name):
             "expected one of BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention, got str",
             ("weibull",),
         ),
+        (TypeError, r"got type; give an object: AlignmentAttention\(\)", (AlignmentAttention,)),
         (ValueError, "decoder.*see the future; use upward='heads'", (families.POSITIONS,)),
     ]
     for error, message, methods in refused:

@@ -94,9 +94,9 @@ def rewrite_method(folder, **options):
 
 
 DAMAGE = {
-    "cut json": (lambda f: (f / "probattn.json").write_text('{"format": 1,'), "corrupt"),
-    "no object": (lambda f: (f / "probattn.json").write_text("[]"), "corrupt"),
-    "not text": (lambda f: (f / "probattn.json").write_bytes(b"\xff\xfe\x00"), "corrupt"),
+    "cut json": (lambda f: (f / "probattn.json").write_text('{"format": 1,'), "cannot be read"),
+    "no object": (lambda f: (f / "probattn.json").write_text("[]"), "cannot be read"),
+    "not text": (lambda f: (f / "probattn.json").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
     "no json": (lambda f: (f / "probattn.json").unlink(), "not found; expected a folder written by"),
     "later format": (lambda f: rewrite(f, format=7), "expected a format from 1 to 5, got 7"),
     "unknown class": (
@@ -297,6 +297,10 @@ def test_panics_are_about_the_files_and_interruptions_are_not():
             StoredNetworkError, match=rf"some/folder: cannot be read \({type(error).__name__}"
         ):
             open_pretrained(Opened(error), "some/folder")
+    with pytest.raises(
+        StoredNetworkError, match=r"no such folder, and no such name on the hub within reach: check"
+    ):
+        open_pretrained(Opened(OSError("We couldn't connect")), "some/folder")
     for error in (KeyboardInterrupt(), SystemExit(3), GeneratorExit()):
         with pytest.raises(type(error)):
             open_pretrained(Opened(error), "some/folder")

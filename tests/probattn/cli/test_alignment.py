@@ -13,7 +13,6 @@ from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 from probattn.recipes import load_recipe
 from probattn.tasks import Classification, RunError, load_network
-from probattn.tasks.programs import method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -57,7 +56,7 @@ def test_the_report_compares_aligned_with_deterministic(aligned, report):
     assert {score.model for score in report.scores} == {"deterministic", "aligned"}
     assert {difference.model for difference in report.differences} == {"aligned"}
     assert not report.health
-    assert report.contender == "aligned"
+    assert report.compared == "aligned"
     page = (aligned / "report.html").read_text(encoding="utf-8")
     assert "Deterministic against aligned" in page
     spoken = re.sub(r"<style>.*?</style>|<details class=.recipe.*?</details>", "", page, flags=re.DOTALL)
@@ -150,7 +149,7 @@ def test_both_methods_at_once_train_resume_and_report(recipe, command, tmp_path)
     result = command("report", copy)
     assert result.exit_code == 0, result.output
     found = read_results(copy / "metrics.json")
-    assert found.contender == "bayesian_mean" and found.health
+    assert found.compared == "bayesian_mean" and found.health
     assert found.alignment.models == ("deterministic", "bayesian_mean")
     shown = found.attention[0].maps[0]
     assert shown.ratio and shown.baseline
@@ -180,6 +179,6 @@ def test_tsne_without_scikit_learn_is_refused_before_training(recipe, command, t
 
 def test_words_for_methods(recipe):
     overrides = ["attention.method=deterministic", "alignment={method: ot, debias: false, layers: last}"]
-    assert method_words(load_recipe(recipe, overrides)) == (
+    assert load_recipe(recipe, overrides).method_words() == (
         "deterministic attention; OT alignment, weight 0.01, layers last, debias False"
     )

@@ -144,15 +144,26 @@ def test_bad_recipes_are_one_line(recipe, command, tmp_path, old, new, words):
         (b"text,label\n", ["expected rows"]),
         (b"words,label\na,b\nc,d\n", ["text", "words"]),
         (b"text,label\na good film,x\na bad film,x\n", ["at least two classes"]),
+        (b"text;label\na good film;0.5\na bad film;1.0\n", ["line 2", "0.5", "targets of regression"]),
         (b"text,label\ncaf\xe9,x\nfilm,y\n", ["UTF-8"]),
     ],
-    ids=["empty", "header only", "column", "one class", "encoding"],
+    ids=["empty", "header only", "column", "one class", "regression", "encoding"],
 )
 def test_bad_data_are_one_line(recipe, command, tmp_path, reviews, content, words):
     data = tmp_path / "bad.csv"
     data.write_bytes(content)
     file = bad(tmp_path, recipe, (str(reviews), str(data)))
     refused(command("train", file, "--output", tmp_path / "out", "--quiet"), tmp_path, *words)
+
+
+def test_places_that_cannot_be_written_are_one_line(recipe, command, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        result = command("train", recipe, "--output", place, "--quiet")
+        refused(
+            result, tmp_path, f"{place}: Not a directory; expected a path that this user may read and write"
+        )
+        assert "Errno" not in result.output
 
 
 def test_label_outside_the_training_set(recipe, command, tmp_path, reviews):

@@ -14,6 +14,7 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import BertConfig, BertForSequenceClassification
 
 from probattn.files import durable
 from probattn.models import Classifier
@@ -173,6 +174,23 @@ def test_a_head_for_other_classes_is_said_with_both_numbers(network, recipe, com
     changes = ("--set", "network.config={intermediate_size: 8}", "--output", tmp_path / "run")
     said = refusal(command("train", recipe, *changes))
     assert "make network.config agree" in said
+    changes = ("--set", "network.config={num_labels: 1}", "--output", tmp_path / "run")
+    said = refusal(command("train", recipe, *changes))
+    assert (
+        "network.config: expected no 'num_labels', which the 2 classes of the data set; leave it out" in said
+    )
+
+
+def test_a_head_of_one_output_is_refused_without_advice_to_train_on_one_class(
+    network, recipe, command, tmp_path
+):
+    single = tmp_path / "single"
+    shutil.copytree(network, single)
+    config = BertConfig.from_pretrained(single, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(single)
+    changes = ("--set", f"network.name={single}", "--output", tmp_path / "run", "--quiet")
+    said = refusal(command("train", recipe, *changes))
+    assert "got one for 1; take the network without its head" in said
 
 
 def test_a_network_of_a_recipe_is_compared_with_its_sums(copy, recipe, command, tmp_path):
@@ -213,7 +231,8 @@ def test_a_folder_that_is_removed_in_mid_run_is_said(recipe, command, tmp_path, 
 
 
 @pytest.mark.slow
-def test_an_interruption_says_how_to_go_on(recipe, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_a_checkpoint_and_says_how_to_go_on(recipe, tmp_path, number):
     folder = tmp_path / "my run"
     command = [sys.executable, "-m", "probattn", "train", recipe, "--output", folder, "--quiet"]
     command += ["--set", "training.steps=5000"]
@@ -223,11 +242,13 @@ def test_an_interruption_says_how_to_go_on(recipe, tmp_path):
     until = time.monotonic() + 120
     while not list(folder.rglob("step-000003")) and started.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
-    started.send_signal(signal.SIGINT)
+    started.send_signal(number)
     said = started.communicate(timeout=60)[1].splitlines()
     assert started.returncode == 130
     resume = f"probattn train '{folder}/recipe.yaml' --output '{folder}' --resume"
-    assert said[-1] == f"interrupted: continue with `{resume}`"
+    assert said[-1].startswith("interrupted: ") and said[-1].endswith(f"; continue with `{resume}`")
+    step = int(said[-1].split("after update ")[1].split()[0])
+    assert list(folder.rglob(f"step-{step:06d}")), "the last update is kept"
 
 
 def test_arguments_that_are_no_text_are_refused(run, recipe, command, tmp_path):

@@ -11,7 +11,7 @@ from probattn.inference.report import read_results
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.tasks import load_network
-from probattn.tasks.programs import compares_heads, method_words
+from probattn.tasks.programs import measured
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -53,12 +53,12 @@ def test_training_pays_and_the_report_compares(regularised, command):
     records = [record for record in read_records(regularised / "metrics.jsonl") if record["kind"] == "train"]
     assert all(record["factors"] < 0 for record in records)
     trained = load_network(regularised)
-    assert trained.key == "regularised" and compares_heads(trained.net)
+    assert trained.key == "regularised" and "heads" in measured(trained.net)
     result = command("report", regularised)
     assert result.exit_code == 0, result.output
     found = read_results(regularised / "metrics.json")
     assert {score.model for score in found.scores} == {"deterministic", "regularised"}
-    assert found.contender == "regularised"
+    assert found.compared == "regularised"
     page = (regularised / "report.html").read_text(encoding="utf-8")
     assert "Deterministic against regularised" in page and "Regularised attention weights, " in page
     assert "deterministic attention; penalty on heads alike (frobenius), weight 1" in page
@@ -82,6 +82,6 @@ def test_words_for_the_method(recipe):
         "attention.method=deterministic",
         "disagreement={method: outputs, weight: 0.5, layers: last}",
     ]
-    assert method_words(load_recipe(recipe, overrides)) == (
+    assert load_recipe(recipe, overrides).method_words() == (
         "deterministic attention; penalty on heads alike (outputs), weight 0.5, layers last"
     )

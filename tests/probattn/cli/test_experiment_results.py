@@ -156,7 +156,7 @@ def test_the_page_says_what_the_records_say(tmp_path):
     assert "0.3333" in page and "&lt; 0.0001" in page and "by step 7" in page
     assert len(re.findall(r'<path class="thin', page)) == 3 * 4
     assert len(re.findall(r'<path class="middle', page)) == 3 * 2
-    assert "Which word holds" not in page and "<b>copy" not in page
+    assert "Which word determines" not in page and "<b>copy" not in page
     same = write_page(Experiments, results(), tmp_path / "report.html").read_text(encoding="utf-8")
     assert same == render(results())
     assert "Which heads are good?" not in same
@@ -174,8 +174,8 @@ def test_the_page_of_keywords_counts_where_log_odds_are_largest():
         results(task="keyword", conditions=(condition("a", (1.0, 1.0), measures=places),), tests=())
     )
     assert "largest at the" in page and "in 1 of 2 runs" in page
-    assert "Fisher" not in page and "Where do they look" not in page
-    row = page.split("Which word holds")[1].split("<tbody>")[1].split("</tr>")[1]
+    assert "Fisher" not in page and "Do attention and the probe find" not in page
+    row = page.split("Which word determines")[1].split("<tbody>")[1].split("</tr>")[1]
     assert re.findall(r'<data value="[^"]*">([^<]*)</data>', row) == [
         "10", "1.00", "5.00", "2.00", "1.00", "3.50", "1", "0", "1",
     ]  # fmt: skip

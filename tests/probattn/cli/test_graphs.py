@@ -97,7 +97,7 @@ def test_evaluate_and_report(graph_run, command):
         "bayesian_mean",
         "bayesian_expectation",
     }
-    assert results.home.size == 30 and results.run.train_size == 12
+    assert results.in_domain.size == 30 and results.run.train_size == 12
     assert [site.site for site in results.health] == ["hidden.attention", "output.attention"]
     assert all(site.spread > 0 for site in results.health)
     assert {(layer.model, layer.site) for layer in results.edges} == {

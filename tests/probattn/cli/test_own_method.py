@@ -175,7 +175,7 @@ def test_it_is_reported_beside_its_baseline(recipe, command, tmp_path):
     assert command("train", recipe, "--output", run, "--quiet", *overrides).exit_code == 0
     table = command("evaluate", run)
     assert table.exit_code == 0, table.output
-    assert "entropy" in table.output.splitlines()[0]
+    assert "entropy" in table.stdout.splitlines()[0]
     results = tasks.load_results(run)
     assert {score.model for score in results.scores} == {"deterministic", "entropy"}
     assert {difference.model for difference in results.differences} == {"entropy"}

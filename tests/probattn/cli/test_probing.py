@@ -67,7 +67,7 @@ def test_report_tells_the_course(watched, command):
     assert own.steps[-1].with_last == 1
     assert not plain.maps and len(own.maps) == 1 and len(own.maps[0].maps) == 3
     page = (watched / "report.html").read_text()
-    assert "How did attention come about?" in page and own.maps[0].text in page
+    assert "How did attention change in training?" in page and own.maps[0].text in page
 
 
 def test_a_baseline_watched_on_other_examples_is_left_out(watched, recipe, command, tmp_path):
@@ -126,7 +126,7 @@ def test_a_lost_file_is_named(watched, tmp_path):
     shutil.copytree(watched / "probe", folder / "probe")
     (folder / "probe" / "examples.json").unlink()
     assert read_dynamics(folder, "bayesian_mean", maps=False) is not None
-    with pytest.raises(RunError, match=r"No such file or directory: .*examples\.json"):
+    with pytest.raises(RunError, match=r"examples\.json: No such file or directory"):
         read_dynamics(folder, "bayesian_mean", maps=True)
 
 

@@ -16,7 +16,6 @@ from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks import load_network
-from probattn.tasks.programs import method_words
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -84,7 +83,7 @@ def test_without_repulsion_and_kernel_it_is_the_plain_run_bit_for_bit(recipe, co
 def test_the_report_compares_repulsive_with_deterministic(repulsive, report):
     assert {score.model for score in report.scores} == {"deterministic", "repulsive"}
     assert {difference.model for difference in report.differences} == {"repulsive"}
-    assert report.contender == "repulsive" and not report.health and report.alignment is None
+    assert report.compared == "repulsive" and not report.health and report.alignment is None
     shown = report.attention[0].maps[0]
     assert shown.ratio == () and len(shown.baseline) == len(shown.mean)
     page = (repulsive / "report.html").read_text(encoding="utf-8")
@@ -96,7 +95,7 @@ def test_the_report_compares_repulsive_with_deterministic(repulsive, report):
 
 def test_heads_are_measured_before_and_after(repulsive, report):
     found = report.heads
-    assert found.models == ("start", "deterministic", "repulsive") and found.texts == report.home.size
+    assert found.models == ("start", "deterministic", "repulsive") and found.texts == report.in_domain.size
     names = [f"bert.encoder.layer.{layer}.attention.self" for layer in range(2)]
     assert [(site.model, site.site) for site in found.sites] == [
         (model, name) for model in found.models for name in names
@@ -109,7 +108,7 @@ def test_heads_are_measured_before_and_after(repulsive, report):
     ]
     assert [value for site in found.sites[-2:] for value in site.lengths.values()] == pytest.approx(lengths)
     assert {item.model for item in found.drops} == set(found.whole) == {"deterministic", "repulsive"}
-    assert found.masked_texts == report.home.size and len(found.falls("repulsive")) == 4
+    assert found.masked_texts == report.in_domain.size and len(found.falls("repulsive")) == 4
     assert found.whole["repulsive"] == report.score("repulsive", "test").accuracy  # all of the small test set
     assert {(item.model, item.text) for item in found.rows} == {
         (model, "the film was good") for model in ("deterministic", "repulsive")
@@ -119,7 +118,7 @@ def test_heads_are_measured_before_and_after(repulsive, report):
         assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in item.weights)
     page = (repulsive / "report.html").read_text(encoding="utf-8")
     assert (
-        "Do its heads differ?" in page
+        "Do the heads differ?" in page
         and "Before training" in page
         and "Accuracy lost without a head" in page
     )
@@ -143,12 +142,12 @@ def test_heads_without_baseline_start_or_masks(recipe, network, command, tmp_pat
     assert "The network before training could not be loaded again" in page
 
 
-def test_calibration_and_foreign_inputs_stand_side_by_side(report):
-    """The form of An et al. 2020, C.4 and C.5: reliability of both, entropy of both on foreign data."""
+def test_calibration_and_ood_inputs_stand_side_by_side(report):
+    """The form of An et al. 2020, C.4 and C.5: reliability of both, entropy of both on OOD data."""
     for model in ("deterministic", "repulsive"):
-        home, foreign = (report.score(model, key) for key in ("test", "out_of_domain"))
+        home, ood = (report.score(model, key) for key in ("test", "out_of_domain"))
         assert home.reliability and home.ece is not None and home.overconfidence is not None
-        assert len(foreign.entropy.quantiles) > 10 and foreign.auroc is not None
+        assert len(ood.entropy.quantiles) > 10 and ood.auroc is not None
     assert report.difference("ece", "repulsive", "test") is not None
     assert report.difference("auroc", "repulsive", "out_of_domain") is not None
 
@@ -246,8 +245,8 @@ def test_the_steps_from_a_penalty_to_repulsion_train(recipe, command, tmp_path):
 
 def test_words_for_the_method(recipe):
     overrides = ["attention.method=deterministic", "repulsion={sampler: spos, layers: first}"]
-    assert method_words(load_recipe(recipe, overrides)) == (
+    assert load_recipe(recipe, overrides).method_words() == (
         "deterministic attention; repulsive heads by SPOS, weight 0.01, layers first"
     )
     overrides[1] = "repulsion={projections: [query, key], layers: [0]}"
-    assert method_words(load_recipe(recipe, overrides)).endswith("projections query and key, layers 0")
+    assert load_recipe(recipe, overrides).method_words().endswith("projections query and key, layers 0")

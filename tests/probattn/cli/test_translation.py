@@ -216,7 +216,7 @@ def test_heads_are_compared(translation_run, translation_recipe, command, tmp_pa
     sites = [site.site for site in heads.sites if site.model == "repulsive"]
     assert len(sites) == 3 and all(site.lengths["query"] > 0 for site in heads.sites)
     page = (copy / "report.html").read_text(encoding="utf-8")
-    assert "Do its heads differ?" in page and "Token accuracy without a head is measured over" in page
+    assert "Do the heads differ?" in page and "Token accuracy without a head is measured over" in page
     trained = load_network(copy)
     test = load_any_recipe(str(translation_recipe)).translation.load().test
     score = next(item for item in results.scores if item.model == "repulsive")

@@ -67,7 +67,7 @@ def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch
 def test_other_errors_keep_their_own_words() -> None:
     error = explain_os_error(PermissionError(errno.EACCES, "Permission denied"), "writing x")
     assert isinstance(error, PermissionError)
-    assert "writing x: Permission denied" in str(error)
+    assert "writing x: Permission denied; expected a path that this user may read and write" in str(error)
 
 
 def fail_after(monkeypatch: pytest.MonkeyPatch, room: int) -> None:

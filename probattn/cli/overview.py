@@ -1,0 +1,68 @@
+"""What there is: tables of recipes and of attention methods."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from probattn.inference.report import Group, Sheet
+from probattn.sites import METHODS
+from probattn.tasks.registry import built_in_recipes, load_task
+
+SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
+"""The full stop that ends a sentence."""
+
+
+def first_sentence(text: str) -> str:
+    """The beginning of a text up to its first full stop, on one line.
+
+    Example:
+        >>> first_sentence("Zhang et al. 2021: attention. More of it.")
+        'Zhang et al. 2021: attention.'
+    """
+    line = " ".join(text.split())
+    end = SENTENCE.search(line)
+    return line if end is None else line[: end.end()]
+
+
+def heading_comment(text: str) -> str:
+    r"""The comment at the head of a YAML file, without its signs.
+
+    Example:
+        >>> heading_comment("# One,\n# two.\ndata: {}  # three")
+        'One, two.'
+    """
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def recipes_table() -> Sheet:
+    """Recipes that come with the library, by task."""
+    tasks: dict[str, list[tuple[str, str]]] = {}
+    for name, file in sorted(built_in_recipes().items()):
+        about = first_sentence(heading_comment(file.read_text(encoding="utf-8")))
+        tasks.setdefault(type(load_task(name)).__name__, []).append((name, about))
+    return Sheet(
+        ("recipe", "what it is for"),
+        tuple(Group(task, tuple(rows)) for task, rows in tasks.items()),
+        words=2,
+        notes=("`probattn init RECIPE` writes one into a file of your own, every key with what it means.",),
+    )
+
+
+def methods_table() -> Sheet:
+    """Attention methods, by their section of a recipe."""
+    rows = tuple(
+        (method.section, method.__name__, first_sentence(inspect.getdoc(method) or "").replace("``", "`"))
+        for method in METHODS
+    )
+    return Sheet(
+        ("section of a recipe", "class", "what it is for"),
+        (Group("", rows),),
+        words=3,
+        notes=("`probattn init RECIPE` writes the keys of each section, with what they mean.",),
+    )

@@ -1,0 +1,112 @@
+"""Predictions for a file, row by row."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probattn.cli.rows import TEXT, Row, Table, format_of, opened, text_in, write_rows
+from probattn.tasks import RunError, Task
+from probattn.tasks.progress import shown, tracked
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What is asked of a file of texts.
+
+    Attributes:
+        input: the file; "-" for standard input.
+        output: where the rows go; None for standard output.
+        format: of the input, where its ending does not tell.
+        text_column: of the texts; None for the usual one of the task.
+        pair_column: of the second texts; likewise.
+        quiet: no progress.
+        as_json: JSON Lines on standard output.
+    """
+
+    input: str
+    output: Path | None = None
+    format: str | None = None
+    text_column: str | None = None
+    pair_column: str | None = None
+    quiet: bool = False
+    as_json: bool = False
+
+
+def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
+    """Makes sure that the texts of the command line are whole.
+
+    Raises:
+        RunError: a blank one, or second texts that are missing or too many.
+    """
+    for words, given in (("text", texts), ("--pair", pairs)):
+        blank = [place for place, text in enumerate(given, 1) if not text.strip()]
+        if blank:
+            raise RunError(f"{words} {blank[0]}: expected some words, got none")
+    if task.input_columns()[1] is None:
+        if pairs:
+            raise RunError(f"{run}: its network reads single texts; expected no --pair, got {len(pairs)}")
+    elif len(pairs) != len(texts):
+        raise RunError(
+            f"{run}: its network was trained on pairs of texts; expected one --pair for each of the {len(texts)} "
+            f"texts, got {len(pairs)}"
+        )
+
+
+def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawing: int) -> int:
+    """Answers the rows of a file and writes them with their answers; memory holds a batch of them.
+
+    Args:
+        task: with the run's recipe.
+        run: its folder.
+        options: of the files.
+        **drawing: ``num_samples`` and ``seed`` of :meth:`probattn.tasks.Task.predict`.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        DataError: a row that cannot be read.
+        RunError: the run answers no texts.
+    """
+    kind = format_of(options.input, options.format, "--format")
+    if options.output is None:
+        written = "jsonl" if options.as_json else kind
+    else:
+        written = format_of(str(options.output), None, "--output, expected")
+    waiting: deque[Row] = deque()
+    seconds: deque[str] = deque()
+    with opened(options.input, kind) as table, shown(quiet=options.quiet or options.output is None):
+        text, pair = _columns(task, table, options)
+
+        def texts() -> Iterator[str]:
+            for place, row in table.rows:
+                waiting.append(row)
+                if pair is not None:
+                    seconds.append(text_in(place, row, pair))
+                yield text_in(place, row, text)
+
+        second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
+        answers = task.predict(run, texts(), second_texts, **drawing)
+        rows = (
+            (waiting.popleft(), task.columns(each))
+            for each in tracked(answers, f"predictions of {table.name}")
+        )
+        return write_rows(rows, written, options.output)
+
+
+def _columns(task: Task[Any, Any], table: Table, options: FileOptions) -> tuple[str, str | None]:
+    """The columns of the texts and of the second texts, which are there."""
+    usual, usual_pair = task.input_columns()
+    text = options.text_column or (TEXT if table.columns == (TEXT,) else usual)
+    table.check_column(text, "--text-column")
+    pair = options.pair_column or usual_pair
+    if pair is None:
+        return text, None
+    if usual_pair is None:
+        raise RunError(f"--pair-column {pair}: expected no such option, the network reads single texts")
+    table.check_column(pair, "--pair-column")
+    return text, pair

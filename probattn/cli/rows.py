@@ -1,0 +1,252 @@
+"""Rows of files that are predicted: read one after the other, and written with what was predicted beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, TextIO, cast
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.data.errors import nearest
+from probattn.data.tables import SEPARATORS, check_length, delimited_records, json_objects, long_fields
+from probattn.files.durable import replace_atomically
+
+Format = Literal["csv", "tsv", "jsonl", "txt"]
+ENDINGS: Mapping[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".txt": "txt",
+}
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+STANDARD = "-"
+"""Standard input in place of a file."""
+TEXT = "text"
+"""Column of the lines of a plain text."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a file, which are read when they are asked for.
+
+    Attributes:
+        name: of the file, for messages.
+        columns: those of its first row.
+        rows: each with its place, for messages.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[str, Row]]
+
+    def check_column(self, column: str, option: str) -> None:
+        """Raises ``DataError``, which names the columns there are, unless there is this one."""
+        if column not in self.columns:
+            near = nearest(column, self.columns)
+            advice = "" if near is None else f"did you mean {near!r}? "
+            listed = ", ".join(map(shown, self.columns[:12]))
+            raise DataError(
+                f"{self.name}: expected a column {column!r}, got {listed}; {advice}name the column with {option}"
+            )
+
+
+def format_of(path: str, given: str | None, option: str) -> Format:
+    """The format of a file, by its ending where it is not given.
+
+    Example:
+        >>> format_of("new.jsonl", None, "--format"), format_of("-", "tsv", "--format")
+        ('jsonl', 'tsv')
+    """
+    found = given or ENDINGS.get(Path(path).suffix.lower())
+    if found not in ENDINGS.values():
+        asked = f"{option} {given}" if given else path
+        known = ", ".join(dict.fromkeys(ENDINGS.values()))
+        raise DataError(f"{asked}: expected a file that ends in {', '.join(ENDINGS)}, or {option} {known}")
+    return cast(Format, found)
+
+
+@contextmanager
+def opened(path: str, kind: Format) -> Iterator[Table]:
+    """The rows of a file, or of standard input.
+
+    Raises:
+        DataError: a missing, empty or malformed file, here or when a row is asked for.
+    """
+    if path == STANDARD:
+        with long_fields():
+            yield _table("standard input", kind, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""))
+        return
+    try:
+        file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    with file, long_fields():
+        yield _table(path, kind, file)
+
+
+def _table(name: str, kind: Format, file: TextIO) -> Table:
+    found = _rows(name, kind, _lines(name, file))
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{name}: expected rows, got none")
+    return Table(name, tuple(first[1]), chain([first], found))
+
+
+def _lines(name: str, file: TextIO) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}; save the file as UTF-8, for "
+            f"instance: iconv -f ISO-8859-1 -t UTF-8 {name}"
+        ) from None
+
+
+def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
+    """Rows with their places; blank lines are passed over, in a plain text those at its end."""
+    if kind == "txt":
+        blank = 0
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                blank = blank or number
+            elif blank:
+                raise DataError(
+                    f"{name} line {blank}: expected a text in every line, got a blank one; remove it"
+                )
+            else:
+                yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
+    elif kind == "jsonl":
+        yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
+    else:
+        separator, lines = _separator(kind, iter(lines))
+        records = delimited_records(name, lines, separator)
+        _, header = next(records, (0, []))
+        columns = [column.strip() for column in header]
+        twice = next((column for column in columns if columns.count(column) > 1), None)
+        if twice is not None:
+            raise DataError(
+                f"{name}: expected columns of different names, got {columns.count(twice)} {twice!r}"
+            )
+        for number, record in records:
+            check_length(f"{name} line {number}", record, columns)
+            yield f"{name} line {number}", dict(zip(columns, record, strict=True))
+
+
+def _separator(kind: Format, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """The separator that parts the header into the most columns, the usual one before others; and all lines."""
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    header = head[-1:] or [""]
+    found = max(
+        (DELIMITERS[kind], *SEPARATORS), key=lambda each: len(next(csv.reader(header, delimiter=each)))
+    )
+    return found, chain(head, lines)
+
+
+def text_in(place: str, row: Row, column: str) -> str:
+    """The words in a column of a row; ``DataError`` names the place of a row that has none there."""
+    value = row.get(column)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(
+            f"{place}: expected some words in column {column!r}, got {shown(value)}; remove the row"
+        )
+    return value
+
+
+def beside(row: Row, answer: Mapping[str, Any]) -> Row:
+    """A row with its answer; columns that the row has already get a name of their own.
+
+    Example:
+        >>> beside({"text": "a film", "label": "?"}, {"label": "good", "probability": 0.9})
+        {'text': 'a film', 'label': '?', 'predicted_label': 'good', 'probability': 0.9}
+    """
+    found = dict(row)
+    for name, value in answer.items():
+        free = name
+        while free in found:
+            free = f"predicted_{free}"
+        found[free] = value
+    return found
+
+
+def write_rows(rows: Iterable[tuple[Row, Mapping[str, Any]]], kind: Format, path: Path | None) -> int:
+    """Writes rows with their answers one after the other.
+
+    Args:
+        rows: with what was predicted for them.
+        kind: of the file; of plain text the first column of the answer is a line.
+        path: the file, which takes the place of an older one when it is complete; None for standard output.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        OSError: it cannot be written; an older file stays.
+    """
+    count = 0
+
+    def write(line: Callable[[str], Any]) -> None:
+        nonlocal count
+        put = _writer(kind, line)
+        for row, answer in rows:
+            put(row, answer)
+            count += 1
+
+    if path is None:
+        write(sys.stdout.write)
+    else:
+        replace_atomically(path, lambda file: write(lambda text: file.write(text.encode())))
+    return count
+
+
+def _writer(kind: Format, line: Callable[[str], Any]) -> Callable[[Row, Mapping[str, Any]], None]:
+    """Writes a row in a format."""
+    if kind == "txt":
+        return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
+    if kind == "jsonl":
+        return lambda row, answer: line(f"{json.dumps(beside(row, answer), ensure_ascii=False)}\n")
+    table = csv.writer(_Lines(line), delimiter=DELIMITERS[kind], lineterminator="\n")
+    columns: list[str] = []
+
+    def put(row: Row, answer: Mapping[str, Any]) -> None:
+        whole = beside(row, answer)
+        if not columns:
+            columns.extend(whole)
+            table.writerow(columns)
+        if list(whole) != columns:
+            other = next(iter(set(whole) ^ set(columns)), "another order")
+            raise DataError(
+                f"--output: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
+                f"that differs in {other!r}; write to a file that ends in .jsonl"
+            )
+        table.writerow(map(_cell, whole.values()))
+
+    return put
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _Lines:
+    """What the csv module writes to."""
+
+    def __init__(self, line: Callable[[str], Any]) -> None:
+        self.write = line

@@ -1,0 +1,184 @@
+"""Recipes to start from, every key with what it means: those of the library, and one for a file of texts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from probattn.cli.overview import heading_comment
+from probattn.cli.rows import ENDINGS, Table, opened
+from probattn.data import DataError
+from probattn.files.durable import write_atomically
+from probattn.recipes import Recipe
+from probattn.tasks.errors import RunError
+from probattn.tasks.registry import built_in_recipes, load_any_recipe
+from probattn.tasks.sections.problems import allowed, entries, section
+from probattn.tasks.sections.yaml_nodes import RecipeDumper
+
+WIDTH = 100
+"""Columns of a comment."""
+SAMPLE = 2000
+"""Rows of a file that are looked at."""
+MOST_CLASSES = 100
+"""Most different values of a column that is taken for labels."""
+TEXTS = ("text", "sentence", "message", "review", "comment", "content", "body", "question", "title")
+LABELS = ("label", "class", "category", "target", "sentiment", "intent", "topic", "department", "y")
+"""Usual names of columns, which count before what stands in them."""
+
+
+def write_recipe(
+    source: str, output: Path | None, text: str | None, label: str | None
+) -> tuple[Path, str | None]:
+    """Writes a commented recipe.
+
+    Args:
+        source: name of a built-in recipe, or a file of texts and labels.
+        output: the new file; None for one in this folder, named after the source.
+        text: column of the texts; None to recognise it.
+        label: column of the labels; None to recognise it.
+
+    Returns:
+        The file, and what was recognised in a file of texts, in words.
+
+    Raises:
+        DataError: the file cannot be read, or its columns are not recognised.
+        RunError: the output is there already, or is no YAML file.
+        RecipeError: no such recipe.
+    """
+    name = Path(source).stem
+    place = Path(f"{name}.yaml") if output is None else output
+    if place.suffix not in {".yaml", ".yml"}:
+        raise RunError(f"--output {place}: expected a file that ends in .yaml or .yml")
+    if place.exists():
+        raise RunError(
+            f"{place}: expected a new file, it is there already; name another with --output, or remove it"
+        )
+    found = None
+    if Path(source).suffix.lower() in ENDINGS:
+        recipe, found = _recipe_of(source, place.stem, text, label)
+        head = f"A recipe for {Path(source).name}: {found}."
+    else:
+        recipe = load_any_recipe(source)
+        head = heading_comment(built_in_recipes()[source].read_text(encoding="utf-8"))
+    write_atomically(place, commented(recipe, head).encode())
+    return place, found
+
+
+def commented(recipe: BaseModel, head: str) -> str:
+    """A recipe as YAML with every key, each under what it takes and means."""
+    return "\n".join([*_comment(head, 0), "", *_keys(recipe, 0)]) + "\n"
+
+
+def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[str]:
+    """Lines of a section; of sections with names of one's own the first alone is explained."""
+    indent = "  " * depth
+    for place, (name, field) in enumerate(type(model).model_fields.items()):
+        value, within = getattr(model, name), section(field.annotation)
+        if place and not depth:
+            yield ""
+        if explained:
+            yield from _comment(_about(field), depth)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:"
+            yield from _keys(value, depth + 1, explained=explained)
+        elif entries(field.annotation) is not None:
+            yield f"{indent}{name}:"
+            for number, (each, entry) in enumerate(value.items()):
+                yield f"{indent}  {_plain(each)}:"
+                yield from _keys(entry, depth + 2, explained=explained and number == 0)
+        else:
+            if within is not None and explained:
+                yield from (f"{indent}#   {line}" for line in _defaults(name, within))
+            yield f"{indent}{name}: {_plain(value)}"
+
+
+def _about(field: FieldInfo) -> str:
+    """What a key means, and what it takes where that is not plain."""
+    takes, about = allowed(field), field.description or ""
+    if section(field.annotation) or entries(field.annotation) or takes in {"text", "text or null"}:
+        return about
+    return f"{about} Takes {takes}."
+
+
+def _defaults(name: str, kind: type[BaseModel]) -> list[str]:
+    """A section that is left out, as it would be with its defaults; nothing where some keys have none."""
+    if any(field.is_required() for field in kind.model_fields.values()):
+        return []
+    text: str = yaml.dump({name: kind().model_dump()}, Dumper=RecipeDumper, sort_keys=False)
+    return text.splitlines()
+
+
+def _plain(value: Any) -> str:
+    """A value in the one-line form of YAML."""
+    text: str = yaml.dump(
+        value, Dumper=RecipeDumper, default_flow_style=True, allow_unicode=True, width=10**6
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _comment(text: str, depth: int) -> list[str]:
+    sign = f"{'  ' * depth}# "
+    return textwrap.wrap(
+        " ".join(text.replace("`", "").split()),
+        WIDTH,
+        initial_indent=sign,
+        subsequent_indent=sign,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _recipe_of(source: str, name: str, text: str | None, label: str | None) -> tuple[Recipe, str]:
+    """A recipe for a file of texts and labels, and what was recognised in it."""
+    kind = ENDINGS[Path(source).suffix.lower()]
+    if kind == "txt":
+        raise DataError(
+            f"{source}: expected a file with a column of texts and one of labels (.csv, .tsv, .jsonl), got plain text"
+        )
+    with opened(source, kind) as table:
+        rows = [row for _, row in islice(table.rows, SAMPLE)]
+        text = text or _text_column(table, rows)
+        table.check_column(text, "--text-column")
+        label = label or _label_column(table, rows, text)
+        table.check_column(label, "--label-column")
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[str(row.get(label))] = counts.get(str(row.get(label)), 0) + 1
+    data = {"train": {"source": source, "text": text, "label": label}}
+    recipe = Recipe.model_validate({"name": name, "data": data}).resolved()
+    classes = ", ".join(f"{each} ({number})" for each, number in sorted(counts.items()))
+    rows_seen = f"the first {SAMPLE:,} rows" if len(rows) == SAMPLE else f"{len(rows):,} rows"
+    return recipe, f"column {text!r} of texts, column {label!r} of labels with {classes} in {rows_seen}"
+
+
+def _text_column(table: Table, rows: Sequence[dict[str, Any]]) -> str:
+    """A column of a usual name, or else the one of the longest texts."""
+    known = next((name for usual in TEXTS for name in table.columns if name.lower() == usual), None)
+    return known or max(table.columns, key=lambda name: sum(len(str(row.get(name))) for row in rows))
+
+
+def _label_column(table: Table, rows: Sequence[dict[str, Any]], text: str) -> str:
+    """A column of a usual name, or else the one of fewest different values, which stand there twice or more."""
+    others = [name for name in table.columns if name != text]
+    known = next((name for usual in LABELS for name in others if name.lower() == usual), None)
+    if known is not None:
+        return known
+    different = {name: len({str(row.get(name)) for row in rows}) for name in others}
+    most = min(MOST_CLASSES, len(rows) // 2)
+    found = [name for name in others if 2 <= different[name] <= most]
+    if not found:
+        listed = (
+            ", ".join(f"{name!r} ({number} different values)" for name, number in different.items()) or "none"
+        )
+        raise DataError(
+            f"{table.name}: expected a column of labels beside {text!r}, with 2 to {most} different values, got "
+            f"{listed}; name the columns with --text-column and --label-column"
+        )
+    return min(found, key=different.__getitem__)

@@ -1,0 +1,85 @@
+"""The device on which networks train and predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from probattn.tasks.errors import RunError
+
+AUTO = "auto"
+
+_CHOSEN: ContextVar[torch.device | None] = ContextVar("probattn_device", default=None)
+"""The device that was asked for; None for an accelerator where there is one."""
+
+
+def current_device() -> torch.device:
+    """Where networks go: the device that :func:`on` names, or else an accelerator, or else the CPU."""
+    chosen = _CHOSEN.get()
+    if chosen is not None:
+        return chosen
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
+@contextmanager
+def on(name: str | None) -> Iterator[None]:
+    """Has networks be on a device in this block.
+
+    Args:
+        name: "cpu", or an accelerator that is there, such as "cuda", "cuda:1" or "mps"; "auto" or None for an
+            accelerator where there is one.
+
+    Raises:
+        RunError: no such device.
+    """
+    token = _CHOSEN.set(checked(name))
+    chosen = _CHOSEN.get()
+    try:
+        if chosen is None or chosen.index is None:
+            yield
+        else:
+            with torch.accelerator.device_index(chosen.index):  # accelerate takes the current one
+                yield
+    finally:
+        _CHOSEN.reset(token)
+
+
+def checked(name: str | None) -> torch.device | None:
+    """The device of a name; None for "auto".
+
+    Raises:
+        RunError: no such device.
+
+    Example:
+        >>> checked("cpu"), checked("auto")
+        (device(type='cpu'), None)
+    """
+    if name is None or name == AUTO:
+        return None
+    there = devices()
+    if name not in there:
+        raise RunError(f"--device: expected a device of this machine ({', '.join(there)}), got {name!r}")
+    return torch.device(name)
+
+
+def devices() -> tuple[str, ...]:
+    """Names of this machine's devices; the first of an accelerator's also without its number."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is None:
+        return (AUTO, "cpu")
+    numbered = [f"{found.type}:{index}" for index in range(torch.accelerator.device_count())]
+    return (AUTO, "cpu", found.type, *numbered)
+
+
+def override(name: str | None) -> list[str]:
+    """Has a recipe train where :func:`on` says.
+
+    Example:
+        >>> override("cuda:1"), override(None)
+        (['training.device=auto'], [])
+    """
+    return [] if name is None else [f"training.device={'cpu' if name == 'cpu' else AUTO}"]

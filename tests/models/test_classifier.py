@@ -1,0 +1,68 @@
+"""A network as a Pyro program: what it refuses."""
+
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+from probattn.models import Classifier
+
+
+class Linear(nn.Module):
+    """A network with logits of its own width."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+X = torch.ones(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "got"),
+    [
+        (torch.tensor([0.0, 0.5, 1.0]), r"torch.float32 \[3\]"),
+        (torch.tensor([[0], [1], [1]]), r"torch.int64 \[3, 1\]"),
+        (torch.tensor([0, 1]), r"torch.int64 \[2\]"),
+    ],
+)
+def test_labels_are_a_whole_number_a_row(labels, got):
+    with pytest.raises(
+        ValueError, match=rf"expected class numbers int64 \[3\] as labels, got {got}; give one"
+    ):
+        poutine.trace(Classifier(Linear(2))).get_trace({"x": X, "labels": labels})
+
+
+def test_labels_are_classes_of_the_network():
+    with pytest.raises(ValueError, match=r"expected labels in 0\.\.1, got 0\.\.2"):
+        poutine.trace(Classifier(Linear(2))).get_trace({"x": X, "labels": torch.tensor([0, 1, 2])})
+    trace = poutine.trace(Classifier(Linear(2))).get_trace({"x": X, "labels": torch.tensor([0, 1, 1]).int()})
+    assert trace.log_prob_sum().isfinite()
+
+
+@pytest.mark.parametrize("labels", [None, torch.tensor([0, 0, 0])])
+def test_a_single_output_is_regression(labels):
+    batch = {"x": X} if labels is None else {"x": X, "labels": labels}
+    message = r"expected a network of two classes or more, got logits \[3, 1\].*num_labels=2"
+    with pytest.raises(ValueError, match=message):
+        Classifier(Linear(1))(batch)
+    with pytest.raises(ValueError, match=message):
+        poutine.trace(Classifier(Linear(1))).get_trace(batch)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        (X, TypeError, "expected a batch, a mapping of tensors by name, got Tensor; tokenize"),
+        ({"x": "a text"}, TypeError, "expected a tensor under 'x', got 'a text'; tokenize"),
+        ({}, ValueError, "expected inputs in the batch, got nothing"),
+        ({"labels": X}, ValueError, "expected inputs in the batch, got labels"),
+    ],
+)
+def test_what_is_no_batch(batch, error, message):
+    with pytest.raises(error, match=f"Classifier: {message}"):
+        Classifier(Linear(2))(batch)

@@ -1,0 +1,175 @@
+"""Predictions for files: formats, columns, streams, and what is refused."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+
+from probattn.cli import rows
+from probattn.data import DataError
+from probattn.tasks import run_task
+
+TEXTS = ["the film was good", 'a bad "plot", poor cast', "fine"]
+ANSWER = ["label", "probability", "p_negative", "p_positive", "entropy", "mutual_information", "spread"]
+
+
+def write(place, kind):
+    """The texts with a number beside them."""
+    if kind == "txt":
+        place.write_text("".join(f"{text}\n" for text in TEXTS) + "\n", encoding="utf-8")
+    elif kind == "jsonl":
+        lines = [json.dumps({"number": number, "text": text}) for number, text in enumerate(TEXTS)]
+        place.write_text("\n".join(lines), encoding="utf-8")
+    else:
+        with place.open("w", newline="", encoding="utf-8-sig") as file:
+            table = csv.writer(file, delimiter={"csv": ",", "tsv": "\t", "semicolons.csv": ";"}[kind])
+            table.writerows([["number", "text"], *enumerate(TEXTS)])
+    return place
+
+
+def read(place):
+    """Rows of a file of predictions, each value as text."""
+    text = place.read_text(encoding="utf-8")
+    if place.suffix == ".jsonl":
+        return [{name: str(value) for name, value in json.loads(line).items()} for line in text.splitlines()]
+    return list(csv.DictReader(io.StringIO(text), delimiter="\t" if place.suffix == ".tsv" else ","))
+
+
+@pytest.fixture(scope="module")
+def expected(run, command):
+    """Answers for texts of the command line."""
+    lines = command("predict", run, *TEXTS, "--json").stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "txt", "semicolons.csv"])
+@pytest.mark.parametrize("written", ["csv", "tsv", "jsonl"])
+def test_rows_keep_their_columns_beside_the_answers(run, command, expected, tmp_path, kind, written):
+    output = tmp_path / f"out.{written}"
+    result = command("predict", run, "--input", write(tmp_path / f"in.{kind}", kind), "--output", output)
+    assert result.exit_code == 0 and "3 rows" in result.output
+    found = read(output)
+    assert list(found[0]) == [*([] if kind == "txt" else ["number"]), "text", *ANSWER]
+    assert [row["text"] for row in found] == TEXTS
+    for row, answer in zip(found, expected, strict=True):
+        assert row["label"] == answer["label"] and float(row["p_positive"]) == pytest.approx(
+            answer["probabilities"]["positive"], abs=1e-6
+        )
+        assert float(row["mutual_information"]) == pytest.approx(answer["mutual_information"], abs=1e-6)
+        assert float(row["spread"]) == pytest.approx(answer["spread"], abs=1e-6)
+    assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
+
+
+def test_answers_are_those_of_the_texts_read_at_once(run):
+    """Rows are read batch by batch, 32 here, and each batch has draws of its own."""
+    task, texts = run_task(run), [f"the film was good {number}" for number in range(70)]
+    asked = iter(texts)
+    answers = task.predict(run, asked, num_samples=3)
+    first = next(answers)
+    assert next(asked) == texts[32], "one batch is read, and no more"
+    assert first == next(task.predict(run, texts[:1], num_samples=3))
+    whole = list(task.predict(run, texts, num_samples=3))
+    assert len(whole) == 70 and whole[0].probabilities == pytest.approx(first.probabilities, abs=1e-6)
+
+
+def test_standard_input_and_output(run, command, monkeypatch, expected):
+    class Standard:
+        buffer = io.BytesIO("".join(f"{text}\n" for text in TEXTS).encode())
+
+    monkeypatch.setattr(rows.sys, "stdin", Standard())
+    with rows.opened("-", "txt") as table:
+        assert [row["text"] for _, row in table.rows] == TEXTS
+    assert rows.sys is sys
+
+
+def test_a_column_of_the_input_is_not_replaced(run, command, reviews, tmp_path):
+    output = tmp_path / "out.csv"
+    assert command("predict", run, "-i", reviews, "-o", output, "--quiet").exit_code == 0
+    found = read(output)
+    assert len(found) == 120 and list(found[0])[:3] == ["text", "label", "predicted_label"]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ("message,x\na,b\n", (), ["expected a column 'text', got 'message', 'x'", "--text-column"]),
+        ("Text,x\na,b\n", (), ["did you mean 'Text'?"]),
+        ("text,x\na\n", (), ["in.csv line 2", "expected 2 columns"]),
+        ("text,text\na,b\n", (), ["expected columns of different names"]),
+        ("text,x\na film,1\n ,2\n", (), ["in.csv line 3", "expected some words in column 'text'"]),
+        ("text,x\n", (), ["expected rows, got none"]),
+        ("", (), ["expected rows, got none"]),
+        ("text\ncaf\xe9\n", (), ["expected UTF-8 text, got the byte 0xe9"]),
+        ("text\na film\n", ("--pair-column", "text"), ["--pair-column", "the network reads single texts"]),
+        ("text\na film\n", ("--pair", "b"), ["--pair: expected no such option beside --input"]),
+        ("text\na film\n", ("another text",), ["expected texts, or a file of them with --input, got both"]),
+        ("a film\n\na plot\n", ("--format", "txt"), ["line 2: expected a text in every line"]),
+        ('{"text": 3}\n', ("--format", "jsonl"), ["expected some words in column 'text', got 3"]),
+        ("text\na\n", ("--format", "xlsx"), ["--format xlsx", "csv, tsv, jsonl, txt"]),
+        ("text\na\n", ("--text-column", "texts"), ["expected a column 'texts'", "did you mean 'text'?"]),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_and_leaves_the_output(
+    run, command, tmp_path, content, options, words
+):
+    (tmp_path / "in.csv").write_bytes(content.encode("latin-1"))
+    output = tmp_path / "out.csv"
+    output.write_text("old", encoding="utf-8")
+    result = command("predict", run, "--input", tmp_path / "in.csv", "--output", output, "--quiet", *options)
+    assert result.exit_code == 2 and result.output.count("error: ") == 1
+    for word in words:
+        assert word in result.output
+    assert output.read_text(encoding="utf-8") == "old"
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["in.csv", "out.csv"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "expected texts, or a file of them with --input, got neither"),
+        (("a film", "--output", "out.csv"), "--output: expected --input with it"),
+        (("--input", "none.csv"), "none.csv: cannot be read"),
+        (("--input", "-"), "expected a file that ends in .csv"),
+    ],
+)
+def test_options_that_do_not_fit(run, command, options, words):
+    result = command("predict", run, *options)
+    assert result.exit_code == 2 and words in result.output
+
+
+def test_an_unknown_ending_of_the_output(run, command, tmp_path):
+    result = command(
+        "predict", run, "--input", write(tmp_path / "in.csv", "csv"), "--output", tmp_path / "a.xlsx"
+    )
+    assert result.exit_code == 2 and "a.xlsx: expected a file that ends in .csv" in result.output
+
+
+def test_translations_of_a_file(translation_run, command, tmp_path):
+    (tmp_path / "in.txt").write_text("a dog runs .\na cat .\n", encoding="utf-8")
+    for name in ("out.txt", "out.csv"):
+        result = command("predict", translation_run, "-i", tmp_path / "in.txt", "-o", tmp_path / name)
+        assert result.exit_code == 0, result.output
+    plain = command("predict", translation_run, "a dog runs .", "a cat .").stdout.splitlines()
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == plain
+    assert [row["translation"] for row in read(tmp_path / "out.csv")] == plain
+
+
+def test_rows_with_other_fields_go_into_json_lines_alone(tmp_path):
+    found = [({"text": "a"}, {"label": "x"}), ({"text": "b", "more": [1]}, {"label": "y"})]
+    assert rows.write_rows(found, "jsonl", tmp_path / "out.jsonl") == 2
+    assert json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()[1])["more"] == [1]
+    with pytest.raises(DataError, match=r"differs in 'more'; write to a file that ends in \.jsonl"):
+        rows.write_rows(found, "csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_interruption_leaves_nothing(tmp_path):
+    def endless():
+        yield {"text": "a"}, {"label": "x"}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rows.write_rows(endless(), "csv", tmp_path / "out.csv")
+    assert list(tmp_path.iterdir()) == []
