@@ -6,9 +6,8 @@ Trained for every seed and subject (a network and its data): the network as it i
 noise have a temperature, which is chosen first for each subject: of `--temperatures` the one with the least validation
 loss after training, a mean over `--tuning-seeds` seeds that are none of those measured. Test data have no part in that.
 
-Networks or their training are smaller than the recipes' (`SUBJECTS`); `--full` takes the recipes as they are. A run
-that is finished is not run again and one that was interrupted is resumed, so the study can be stopped at any time;
-with `--finished` it trains nothing. It writes docs/data/repulsion.json, and with `--add` leaves there what is of other
+Networks or their training are smaller than the recipes' (`SUBJECTS`); `--full` takes the recipes as they are. With
+`--finished` nothing is trained. It writes docs/data/repulsion.json, and with `--add` leaves there what is of other
 subjects or methods:
 
     python tests/benchmarks/study.py repulsion runs/repulsion --add --subjects trec,sst2 --methods spos,sgld --seeds 5

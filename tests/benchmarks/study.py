@@ -164,7 +164,7 @@ class FileStudy(Study):
 
     def read(self, job: Job) -> Run | None:
         """A run of the file that is named so."""
-        found = (run for run in self.begin()["runs"] if job.head.items() <= _plain(run).items())
+        found = (run for run in self.begin()["runs"] if job.head.items() <= run.items())
         return next(found, None)
 
     def make(self, job: Job) -> Run:
@@ -182,10 +182,6 @@ class FileStudy(Study):
     @abstractmethod
     def order(self, run: Run) -> Any:
         """The place of a run in the file."""
-
-
-def _plain(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.items() if not isinstance(value, list | dict)}
 
 
 def fit(job: Job, place: Path) -> tuple[Any, FitResult]:
@@ -275,7 +271,7 @@ def differences(own: Sequence[Run], others: Mapping[int, Run], measures: Iterabl
 
 def by_seed(runs: Iterable[Run], **head: Any) -> dict[int, Run]:
     """The runs that are named so, by seed."""
-    return {run["seed"]: run for run in runs if head.items() <= _plain(run).items()}
+    return {run["seed"]: run for run in runs if head.items() <= run.items()}
 
 
 def command(study: type[Study]) -> Callable[..., None]:
