@@ -8,7 +8,6 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from safetensors.torch import load_file
 from probattn.models import StoredNetworkError, load, save
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import ExperimentRecipe, RecipeError, load_any_recipe
+from probattn.tasks.registry import built_in_recipes
 
 LONGEST = 500
 """Characters that a message has at most."""
@@ -105,10 +105,8 @@ class Recipes(Area):
 
     @cached_property
     def texts(self) -> list[str]:
-        built_in = files("probattn").joinpath("models", "recipes")
-        return [each.read_text(encoding="utf-8") for each in built_in.iterdir()] + list(
-            recipes(self.scratch).values()
-        )
+        built_in = [each.read_text(encoding="utf-8") for each in built_in_recipes().values()]
+        return [*built_in, *recipes(self.scratch).values()]
 
     @cached_property
     def keys(self) -> list[str]:
@@ -295,6 +293,7 @@ class Results(Area):
         super().__init__(scratch)
         found = {name: run / "metrics.json" for name, run in make_runs(scratch).items() if "," not in name}
         self.texts = {name: file.read_text(encoding="utf-8") for name, file in found.items()}
+        self.recipes = {name: file.with_name("recipe.yaml").read_bytes() for name, file in found.items()}
 
     def attempt(self, draw: random.Random, place: Path) -> bool:
         name = draw.choice(sorted(self.texts))
@@ -303,6 +302,7 @@ class Results(Area):
         if draw.random() < 0.15:
             data = mutated_bytes(draw, data)
         (place / "metrics.json").write_bytes(data)
+        (place / "recipe.yaml").write_bytes(self.recipes[name])
         return check_result(invoke("report", place), name)
 
 

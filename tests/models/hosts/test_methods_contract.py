@@ -86,7 +86,9 @@ def test_two_of_a_kind_and_empty_choices_are_refused_without_a_trace(bert, kind)
     before = list(net.state_dict())
     with pytest.raises(TypeError, match=f"^convert: expected one {kind.__name__}, got 2$"):
         convert(net, kind(), kind())
-    with pytest.raises(TypeError, match=rf"^convert: expected one of .*{kind.__name__}.*, got type$"):
+    with pytest.raises(
+        TypeError, match=rf"^convert: expected one of .*{kind.__name__}.*, got type; give an object"
+    ):
         convert(net, kind)
     with pytest.raises(ValueError, match="no attention call with layers='cross'"):
         convert(net, kind(), layers="cross")
@@ -177,5 +179,5 @@ def test_methods_have_names_of_their_own_and_an_order():
         assert len({getattr(kind, name) for kind in METHODS}) == len(list(METHODS))
     made = [kind() for kind in METHODS]
     assert METHODS.key(reversed(made)) == made[0].key and METHODS.key([]) is None
-    with pytest.raises(KeyError, match="no attention method of kind 'magic'; there are 'bayesian'"):
+    with pytest.raises(KeyError, match="no attention method of kind 'magic' is registered, only 'bayesian'"):
         METHODS["magic"]

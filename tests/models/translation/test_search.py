@@ -115,7 +115,7 @@ def test_options_out_of_range_are_refused(name):
 
 @pytest.mark.parametrize("penalty", [float("nan"), float("-inf"), "1"])
 def test_a_length_penalty_that_is_no_number_is_refused(penalty):
-    with pytest.raises(ValueError, match=f"length_penalty: expected a finite number, got {penalty!r}"):
+    with pytest.raises(ValueError, match=rf"length_penalty: expected a (finite )?number, got {penalty!r}"):
         SearchOptions(length_penalty=penalty)
 
 

@@ -147,7 +147,7 @@ def test_keyword_experiment(command, tmp_path):
     assert command("report", place).exit_code == 0
     results = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
     assert list(results["conditions"][1]["measures"]) == ["accuracy", "keyword", "next_word", "mean", "last"]
-    assert "Which word holds what the model knows?" in (place / "report.html").read_text(encoding="utf-8")
+    assert "Which word determines the prediction?" in (place / "report.html").read_text(encoding="utf-8")
 
 
 def test_heads_are_those_that_the_search_found(tmp_path):
