@@ -1,3 +1,3 @@
-"""The command line; the one place that composes models and inference."""
+"""The command line: reads arguments and prints; what commands do is in :mod:`probattn.tasks`."""
 
 from probattn.cli.app import app as app
