@@ -56,7 +56,7 @@ class CallFactor(nn.Module):
         Raises:
             RuntimeError: training without a driver.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a factor of attention calls overrides announce")
 
 
 class CallFactors(CallFactor):

@@ -174,7 +174,9 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     def restricted_recipe(self, limit: int | None, num_samples: int | None) -> AnyRecipe:
         """The recipe with the options of :meth:`limited`, which has checked that the task has them."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}: a task whose evaluation can be limited overrides this"
+        )
 
     def input_columns(self) -> tuple[str, str | None]:
         """Usual columns of the texts, and of the second texts where the task is about pairs."""
@@ -211,9 +213,9 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     @classmethod
     def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """What :meth:`predict` found, for a terminal and, one object an answer, for programs."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides answers too")
 
     @classmethod
     def columns(cls, answer: Any) -> dict[str, Any]:
         """One answer of :meth:`predict` by column, for a file; the same columns for every answer of a run."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides columns too")

@@ -102,7 +102,7 @@ class Study(ABC):
 
     def summarise(self, runs: Sequence[Run]) -> Any:
         """What the documentation shows of the runs, where it is written beside them."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a study whose file has a summary overrides this")
 
     def said(self, run: Run) -> str:
         """A run's figures in a line of progress."""
