@@ -1,7 +1,10 @@
 """Measures of uncertainty as torchmetrics classes; :mod:`probattn.metrics.functional` holds the functions.
 
-Every metric takes class predictions ``[N, C]``, or draws ``[P, N, C]`` from a posterior, declared as probabilities
-or logits. A value is the same whether the data came at once, in batches, or spread over processes.
+Every metric takes class predictions ``[N, C]``, or draws ``[P, N, C]`` from a posterior. Its options are those of the
+function that its documentation names, and torchmetrics' (``**kwargs``); an option that is unknown or out of range
+raises ``ValueError`` when the metric is made. ``inputs`` declares predictions as ``"probabilities"`` or ``"logits"``;
+``validate_args=False`` leaves out the checks of the values of every batch, which wait for the device. A value is the
+same whether the data came at once, in batches, or spread over processes.
 """
 
 from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram

@@ -73,17 +73,7 @@ class BinnedMetric(UncertaintyMetric):
 class ReliabilityDiagram(Diagram, BinnedMetric):
     """Accuracy and mean confidence of the predicted class in bins of confidence.
 
-    See :func:`probattn.metrics.functional.reliability_diagram`.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        n_bins: number of bins of equal width on [0, 1].
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown or ``n_bins`` below 1.
+    Options as for :func:`probattn.metrics.functional.reliability_diagram`.
 
     Example:
         >>> import torch
@@ -112,18 +102,8 @@ class ReliabilityDiagram(Diagram, BinnedMetric):
 class CalibrationError(BinnedMetric):
     """Expected calibration error (ECE) on the predicted class, also for two classes.
 
-    See :func:`probattn.metrics.functional.calibration_error`. The state is three numbers a bin, whatever the data.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        n_bins: number of bins of equal width on [0, 1].
-        norm: ``"l1"`` (ECE), ``"l2"`` (root of the mean square) or ``"max"`` (largest gap of a bin, MCE).
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` or ``norm`` is unknown or ``n_bins`` below 1.
+    Options as for :func:`probattn.metrics.functional.calibration_error`. The state is three numbers a bin, whatever
+    the data.
 
     Example:
         >>> import torch
@@ -161,17 +141,7 @@ class CalibrationError(BinnedMetric):
 class OverconfidenceError(BinnedMetric):
     """Overconfidence error (OE): confidence above accuracy, weighted by the confidence.
 
-    See :func:`probattn.metrics.functional.overconfidence_error`.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        n_bins: number of bins of equal width on [0, 1].
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown or ``n_bins`` below 1.
+    Options as for :func:`probattn.metrics.functional.overconfidence_error`.
 
     Example:
         >>> import torch

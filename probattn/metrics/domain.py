@@ -58,17 +58,8 @@ def domain_of(out_of_domain: Tensor | bool, like: Tensor) -> Tensor:
 class OODAUROC(OutOfDomainMetric):
     """Area under the ROC curve of detecting out-of-domain inputs by their uncertainty; higher is better.
 
-    See :func:`probattn.metrics.functional.ood_auroc`.
-
-    Args:
-        score: uncertainty that serves as the score: ``"predictive_entropy"``, ``"least_confidence"``,
-            ``"expected_entropy"`` or ``"mutual_information"``.
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``score`` or ``inputs`` is unknown.
+    The AUROC is :func:`probattn.metrics.functional.ood_auroc`; ``score``, ``inputs`` and ``validate_args`` are
+    the arguments of :func:`probattn.metrics.functional.uncertainty`, which gives the score.
 
     Example:
         >>> import torch
@@ -90,19 +81,7 @@ class OODAUROC(OutOfDomainMetric):
 class OODFPR(OutOfDomainMetric):
     """False positive rate where ``tpr`` of the positives are detected (FPR95); lower is better.
 
-    See :func:`probattn.metrics.functional.ood_fpr`.
-
-    Args:
-        tpr: rate of positives to be detected, in (0, 1].
-        positive: the domain that is the positive class, ``"out_of_domain"`` or ``"in_domain"``.
-        score: uncertainty that serves as the score: ``"predictive_entropy"``, ``"least_confidence"``,
-            ``"expected_entropy"`` or ``"mutual_information"``.
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: an option is unknown or out of range.
+    Options as for :func:`probattn.metrics.functional.ood_fpr` and, for the score, as for :class:`OODAUROC`.
 
     Example:
         >>> import torch
@@ -139,17 +118,13 @@ class OODFPR(OutOfDomainMetric):
 class EntropyCDF(Diagram):
     """Empirical distribution functions of the predictive entropy, in and out of domain, on a fixed grid.
 
-    See :func:`probattn.metrics.functional.entropy_cdf`. The state is two counts a grid point, whatever the data.
+    The curves are :func:`probattn.metrics.functional.entropy_cdf` of
+    :func:`probattn.metrics.functional.predictive_entropy`, with its options, on
+    :func:`probattn.metrics.functional.entropy_grid`. The state is two counts a grid point, whatever the data.
 
     Args:
-        num_classes: C; the grid runs from 0 to log C.
-        n_points: number of grid points.
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown, or a number is below 2.
+        num_classes: C, at least 2; the grid runs from 0 to log C.
+        n_points: number of grid points, at least 2.
 
     Example:
         >>> metric = EntropyCDF(num_classes=2, n_points=3)

@@ -28,15 +28,7 @@ class MeanUncertainty(ExampleMean):
 class PredictiveEntropy(MeanUncertainty):
     """Mean total uncertainty: the entropy of the mean over draws, in nats.
 
-    See :func:`probattn.metrics.functional.predictive_entropy` for the value of each example.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
+    Options as for :func:`probattn.metrics.functional.predictive_entropy`, the value of each example.
 
     Example:
         >>> import torch
@@ -52,15 +44,7 @@ class PredictiveEntropy(MeanUncertainty):
 class ExpectedEntropy(MeanUncertainty):
     """Mean aleatoric uncertainty: the mean over draws of the entropy, in nats.
 
-    See :func:`probattn.metrics.functional.expected_entropy` for the value of each example.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
+    Options as for :func:`probattn.metrics.functional.expected_entropy`, the value of each example.
 
     Example:
         >>> import torch
@@ -76,15 +60,7 @@ class ExpectedEntropy(MeanUncertainty):
 class MutualInformation(MeanUncertainty):
     """Mean epistemic uncertainty: the disagreement of the draws, in nats.
 
-    See :func:`probattn.metrics.functional.mutual_information` for the value of each example.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
+    Options as for :func:`probattn.metrics.functional.mutual_information`, the value of each example.
 
     Example:
         >>> import torch

@@ -57,16 +57,8 @@ class MeanScore(ExampleMean):
 class NegativeLogLikelihood(MeanScore):
     """Mean negative log-likelihood of the labels under the mean over draws, in nats.
 
-    See :func:`probattn.metrics.functional.negative_log_likelihood` for the value of each example.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
+    Options as for :func:`probattn.metrics.functional.negative_log_likelihood`, the value of each example;
+    ``ignore_index`` is the label of examples that do not count.
 
     Example:
         >>> metric = NegativeLogLikelihood()
@@ -81,16 +73,8 @@ class NegativeLogLikelihood(MeanScore):
 class BrierScore(MeanScore):
     """Mean Brier score of the mean over draws, in [0, 2].
 
-    See :func:`probattn.metrics.functional.brier_score` for the value of each example.
-
-    Args:
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``inputs`` is unknown.
+    Options as for :func:`probattn.metrics.functional.brier_score`, the value of each example; ``ignore_index``
+    is the label of examples that do not count.
 
     Example:
         >>> metric = BrierScore()

@@ -61,18 +61,12 @@ class SelectiveMetric(ScoredExamples):
 class RiskCoverageCurve(Diagram, SelectiveMetric):
     """Error rate of the predictions that remain when the least certain ones are left out.
 
-    See :func:`probattn.metrics.functional.risk_coverage_curve`.
+    See :func:`probattn.metrics.functional.risk_coverage_curve`; the loss of a prediction is 1 where it is wrong.
 
     Args:
         score: uncertainty by which predictions are left out: ``"least_confidence"``, ``"predictive_entropy"``,
-            ``"expected_entropy"`` or ``"mutual_information"``.
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
+            ``"expected_entropy"`` or ``"mutual_information"``, see :func:`probattn.metrics.functional.uncertainty`.
         ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``score`` or ``inputs`` is unknown.
 
     Example:
         >>> metric = RiskCoverageCurve()
@@ -94,17 +88,7 @@ class RiskCoverageCurve(Diagram, SelectiveMetric):
 class AreaUnderRiskCoverage(SelectiveMetric):
     """Area under the risk-coverage curve (AURC); lower is better.
 
-    See :func:`probattn.metrics.functional.area_under_risk_coverage`.
-
-    Args:
-        score: uncertainty by which predictions are left out.
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``score`` or ``inputs`` is unknown.
+    See :func:`probattn.metrics.functional.area_under_risk_coverage`. Options as for :class:`RiskCoverageCurve`.
 
     Example:
         >>> metric = AreaUnderRiskCoverage()
@@ -123,17 +107,7 @@ class AreaUnderRiskCoverage(SelectiveMetric):
 class ExcessAreaUnderRiskCoverage(SelectiveMetric):
     """Excess AURC, the distance to the best ranking of the same errors; lower is better.
 
-    See :func:`probattn.metrics.functional.excess_area_under_risk_coverage`.
-
-    Args:
-        score: uncertainty by which predictions are left out.
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: ``score`` or ``inputs`` is unknown.
+    See :func:`probattn.metrics.functional.excess_area_under_risk_coverage`. Options as for :class:`RiskCoverageCurve`.
 
     Example:
         >>> metric = ExcessAreaUnderRiskCoverage()
@@ -152,20 +126,8 @@ class ExcessAreaUnderRiskCoverage(SelectiveMetric):
 class PAvPU(UncertaintyMetric):
     """Share of predictions that are accurate and certain, or inaccurate and uncertain; higher is better.
 
-    See :func:`probattn.metrics.functional.pavpu`. After ``update``, ``counts[k, accurate, certain]`` holds how many
-    predictions fell where at the k-th threshold.
-
-    Args:
-        threshold: a number, or K numbers evaluated at once; ``None`` is 0.05 for p-values.
-        criterion: ``"p_value"`` (Welch's t-test between the two likeliest classes), ``"predictive_entropy"`` or
-            ``"mutual_information"`` (thresholds in nats).
-        inputs: what predictions are, ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values of every batch.
-        **kwargs: torchmetrics' own options.
-
-    Raises:
-        ValueError: an option is unknown, or a threshold of an entropy is missing.
+    Options as for :func:`probattn.metrics.functional.pavpu`. After ``update``, ``counts[k, accurate, certain]`` holds
+    the number of predictions in each of the four cases at the k-th threshold.
 
     Example:
         >>> metric = PAvPU(threshold=[0.001, 0.05])

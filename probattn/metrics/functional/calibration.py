@@ -93,24 +93,12 @@ def bin_sums(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> BinSums:
-    """Sums over the examples of each bin, see :func:`reliability_diagram` for the arguments.
+    """Sums over the examples of each bin; arguments and errors are those of :func:`reliability_diagram`.
 
     Bin edges are float32 multiples of 1/M. A confidence on an edge belongs to the bin above; 1 to the last bin.
 
-    Args:
-        preds: ``[P, N, C]`` or ``[N, C]``.
-        target: integer labels ``[N]``.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        n_bins: M.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values.
-
     Returns:
         The sums, zero without any example.
-
-    Raises:
-        TypeError: as for :func:`reliability_diagram`.
-        ValueError: as for :func:`reliability_diagram`.
 
     Example:
         >>> bin_sums(torch.tensor([[0.25, 0.75]]), torch.tensor([1]), n_bins=2)
@@ -186,21 +174,11 @@ def calibration_error(
     outside [0, 1]. torchmetrics' *binary* form bins P(y = 1) and is another measure: 0.168 against 0.011 for a
     predictor that leans towards one class.
 
-    Args:
-        preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.
-        target: integer labels ``[N]``.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        n_bins: number of bins of equal width on [0, 1].
-        norm: ``"l1"`` (ECE), ``"l2"`` (root of the mean square) or ``"max"`` (largest gap of a bin, MCE).
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values, which waits for the device.
+    ``norm`` is ``"l1"`` (ECE), ``"l2"`` (root of the mean square) or ``"max"`` (largest gap of a bin, MCE). The other
+    arguments and the errors are those of :func:`reliability_diagram`.
 
     Returns:
         0-d float32 in [0, 1]; NaN without any example.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
-        ValueError: a shape, label or value is not as described, or ``n_bins`` or ``norm`` is unknown.
 
     Example:
         >>> preds = torch.tensor([[0.1, 0.9], [0.7, 0.3], [0.8, 0.2], [0.3, 0.7]])
@@ -255,21 +233,10 @@ def overconfidence_error(
         \max\big(\mathrm{conf}(B_m) - \mathrm{acc}(B_m), 0\big)
 
     in the bins of the calibration error (Thulasidasan et al. 2019, section 2.2); never above the ECE.
-
-    Args:
-        preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.
-        target: integer labels ``[N]``.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        n_bins: number of bins of equal width on [0, 1].
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values, which waits for the device.
+    Arguments and errors are those of :func:`reliability_diagram`.
 
     Returns:
         0-d float32 in [0, 1]; NaN without any example.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
-        ValueError: a shape, label or value is not as described, or ``n_bins`` is below 1.
 
     Example:
         >>> import torch

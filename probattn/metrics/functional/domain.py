@@ -144,16 +144,10 @@ def entropy_cdf(entropies: Tensor, grid: Tensor) -> Tensor:
 def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
     """Number of entropies of at most each point of the grid; the counts add up over batches and processes.
 
-    Args:
-        entropies: ``[N]``, in nats.
-        grid: ``[G]``, ascending.
+    Arguments and errors are those of :func:`entropy_cdf`.
 
     Returns:
         int64 ``[G]``.
-
-    Raises:
-        TypeError: the entropies are not floating-point.
-        ValueError: they are not one-dimensional, or one is NaN.
 
     Example:
         >>> entropy_counts(torch.tensor([0.0, 0.5]), torch.tensor([0.0, 0.25, 0.5]))

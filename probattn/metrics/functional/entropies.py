@@ -69,19 +69,11 @@ def expected_entropy(
 
     .. math:: \frac{1}{P} \sum_p H[p(y \mid x, S_p)]
 
-    (Depeweg et al. 2018, Eq. 1.) With one draw it equals the predictive entropy.
-
-    Args:
-        preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    (Depeweg et al. 2018, Eq. 1.) With one draw it equals the predictive entropy. Arguments and errors are
+    those of :func:`predictive_entropy`.
 
     Returns:
         ``[N]``, in [0, log C]; empty for N = 0.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: the shape is wrong or the values do not fit ``inputs``.
 
     Example:
         >>> import torch
@@ -100,12 +92,8 @@ def mutual_information(
         = \frac{1}{P} \sum_p \mathrm{KL}(p_p \,\|\, \bar p)
 
     (Houlsby et al. 2011.) Computed as the last, a mean of non-negative terms, since the difference of entropies
-    loses all digits when draws agree. One draw, or draws that are all alike, give 0.
-
-    Args:
-        preds: draws ``[P, N, C]``; float16 and bfloat16 are computed in float32.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    loses all digits when draws agree. One draw, or draws that are all alike, give 0. Arguments
+    are those of :func:`predictive_entropy`, with draws ``[P, N, C]``.
 
     Returns:
         ``[N]``, in [0, log min(P, C)]; empty for N = 0.
@@ -137,19 +125,10 @@ def least_confidence(
     r"""One minus the confidence: the predicted probability that the prediction is wrong.
 
     :math:`1 - \max_c \bar p_c` for the mean over draws, summed over the other classes: where the confidence rounds
-    to 1, predictions can still be ranked.
-
-    Args:
-        preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    to 1, predictions can still be ranked. Arguments and errors are those of :func:`predictive_entropy`.
 
     Returns:
         ``[N]``, in [0, 1 - 1/C]; empty for N = 0.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: the shape is wrong or the values do not fit ``inputs``.
 
     Example:
         >>> import torch
@@ -178,8 +157,8 @@ def uncertainty(
         preds: ``[P, N, C]`` for P draws, or ``[N, C]`` (not for ``"mutual_information"``).
         kind: ``"least_confidence"``, ``"predictive_entropy"``, ``"expected_entropy"`` or
             ``"mutual_information"``; the entropies are in nats.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+        inputs: as for :func:`predictive_entropy`.
+        validate_args: as for :func:`predictive_entropy`.
 
     Returns:
         ``[N]``, float32 or float64, non-negative.

@@ -59,18 +59,15 @@ def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
     .. math:: \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \sum_s \min(w_{b,i,t,s}, w_{b,j,t,s})
 
-    One minus the total variation distance: 1 for equal heads, 0 for heads that share no key.
+    One minus the total variation distance: 1 for equal heads, 0 for heads that share no key. Errors as for
+    :func:`head_distance`.
 
     Args:
         weights: attention weights ``[B, H, T, S]``, rows summing to 1, H >= 2.
-        mask: bool ``[B, T]``, True for queries that count; None for all.
+        mask: as for :func:`head_distance`.
 
     Returns:
         ``[]``, at least float32.
-
-    Raises:
-        TypeError: the mask is not bool, or the weights are not floating-point.
-        ValueError: fewer than two heads, shapes that do not fit, or no query that counts.
 
     Example:
         >>> attention_overlap(torch.tensor([[[[0.5, 0.5, 0.0]], [[0.0, 0.5, 0.5]]]]))
@@ -88,16 +85,14 @@ def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 def head_similarity(output: Tensor, mask: Tensor | None = None) -> Tensor:
     r"""Mean cosine between the outputs of every two heads; the form of a heat map.
 
+    Errors are those of :func:`head_distance`.
+
     Args:
         output: outputs of the heads ``[B, H, T, E]``, H >= 2. An output of length 0 has cosine 0 with all.
-        mask: bool ``[B, T]``, True for queries that count; None for all.
+        mask: as for :func:`head_distance`.
 
     Returns:
         ``[H, H]``, symmetric, at least float32; 1 on the diagonal where outputs are not 0.
-
-    Raises:
-        TypeError: the mask is not bool, or the output is not floating-point.
-        ValueError: fewer than two heads, shapes that do not fit, or no query that counts.
 
     Example:
         >>> head_similarity(torch.tensor([[[[1.0, 0.0]], [[1.0, 1.0]]]]))

@@ -54,19 +54,10 @@ def brier_score(
     .. math:: \sum_c (\bar p_c - 1[c = y])^2
 
     for the mean over draws (Brier 1950): in [0, 2], for two classes twice the form that looks at P(y = 1) alone.
-
-    Args:
-        preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.
-        target: integer labels ``[N]`` in 0 .. C-1.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    Arguments and errors are those of :func:`negative_log_likelihood`.
 
     Returns:
         ``[N]``, in [0, 2]; empty for N = 0.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
-        ValueError: a shape is wrong, a label is outside 0 .. C-1, or the values do not fit ``inputs``.
 
     Example:
         >>> import torch

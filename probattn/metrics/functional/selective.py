@@ -66,18 +66,10 @@ def area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
     .. math:: \mathrm{AURC} = \frac{1}{N} \sum_i \mathrm{risk}(i/N)
 
-    (Geifman et al. 2019), ties as in :func:`risk_coverage_curve`.
-
-    Args:
-        uncertainty: ``[N]``, higher meaning less certain.
-        loss: ``[N]``, see :func:`risk_coverage_curve`.
+    (Geifman et al. 2019), with arguments, errors and ties as in :func:`risk_coverage_curve`.
 
     Returns:
         0-d float32; NaN for N = 0.
-
-    Raises:
-        TypeError: ``uncertainty`` is not floating-point.
-        ValueError: the shapes differ or a value is NaN.
 
     Example:
         >>> area_under_risk_coverage(torch.tensor([0.1, 0.4, 0.2, 0.3]), torch.tensor([0.0, 1.0, 0.0, 1.0]))
@@ -92,18 +84,11 @@ def excess_area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor
     .. math:: \mathrm{EAURC} = \mathrm{AURC}(\mathrm{uncertainty}) - \mathrm{AURC}(\mathrm{loss})
 
     (Geifman et al. 2019), the best area exact for the N at hand instead of its limit
-    :math:`r + (1 - r) \log(1 - r)` for an error rate r. Not influenced by accuracy alone, as AURC is.
-
-    Args:
-        uncertainty: ``[N]``, higher meaning less certain.
-        loss: ``[N]``, see :func:`risk_coverage_curve`.
+    :math:`r + (1 - r) \log(1 - r)` for an error rate r. AURC depends on the accuracy, this on the ranking
+    alone. Arguments and errors are those of :func:`risk_coverage_curve`.
 
     Returns:
         0-d float32, non-negative; NaN for N = 0.
-
-    Raises:
-        TypeError: ``uncertainty`` is not floating-point.
-        ValueError: the shapes differ or a value is NaN.
 
     Example:
         >>> loss = torch.tensor([0.0, 1.0, 0.0, 1.0])
@@ -214,21 +199,10 @@ def certainty_counts(
 ) -> Tensor:
     """Numbers of predictions that are accurate or not, and certain or not, at each threshold.
 
-    Args:
-        preds: draws ``[P, N, C]``.
-        target: integer labels ``[N]``.
-        thresholds: K numbers.
-        criterion: what is compared with them, see :func:`pavpu`.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values.
+    ``thresholds`` are K numbers; the other arguments and the errors are those of :func:`pavpu`.
 
     Returns:
         int64 ``[K, 2, 2]``: ``counts[k, accurate, certain]``; they add up over batches and processes.
-
-    Raises:
-        TypeError: as for :func:`pavpu`.
-        ValueError: as for :func:`pavpu`.
 
     Example:
         >>> draws = torch.tensor([[[0.9, 0.1], [0.7, 0.3]], [[0.8, 0.2], [0.4, 0.6]]])
