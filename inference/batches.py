@@ -23,16 +23,10 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DataOrder:
-    """Which rows are seen when: a pure function of seed and epoch.
+    """The rows of every step, from seed and epoch: a permutation of the rows, cut into steps; the last takes the rest.
 
-    An epoch is a permutation of the rows, cut into steps of ``batch_size * accumulation * num_processes`` rows; the
-    last step takes what is left. With ``length_pool`` the rows of that many neighbouring steps are sorted by length and
-    cut anew, in random order, so that little of a batch is padding.
-
-    Example:
-        >>> order = DataOrder(num_rows=5, batch_size=2, seed=0, shuffle=False)
-        >>> order.steps_per_epoch, order.shares(step=2, rank=0)
-        (3, [Share(rows=[4], weight=1.0)])
+    With ``length_pool`` the rows of that many neighbouring steps are sorted by length and cut again, in random order,
+    so that little of a batch is padding.
     """
 
     num_rows: int
@@ -181,10 +175,7 @@ def row_lengths(rows: Any) -> Sequence[int]:
 def load_batches(
     rows: Any, batches: Sequence[list[int]], *, collate: Collate | None, num_workers: int, seed: Sequence[int]
 ) -> DataLoader[Any]:
-    """A loader of given batches of rows.
-
-    Workers are seeded from ``seed``: a resumed run must find torch's generator where the uninterrupted one left it.
-    """
+    """Loader of given batches of rows; ``seed`` seeds the workers, so torch's generator is the same after resuming."""
     generator = torch.Generator()
     generator.manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
     return DataLoader(

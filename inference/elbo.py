@@ -192,10 +192,7 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
 
 
 def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor | None:
-    """KL of a latent site's posterior from its prior, elementwise, scaled and masked as in the guide.
-
-    None for a pair of distributions that no closed form is registered for.
-    """
+    """KL of a latent site, elementwise, scaled and masked as in the guide; None where no closed form is registered."""
     own, other = posterior["fn"], prior["fn"]
     if isinstance(own, Categorical) and isinstance(other, Categorical):
         divergence = _categorical_divergence(own, other)

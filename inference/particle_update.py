@@ -71,17 +71,8 @@ class ParticleUpdate:
 
     .. math:: u(\theta) = \mathrm{mean} + \frac{|\theta|^2}{2 \sigma^2 N},
 
-    in whose scale all directions and steps are. The posterior is exp(-N u), and the noise of "sgld" and "spos" stands
-    for exp(-N u / T). Without noise, particles stand for exp(-u / a).
-
-    Args:
-        sets: options and particles by name of the set; they stay the same for good.
-        num_data: N.
-        scale: s, where the options state their repulsion for s u: a is their repulsion over s.
-        kernel: any kernel that Pyro's engine takes, in place of those that the options name.
-
-    Raises:
-        ValueError: fewer than one datum.
+    in whose scale all directions and steps are. The posterior is exp(-N u); the noise of "sgld" and "spos" samples
+    exp(-N u / T), particles without noise exp(-u / a), with a the options' repulsion over ``scale``.
     """
 
     def __init__(

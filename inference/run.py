@@ -115,11 +115,7 @@ class Run:
         self._earlier_seconds, self._started = 0.0, time.monotonic()
 
     def train(self, resume: Resume) -> FitResult:
-        """Takes the run to its end, from a checkpoint if asked to.
-
-        Raises:
-            KeyboardInterrupt: a signal came; the update under way is complete, and in a checkpoint.
-        """
+        """Trains to the end; a signal raises ``KeyboardInterrupt`` after the update under way, which is saved."""
         checkpoint = None if self._storage is None else self._storage.open(resume, self._configuration)
         try:
             if checkpoint is not None:

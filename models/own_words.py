@@ -17,23 +17,10 @@ SHUT = 1e4
 def read_own_words(
     lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None = None
 ) -> tuple[Tensor, State]:
-    """Runs an LSTM over each sequence's own words alone, wherever padding stands.
+    """States ``[B, S, directions * u]`` of an LSTM over each sequence's real words, and the state after the last one.
 
-    Args:
-        lstm: batch first, of one direction or two.
-        embedded: words as vectors ``[B, S, E]``, S >= 1.
-        attention_mask: ``[B, S]``, 0 at padding; None where there is none. A sequence without any word is read as one
-            of its first place.
-        start: the state it starts from; None for zeros.
-
-    Returns:
-        States ``[B, S, directions * u]``, 0 at padding, and the state after each sequence's last own word.
-
-    Example:
-        >>> lstm, words = nn.LSTM(3, 2, batch_first=True, bidirectional=True), torch.randn(1, 4, 3)
-        >>> states, _ = read_own_words(lstm, words, torch.tensor([[0, 1, 0, 1]]))
-        >>> torch.allclose(states[:, 1::2], lstm(words[:, 1::2])[0]), states[:, 0].tolist()
-        (True, [[0.0, 0.0, 0.0, 0.0]])
+    ``attention_mask`` ``[B, S]`` is 0 at padding, wherever it stands; states there are 0. A sequence of padding alone
+    is read as its first position. ``start`` is the first state; None for zeros.
     """
     if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # torch takes oneDNN's LSTM there, which many processors have in float32 alone
@@ -72,11 +59,11 @@ def _is_its_weights(lstm: nn.LSTM) -> bool:
 
 
 def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | None) -> tuple[Tensor, State]:
-    """What ``lstm`` makes of a packed sequence, own words first, in time linear in the length.
+    """Output of ``lstm`` for a packed sequence (real words first), in time linear in the length.
 
-    The gradient of a packed sequence takes time quadratic in its length on a CPU: the share of each step is a tensor of
-    the size of all steps. Here every layer and direction is given padding too, after the own words. One more input, 1
-    at padding, shuts the input gate there and opens the forget gate, so that the cell stays as it was.
+    The gradient of a packed sequence takes time quadratic in its length on a CPU: each step's gradient has the size of
+    all steps. So every layer and direction reads padding too, after the words, and one more input, 1 at padding, closes
+    the input gate and opens the forget gate there, which leaves the cell unchanged.
     """
     order = torch.arange(words.shape[1])
     padding = order >= lengths[:, None]

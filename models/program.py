@@ -12,8 +12,7 @@ from torch import nn
 class Program(PyroModule):
     """A network as a Pyro program; outside Pyro's handlers it answers as a plain module does.
 
-    There it announces nothing and leaves nothing in Pyro's parameter store, where parameters go by name and those
-    of two models would meet.
+    It adds nothing to Pyro's parameter store there, where parameters of two models would share names.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

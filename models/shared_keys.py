@@ -55,16 +55,6 @@ def eager_attention_forward(
 
 
 def attention_function(config: PretrainedConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function that a configuration names: of those that transformers knows, or the eager one above.
-
-    Args:
-        config: the network's; its implementation is "eager", None (of a module by itself) or a registered name.
-
-    Returns:
-        A function with the signature of transformers' attention functions.
-
-    Raises:
-        KeyError: no function of that name is registered.
-    """
+    """The attention function that a configuration names; for "eager" or None the eager one above."""
     name = config._attn_implementation
     return eager_attention_forward if name in {None, "eager"} else ALL_ATTENTION_FUNCTIONS[name]

@@ -11,13 +11,9 @@ MESSAGE = 480
 
 
 def shortened(text: str, limit: int = MESSAGE) -> str:
-    r"""A text on one line and, where it is longer than ``limit``, without its middle.
+    r"""A text on one line and, where it is longer than ``limit`` characters (>= 8), without its middle.
 
-    What a message is about stands at its beginning, what to do at its end; a third of the room is the end's.
-
-    Args:
-        text: what is to be said.
-        limit: most characters, >= 8.
+    The subject of a message stands at its beginning and the advice at its end, which gets a third of the length.
 
     Example:
         >>> shortened("a value\nof two lines")
@@ -56,15 +52,7 @@ def check_number(owner: str, name: str, value: object, *, positive: bool) -> Non
 
 
 def check_share(owner: str, name: str, value: object, *, zero: bool = True, one: bool = True) -> None:
-    """Raises ``ValueError`` unless ``value`` is a number from 0 to 1, each of these where it may be.
-
-    Args:
-        owner: the class or function.
-        name: the option or argument.
-        value: what was given.
-        zero: whether it may be 0.
-        one: whether it may be 1.
-    """
+    """Raises ``ValueError`` unless ``value`` is a number from 0 to 1; ``zero`` and ``one`` allow the two ends."""
     if not _is_number(value) or not 0 <= value <= 1 or (value == 0 and not zero) or (value == 1 and not one):
         bounds = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
         raise ValueError(f"{owner}.{name}: expected a number in {bounds}, got {shown(value)}")

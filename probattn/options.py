@@ -120,11 +120,7 @@ def _adapter(options: Any) -> TypeAdapter[dict[str, Any]]:
 
 
 def _checked(options: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The values as their annotations have them.
-
-    Raises:
-        ValueError: the first that does not fit.
-    """
+    """The values, converted as their annotations say; ``ValueError`` for the first that does not fit."""
     from pydantic import ValidationError
 
     try:
@@ -183,16 +179,7 @@ def expected(
     *,
     kinds: Sequence[str] = (),
 ) -> str:
-    """What an annotation allows, in words.
-
-    Args:
-        annotation: a type; ``Annotated`` ones hold constraints.
-        metadata: further constraints.
-        vocabulary: what values are called.
-        kinds: what pydantic found, by its names of errors.
-
-    Raises:
-        TypeError: a type that nobody gave words.
+    """Text of the values that an annotation allows; ``kinds`` are names of errors that pydantic found.
 
     Example:
         >>> expected(Literal["median"] | Positive | None)

@@ -29,17 +29,7 @@ def normal_rows(generators: Sequence[torch.Generator], shape: Sequence[int]) -> 
 
 
 class StackedLinear(nn.Module):
-    """R linear layers, each with its own weight.
-
-    Args:
-        in_features: D.
-        out_features: E.
-        generators: of the initial values, one a run.
-
-    Attributes:
-        weight: ``[R, E, D]``.
-        bias: ``[R, E]``.
-    """
+    """R linear layers, each with its own weight ``[E, D]`` and bias ``[E]``; ``generators`` draw them, one a run."""
 
     def __init__(self, in_features: int, out_features: int, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
@@ -54,31 +44,13 @@ class StackedLinear(nn.Module):
 class StackedLSTM(nn.Module):
     r"""R LSTM layers over sentences of words, each with its own embedding and its own weights.
 
-    The equations are those of ``nn.LSTM`` after an ``nn.Embedding``; rows of the parameters are theirs, by the same
-    order of gates (input, forget, cell, output):
+    The equations are those of ``nn.LSTM`` after an ``nn.Embedding``, with torch's order of gates and initial values:
 
     .. math:: z_l = W_i e_{x_l} + b_i + b_h + W_h h_{l-1}, \quad
         c_l = \sigma(z^f) c_{l-1} + \sigma(z^i) \tanh(z^g), \quad h_l = \sigma(z^o) \tanh(c_l)
 
-    :math:`W_i e_i + b_i + b_h` is made once for each word of the vocabulary and looked up, not once for each position:
-    vocabularies here are smaller than batches.
-
-    Args:
-        embedding: of the words, ``[R, V, D]``; layers may share one.
-        generators: of the other initial values, one a run; as torch's layers draw them.
-
-    Attributes:
-        embedding: ``[R, V, D]``.
-        weight_input: ``[R, 4D, D]``.
-        weight_hidden: ``[R, 4D, D]``.
-        bias_input: ``[R, 4D]``.
-        bias_hidden: ``[R, 4D]``.
-
-    Example:
-        >>> lstm = StackedLSTM(nn.Parameter(torch.randn(3, 10, 4)), run_generators([0, 1, 2], 0))
-        >>> states, last = lstm(torch.zeros(3, 2, 5).long())
-        >>> states.shape, torch.equal(last[0], states[:, :, -1])
-        (torch.Size([3, 2, 5, 4]), True)
+    :math:`W_i e_i + b_i + b_h` is made once for each word of the vocabulary and looked up: vocabularies here are
+    smaller than batches. ``embedding`` is ``[R, V, D]``; layers may share one.
     """
 
     def __init__(self, embedding: nn.Parameter, generators: Sequence[torch.Generator]) -> None:
@@ -93,18 +65,7 @@ class StackedLSTM(nn.Module):
     def forward(
         self, words: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Reads sentences.
-
-        Args:
-            words: integers ``[R, B, L]``, L >= 1.
-            state: hidden and cell state ``[R, B, D]`` to start from; zeros by default.
-
-        Returns:
-            Hidden states ``[R, B, L, D]``, and the last hidden and cell state.
-
-        Raises:
-            IndexError: a word that is not in 0 .. V - 1.
-        """
+        """Hidden states ``[R, B, L, D]`` of words ``[R, B, L]``, and the last hidden and cell state ``[R, B, D]``."""
         runs, size, _ = words.shape
         types = self.embedding.shape[1]
         least, most = torch.stack(words.aminmax()).tolist() if words.numel() else (0, 0)

@@ -14,22 +14,9 @@ MAPPINGS = (
 
 
 def network_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel] | None:
-    """The network class of this name.
+    """The network class of a name in ``architectures``, None where there is none.
 
-    Args:
-        name: as ``config.json`` lists it under ``architectures``.
-        config: the network's configuration; classes that are not transformers' own are found by its type.
-
-    Returns:
-        One of transformers, or one that an auto class of it was told of; None where there is none.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> network_class("BertModel", BertConfig()).__name__
-        'BertModel'
-        >>> from probattn.models import SelfAttentiveConfig
-        >>> network_class("SelfAttentiveModel", SelfAttentiveConfig()).__name__
-        'SelfAttentiveModel'
+    Classes that are not transformers' own are those registered with an auto class for the configuration's type.
     """
     registered = (getattr(transformers, mapping).get(type(config), None) for mapping in MAPPINGS)
     for found in (getattr(transformers, name, None), *registered):

@@ -20,11 +20,7 @@ DECODER_LENGTH = 5
 
 
 def dry_inputs(net: PreTrainedModel) -> dict[str, Tensor]:
-    """Two short rows, the second padded, as keyword arguments for a network of token ids, pixels or both.
-
-    Raises:
-        ValueError: its inputs are neither, or its weights are not there.
-    """
+    """Two short rows, the second padded, for a network of token ids, pixels or both; ``ValueError`` for any other."""
     if net.device.type == "meta":
         raise ValueError(f"{type(net).__name__}: expected a network with weights, got one on the meta device")
     parameters = inspect.signature(net.forward).parameters

@@ -31,12 +31,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which calls of a network become what.
-
-    Attributes:
-        calls: all calls of the network.
-        placed: methods with their calls, by class of options, in order of precedence.
-    """
+    """The calls that each method takes: all ``calls``, and ``placed``, in order of precedence by class of options."""
 
     calls: AttentionCalls
     placed: Mapping[type[Method], Placed]
@@ -58,11 +53,7 @@ class Plan:
 
 
 def in_order(methods: Sequence[object]) -> dict[type[Method], Method]:
-    """Attention methods by their registered class, in order of precedence.
-
-    Raises:
-        TypeError: no method, two of a kind, or something else.
-    """
+    """Attention methods by registered class, in order of precedence; ``TypeError`` for none or two of a kind."""
     if not methods:
         raise TypeError("convert: expected an attention method, such as BayesianAttention(), got none")
     found: dict[type[Method], list[Method]] = {kind: [] for kind in METHODS}
@@ -84,17 +75,7 @@ def in_order(methods: Sequence[object]) -> dict[type[Method], Method]:
 def make_plan(
     methods: Mapping[type[Method], Method], calls: AttentionCalls, layers: Layers | Part, attention: Kind
 ) -> Plan:
-    """Chooses the calls of each method.
-
-    Args:
-        methods: as :func:`in_order` gives them.
-        calls: all calls of the network.
-        layers: which layers, where a method does not say.
-        attention: which kind, where a method does not say.
-
-    Raises:
-        ValueError: a selection is empty.
-    """
+    """Chooses the calls of each method; ``layers`` and ``attention`` hold where a method does not choose itself."""
     placed: dict[type[Method], Placed] = {}
     for kind, method in methods.items():
         chosen = layers if method.layers is None else method.layers
@@ -105,19 +86,7 @@ def make_plan(
 def hosted_sites(
     plan: Plan, placements: Mapping[type[Method], Placement], host: Host
 ) -> dict[str, HostedSite]:
-    """One hosted site per attention module concerned, joined to the stacks' chains in call order.
-
-    Args:
-        plan: which calls become what.
-        placements: what each method brings.
-        host: the network.
-
-    Returns:
-        Module names and what they get.
-
-    Raises:
-        ValueError: two methods bring what a module has once.
-    """
+    """One hosted site for each attention module of the plan, by module name, joined to the stacks' chains in order."""
     latent, sites = _single("sites", {kind: placed.sites for kind, placed in placements.items()})
     aligned, factors = _single("factors", {kind: placed.factors for kind, placed in placements.items()})
     selected, compared = _indices(plan, latent), _indices(plan, aligned)

@@ -25,11 +25,7 @@ def carries_bias(module: nn.Module) -> bool:
 
 
 def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
-    """Reads the mask that a host hands to its attention function: additive, ``[B | 1, 1 | H, T, S]``, or bool.
-
-    Raises:
-        TypeError: the mask is neither floating point nor bool.
-    """
+    """Reads the mask that a host hands to its attention function: additive, ``[B | 1, 1 | H, T, S]``, or bool."""
     if mask is None:
         return HostMask()
     valid = valid_pairs(module, mask)
@@ -54,10 +50,10 @@ def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
 
 
 def own_keys(valid: Tensor, queries: int) -> Tensor:
-    """Whether each query of a self attention is a real token, bool ``[B, T]``: whether it may attend to its own key.
+    """Bool ``[B, T]``, True where a query of self attention is a real token, which may attend to its own key.
 
-    The queries' own keys are the last T ones, after those of a cache. A cache of fixed length also has empty places
-    after them: the last key that any query may attend to is then the last query's.
+    Their own keys are the last T ones, after those of a cache; a cache of fixed length has empty places after them, so
+    the last key that any query may attend to belongs to the last query.
     """
     rows = valid[:, 0].expand(-1, queries, -1)  # [B, T, S]
     keys = rows.shape[-1]

@@ -87,11 +87,7 @@ def _penalised(method: DisagreementAttention, calls: AttentionCalls, host: Host)
 
 
 def refuse_undriven(net: nn.Module, _: object) -> None:
-    """Refuses to train repulsive heads without a driver; a forward pre-hook.
-
-    Raises:
-        RuntimeError: in training mode, with gradients, outside all Pyro handlers.
-    """
+    """Forward pre-hook: ``RuntimeError`` for training of repulsive heads with gradients outside all Pyro handlers."""
     if net.training and torch.is_grad_enabled() and not am_i_wrapped():
         raise RuntimeError(
             f"{type(net).__name__}: training its repulsive heads without a driver would leave the repulsion out "

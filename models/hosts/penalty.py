@@ -74,13 +74,7 @@ class CallFactors(CallFactor):
 
 
 class HeadPenalty(CallFactor):
-    """The penalty on heads that are alike.
-
-    Args:
-        factor: the penalty.
-        calls: the module's calls that it concerns, by index.
-        projections: the weights whose heads pay, where parameters do.
-    """
+    """Penalty on similar heads, for the module's ``calls`` by index; ``projections`` holds the weights it compares."""
 
     def __init__(
         self, factor: DisagreementFactor, calls: tuple[int, ...], projections: tuple[HeadProjection, ...] = ()

@@ -19,29 +19,10 @@ class StoredNetworkError(ValueError):
 
 
 def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
-    """What ``cls.from_pretrained`` makes of a folder, with one kind of error.
+    """Returns ``cls.from_pretrained`` of a folder or hub name; every failure becomes a :class:`StoredNetworkError`.
 
-    What a file holds decides which of very many exceptions transformers, tokenizers and safetensors raise: of a wrong
-    type, of a division by 0 heads, a panic in Rust. All of them are about the files, since nothing else goes in.
-    Code that comes with the files is not run, and nobody is asked whether it should be.
-
-    Args:
-        cls: a class of transformers, or one with its ``from_pretrained``.
-        source: a folder, or a name on the hub.
-        **options: for ``from_pretrained``.
-
-    Raises:
-        StoredNetworkError: it cannot be opened.
-
-    Example:
-        >>> import tempfile
-        >>> from transformers import AutoConfig
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "config.json").write_text("[]")
-        >>> open_pretrained(AutoConfig, folder)
-        Traceback (most recent call last):
-        ...
-        probattn.models.hosts.pretrained.StoredNetworkError: .../tmp...: cannot be read (...); ...
+    The content of a file decides which of many exceptions transformers, tokenizers and safetensors raise: of a wrong
+    type, of a division by 0 heads, a panic in Rust. Code that comes with the files is not run.
     """
     try:
         return cls.from_pretrained(source, **({"trust_remote_code": False} | options))

@@ -25,20 +25,7 @@ FUSED = ("c_attn", "Wqkv", "qkv_proj", "qkv")
 def find_projection(
     net: nn.Module, call: AttentionCall, part: Projection, owner: str = "RepulsiveAttention"
 ) -> HeadProjection:
-    """The projection that makes an attention call's queries, keys or values.
-
-    Args:
-        net: the network.
-        call: one of its attention calls.
-        part: "query", "key" or "value".
-        owner: the options that ask for it, for the message.
-
-    Returns:
-        Where its heads are.
-
-    Raises:
-        ValueError: the module keeps no such projection where any known family has it.
-    """
+    """The projection that makes a call's "query", "key" or "value"; ``ValueError`` where no known family has it."""
     module = net.get_submodule(call.module)
     heads = call.num_heads if part == "query" else call.num_key_value_heads
     for name in SEPARATE[part]:
@@ -58,15 +45,7 @@ def find_projection(
 
 
 def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, dict[str, float]]:
-    """The mean length of a head's weights, by attention call and projection.
-
-    Args:
-        net: the network.
-        calls: some of its attention calls.
-
-    Returns:
-        Lengths of the projections that a call keeps apart; others are left out.
-    """
+    """Mean length of a head's weights, by call and projection; projections that a call does not keep are left out."""
     found: dict[str, dict[str, float]] = {}
     for call in calls:
         lengths = found[call.name] = {}

@@ -71,11 +71,7 @@ class _Description(BaseModel):
         return self
 
     def built(self) -> list[Method]:
-        """What the network was converted with.
-
-        Raises:
-            ValueError: an unknown method or option, or a value out of its range.
-        """
+        """The methods that the network was converted with; ``ValueError`` for an unknown one or a bad option."""
         return [_built(dict(written)) for written in self.methods]
 
 
@@ -205,14 +201,7 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
 
 
 def verify_network(folder: Path) -> None:
-    """Compares the files of a saved network with the sums that were saved with them.
-
-    Args:
-        folder: of the network; one that :func:`save` did not write, or an earlier version did, has no sums.
-
-    Raises:
-        StoredNetworkError: a file is missing or has changed.
-    """
+    """Compares the files of a saved network with their sums, if saved; ``StoredNetworkError`` where they differ."""
     if not (folder / FILE).exists():
         return
     try:

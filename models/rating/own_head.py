@@ -16,11 +16,7 @@ from probattn.models.sentence import SelfAttentiveForSequenceClassification
 
 @contextmanager
 def kept_outputs(*modules: nn.Module) -> Iterator[dict[nn.Module, Any]]:
-    """What modules gave last, by module, while a network runs inside the block.
-
-    Args:
-        *modules: of the network.
-    """
+    """Last outputs of modules, by module, while a network runs inside the block."""
     found: dict[nn.Module, Any] = {}
 
     def keep(module: nn.Module, _given: Any, output: Any) -> None:
@@ -75,14 +71,7 @@ def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
 
 
 def base_model(net: PreTrainedModel) -> nn.Module:
-    """What lies below a classifier's head.
-
-    Args:
-        net: a Hugging Face classifier.
-
-    Raises:
-        TypeError: it has no base model.
-    """
+    """The network below a classifier's head; ``TypeError`` where it has none."""
     base = getattr(net, net.base_model_prefix or "", None)
     if not isinstance(base, nn.Module) or base is net:
         raise TypeError(

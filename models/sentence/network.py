@@ -23,17 +23,10 @@ class SelfAttentiveAttention(nn.Module):
 
     .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
 
-    (An et al. 2020, appendix A), written as dot-product attention: head i's query is column i of V, a parameter; the
-    key of a word is :math:`\tanh(W h)` and its value h, both the same for all heads; the scores are not scaled. One
-    head with ``"relu"`` in place of tanh has the scores :math:`a_l = v^\top \mathrm{ReLU}(Q h_l)` of Snell et al.
-    (2021, Eq. 7). Uniform attention has queries of 0: every real word gets 1 / n, and the gradients of V and W are 0.
-
-    Args:
-        config: sizes.
-
-    Attributes:
-        query: V, its weight ``[r, d_a]`` with a head in each row.
-        key: W, its weight ``[d_a, 2u]``.
+    (An et al. 2020, appendix A), as dot-product attention: head i's query is column i of V, a parameter (``query``
+    ``[r, d_a]``); the key of a word is :math:`\tanh(W h)` (``key`` ``[d_a, 2u]``), its value h; scores are not scaled.
+    One head with ``"relu"`` in place of tanh is the attention :math:`a_l = v^\top \mathrm{ReLU}(Q h_l)` of Snell et al.
+    (2021, Eq. 7). Uniform attention has queries of 0: every real word gets 1 / n, and V and W get no gradient.
     """
 
     def __init__(self, config: SelfAttentiveConfig) -> None:
@@ -43,15 +36,7 @@ class SelfAttentiveAttention(nn.Module):
         self.query = nn.Linear(config.attention_size, config.num_attention_heads, bias=False)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Reads sentences.
-
-        Args:
-            hidden: H, ``[B, S, 2u]``.
-            attention_mask: as the attention implementation wants it; None where all words are real.
-
-        Returns:
-            M ``[B, r, 2u]`` and A ``[B, r, 1, S]``, None where the implementation gives no weights.
-        """
+        """M ``[B, r, 2u]`` and A ``[B, r, 1, S]`` (None if the implementation gives no weights) of H ``[B, S, 2u]``."""
         # A copy: whoever keeps what attention was handed must not hold the parameter itself.
         queries = self.query.weight.to(hidden.dtype)[None, :, None].repeat(len(hidden), 1, 1, 1)
         if self.config.uniform_attention:

@@ -17,22 +17,10 @@ BLOCK = 2**20
 
 
 class AlignedTokens(TorchDistribution):
-    """Tokens given the units of an output network for every place of an enumeration, or for those drawn.
+    """Tokens given the units ``[..., B, T, H]`` of an output network, for every place of an enumeration or those drawn.
 
-    Logits over the vocabulary are made for the pairs that count alone, which in a padded batch are a small part of all.
-
-    Args:
-        units: what the network's last map is given, ``[..., B, T, H]``.
-        logits: the map, H to V.
-        counts: bool, broadcastable to ``[..., B, T]``; elsewhere the log density is 0.
-        smoothing: of :class:`probattn.distributions.SmoothedCategorical`.
-
-    Example:
-        >>> map = torch.nn.Linear(3, 7)
-        >>> tokens = AlignedTokens(torch.randn(4, 2, 5, 3), map, torch.tensor([[True] * 5, [False] * 5]))
-        >>> found = tokens.log_prob(torch.zeros(2, 5, dtype=torch.long))
-        >>> found.shape, found[:, 1].abs().sum().item()
-        (torch.Size([4, 2, 5]), 0.0)
+    ``logits`` maps H to V, only for the pairs that ``counts`` (bool) marks, few in a padded batch; the log density of
+    the others is 0. ``smoothing`` as of :class:`probattn.distributions.SmoothedCategorical`.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -59,14 +47,7 @@ class AlignedTokens(TorchDistribution):
         return self._tokens(self.units).sample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The smoothed log density of observed tokens.
-
-        Args:
-            value: int64, broadcastable with the batch shape.
-
-        Returns:
-            Of the batch shape; 0 where nothing counts.
-        """
+        """The smoothed log density of observed tokens, of the batch shape; 0 where nothing counts."""
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         counts = self.counts.expand(shape)
         units, tokens = self.units.expand(*shape, -1)[counts], value.expand(shape)[counts]

@@ -156,16 +156,7 @@ class Translator(Program):
 
 
 def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
-    """Checks that there is one label a position, a token or padding.
-
-    Args:
-        labels: of any shape.
-        shape: ``[B, T]`` of the decoder's inputs.
-        classes: V.
-
-    Raises:
-        ValueError: another shape, no whole numbers, or a label outside 0..V-1.
-    """
+    """Raises ``ValueError`` unless labels are whole numbers of ``shape``, each a token in 0..V-1 or padding."""
     if labels.shape != shape:
         raise ValueError(
             f"Translator: expected labels {list(shape)}, one for each decoder input, got {list(labels.shape)}"

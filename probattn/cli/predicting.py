@@ -15,17 +15,7 @@ from probattn.tasks.progress import shown, tracked
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What is asked of a file of texts.
-
-    Attributes:
-        input: the file; "-" for standard input.
-        output: where the rows go; None for standard output.
-        format: of the input, where its ending does not tell.
-        text_column: of the texts; None for the usual one of the task.
-        pair_column: of the second texts; likewise.
-        quiet: no progress.
-        as_json: JSON Lines on standard output.
-    """
+    """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns."""
 
     input: str
     output: Path | None = None
@@ -37,11 +27,7 @@ class FileOptions:
 
 
 def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
-    """Makes sure that the texts of the command line are whole.
-
-    Raises:
-        RunError: a blank one, or second texts that are missing or too many.
-    """
+    """Raises :class:`RunError` for a blank text of the command line, and for missing or surplus second texts."""
     for words, given in (("text", texts), ("--pair", pairs)):
         blank = [place for place, text in enumerate(given, 1) if not text.strip()]
         if blank:
@@ -57,21 +43,7 @@ def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Se
 
 
 def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawing: int) -> int:
-    """Answers the rows of a file and writes them with their answers; memory holds a batch of them.
-
-    Args:
-        task: with the run's recipe.
-        run: its folder.
-        options: of the files.
-        **drawing: ``num_samples`` and ``seed`` of :meth:`probattn.tasks.Task.predict`.
-
-    Returns:
-        Number of rows.
-
-    Raises:
-        DataError: a row that cannot be read.
-        RunError: the run answers no texts.
-    """
+    """Predicts the rows of a file and writes them with their predictions, a batch in memory; returns their number."""
     kind = format_of(options.input, options.format, "--format")
     if options.output is None:
         written = "jsonl" if options.as_json else kind

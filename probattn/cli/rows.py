@@ -39,13 +39,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file, which are read when they are asked for.
-
-    Attributes:
-        name: of the file, for messages.
-        columns: those of its first row.
-        rows: each with its place, for messages.
-    """
+    """Rows of a file, read on demand, each with its place for messages; ``columns`` are those of the first row."""
 
     name: str
     columns: tuple[str, ...]
@@ -79,11 +73,7 @@ def format_of(path: str, given: str | None, option: str) -> Format:
 
 @contextmanager
 def opened(path: str, kind: Format) -> Iterator[Table]:
-    """The rows of a file, or of standard input.
-
-    Raises:
-        DataError: a missing, empty or malformed file, here or when a row is asked for.
-    """
+    """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read."""
     if path == STANDARD:
         with long_fields():
             yield _table("standard input", kind, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""))
@@ -185,19 +175,7 @@ def beside(row: Row, answer: Mapping[str, Any]) -> Row:
 
 
 def write_rows(rows: Iterable[tuple[Row, Mapping[str, Any]]], kind: Format, path: Path | None) -> int:
-    """Writes rows with their answers one after the other.
-
-    Args:
-        rows: with what was predicted for them.
-        kind: of the file; of plain text the first column of the answer is a line.
-        path: the file, which takes the place of an older one when it is complete; None for standard output.
-
-    Returns:
-        Number of rows.
-
-    Raises:
-        OSError: it cannot be written; an older file stays.
-    """
+    """Writes rows with their predictions and returns their number; a file replaces an older one only when complete."""
     count = 0
 
     def write(line: Callable[[str], Any]) -> None:

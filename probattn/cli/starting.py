@@ -36,22 +36,7 @@ LABELS = ("label", "class", "category", "target", "sentiment", "intent", "topic"
 def write_recipe(
     source: str, output: Path | None, text: str | None, label: str | None
 ) -> tuple[Path, str | None]:
-    """Writes a commented recipe.
-
-    Args:
-        source: name of a built-in recipe, or a file of texts and labels.
-        output: the new file; None for one in this folder, named after the source.
-        text: column of the texts; None to recognise it.
-        label: column of the labels; None to recognise it.
-
-    Returns:
-        The file, and what was recognised in a file of texts, in words.
-
-    Raises:
-        DataError: the file cannot be read, or its columns are not recognised.
-        RunError: the output is there already, or is no YAML file.
-        RecipeError: no such recipe.
-    """
+    """Writes a commented recipe, from a built-in recipe or a file of texts; returns its path and a description."""
     name = Path(source).stem
     place = Path(f"{name}.yaml") if output is None else output
     if place.suffix not in {".yaml", ".yml"}:

@@ -96,14 +96,10 @@ class PairCollate:
     """
 
     def __call__(self, rows: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Tensor]:
-        """Pads and stacks.
+        """Pads and stacks the ``input_ids`` and ``labels`` of at least one row.
 
-        Args:
-            rows: ``input_ids`` and ``labels``, at least one row.
-
-        Returns:
-            int64 tensors: ``input_ids`` and ``attention_mask`` ``[B, S]``; ``decoder_input_ids`` (the target shifted by
-            one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
+        Returns int64 tensors: ``input_ids`` and ``attention_mask`` ``[B, S]``; ``decoder_input_ids`` (the target
+        shifted by one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
         """
         sources = [row["input_ids"] for row in rows]
         targets = [row["labels"] for row in rows]

@@ -199,14 +199,7 @@ class PadCollate:
         self._left = tokenizer.padding_side == "left"
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Pads and stacks.
-
-        Args:
-            rows: rows of :class:`TokenizedTexts`, at least one.
-
-        Returns:
-            int64 tensors ``[B, T]``, and ``labels`` ``[B]`` where the rows have them.
-        """
+        """Pads and stacks at least one row of :class:`TokenizedTexts`: int64 ``[B, T]``, and any ``labels`` ``[B]``."""
         length = max(len(row["input_ids"]) for row in rows)
         batch = {
             name: torch.tensor([self._pad(row[name], fill, length) for row in rows])

@@ -13,16 +13,7 @@ _WEIGHTS = "_probattn_weights"
 
 
 def exp_carrying_log(log_value: Tensor) -> Tensor:
-    """exp(log_value), saturated to the positive finite numbers of its type, with ``log_value`` attached.
-
-    Example:
-        >>> import torch
-        >>> sample = exp_carrying_log(torch.tensor([-500.0, 0.0, 500.0]))
-        >>> bool(sample.isfinite().all()), bool((sample > 0).all())
-        (True, True)
-        >>> carried_log(sample)
-        tensor([-500.,    0.,  500.])
-    """
+    """exp(log_value), saturated to the positive finite numbers of its type, with ``log_value`` attached."""
     value = finite_exp(log_value)
     setattr(value, _ATTRIBUTE, log_value)
     return value

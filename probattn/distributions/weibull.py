@@ -23,13 +23,7 @@ from probattn.distributions.special import EULER_MASCHERONI, log_gamma_doubling_
 
 
 class WeibullParameters:
-    """Concentration, log-scale and log-mean, unexpanded; what is not given is computed once, when asked for.
-
-    Args:
-        name: What the location is: "scale", "log_scale" or "log_mean".
-        value: The location.
-        concentration: k, broadcastable with it.
-    """
+    """Concentration, log-scale and log-mean, unexpanded, computed once on demand; ``name`` tells which ``value`` is."""
 
     def __init__(self, name: str, value: Tensor, concentration: Tensor) -> None:
         self.concentration = concentration

@@ -88,12 +88,5 @@ class GradientReversal(nn.Module):
 
 
 def reversed_twice(network: nn.Module, tensor: Tensor) -> Tensor:
-    """``network(tensor)`` whose parameters ascend the objective, while ``tensor`` descends it as without reversal.
-
-    Example:
-        >>> line, x = nn.Linear(1, 1, bias=False), torch.ones(1, 1, requires_grad=True)
-        >>> reversed_twice(line, x).sum().backward()
-        >>> bool(x.grad == line.weight), line.weight.grad.item()
-        (True, -1.0)
-    """
+    """``network(tensor)`` whose parameters ascend the objective, while ``tensor`` descends it as without reversal."""
     return gradient_reversal(network(gradient_reversal(tensor)))

@@ -11,13 +11,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class TokenSets:
-    """Queries and keys of the heads of a batch, each the points of an empirical distribution.
+    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a batch's heads, at least float32, zero where masked.
 
-    Attributes:
-        query: ``[B, H, T, D]``, at least float32, zero where masked.
-        key: ``[B, H, S, D]``, likewise.
-        query_mask: bool ``[B, 1 | H, T]``, True for a token that counts; None where all do.
-        key_mask: bool ``[B, 1 | H, S]``, likewise.
+    The masks are bool ``[B, 1 | H, T]`` and ``[B, 1 | H, S]``, True for a token that counts; None where all do.
     """
 
     query: Tensor

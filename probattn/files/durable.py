@@ -26,13 +26,10 @@ class FileDigest:
 
 
 class DigestingFile:
-    """A binary file being written that counts its bytes and hashes them on the way.
+    """A binary file being written that counts and hashes its bytes.
 
     ``torch.save`` reports a failed write as a ``RuntimeError`` about its own archive format; the operating system's
     error is kept in :attr:`error`.
-
-    Args:
-        path: the file to create.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,14 +75,7 @@ class DigestingFile:
 
 
 def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
-    """Writes and syncs one file through ``write(file)``.
-
-    Returns:
-        Its size and sum.
-
-    Raises:
-        OSError: the system's own error, also where ``write`` hid it behind another one.
-    """
+    """Writes and syncs a file through ``write(file)``; raises the system's ``OSError`` even where ``write`` hid it."""
     file = DigestingFile(path)
     try:
         write(file)
@@ -102,15 +92,7 @@ def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in pieces.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "empty"
-        >>> _ = path.write_bytes(b"")
-        >>> file_sha256(path)[:8]
-        'e3b0c442'
-    """
+    """SHA-256 of a file, in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -130,20 +112,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file's content at once: readers see the old or the new, never a part.
-
-    Raises:
-        OSError: the write failed; the old content is untouched.
-    """
+    """Replaces a file's content at once: readers see the old or the new content, also when the write fails."""
     replace_atomically(path, lambda file: file.write(content))
 
 
 def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
-    """The same through ``write(file)``, for content that need not be in memory as a whole.
-
-    Raises:
-        OSError: the write failed; the old content is untouched.
-    """
+    """As :func:`write_atomically` through ``write(file)``, for content that need not be in memory as a whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
@@ -157,11 +131,7 @@ def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces a file of safetensors at once, as readable by others as its neighbours are.
-
-    Raises:
-        OSError: the write failed; the old content is untouched.
-    """
+    """Replaces a file of safetensors atomically, with the permissions of a new file."""
     write_atomically(
         path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     )

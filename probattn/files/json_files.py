@@ -17,19 +17,7 @@ class JSONError(ValueError):
 
 
 def read_json(path: Path, kind: TypeAdapter[Content]) -> Content:
-    """Reads a file.
-
-    Args:
-        path: of the file.
-        kind: what it should hold.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        JSONError: it holds something else; the message names the file.
-        OSError: it cannot be read.
-    """
+    """Reads a file; :class:`JSONError`, which names it, where its content is not of ``kind``."""
     data = path.read_bytes()
     try:
         return parse_json(data, kind)
@@ -38,26 +26,7 @@ def read_json(path: Path, kind: TypeAdapter[Content]) -> Content:
 
 
 def parse_json(data: bytes | str, kind: TypeAdapter[Content]) -> Content:
-    r"""Reads JSON. Neither depth nor size of a number nor bytes that are no text raise anything else.
-
-    Args:
-        data: the JSON, text or UTF-8.
-        kind: what it should hold.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        JSONError: it holds something else.
-
-    Example:
-        >>> parse_json('{"bleu": 1.5}', TypeAdapter(dict[str, float]))
-        {'bleu': 1.5}
-        >>> parse_json('{"bleu": "much"}', TypeAdapter(dict[str, float]))
-        Traceback (most recent call last):
-        ...
-        probattn.files.json_files.JSONError: at bleu: Input should be a valid number, ..., got 'much'
-    """
+    """Reads JSON (text or UTF-8); any other content than ``kind``, whatever its bytes, is a :class:`JSONError`."""
     try:
         return kind.validate_json(data)
     except ValidationError as error:

@@ -24,13 +24,7 @@ class DamagedFolderError(ValueError):
 
 
 class Manifest(BaseModel):
-    """What a folder should hold.
-
-    Attributes:
-        format: of the manifest.
-        step: completed updates, of a checkpoint.
-        files: by their place below the folder, parted by ``/``.
-    """
+    """The files of a folder, by path below it with ``/``; ``step`` is the number of updates of a checkpoint."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -42,16 +36,7 @@ class Manifest(BaseModel):
 def write_manifest(
     folder: Path, files: Mapping[str, FileDigest] | None = None, *, step: int | None = None
 ) -> None:
-    """Writes the manifest of a folder, which nobody should read before.
-
-    Args:
-        folder: what it describes.
-        files: the digests where they are known; by default all files that lie there are read.
-        step: of a checkpoint.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes the manifest of a folder, from digests that are known or else by reading all its files."""
     known = _digests(folder) if files is None else files
     manifest = Manifest(format=FORMAT, step=step, files=dict(known))
     content = manifest.model_dump_json(indent=1, exclude_none=True).encode()
@@ -59,30 +44,7 @@ def write_manifest(
 
 
 def verify_manifest(folder: Path) -> Manifest:
-    """Compares the files of a folder with its manifest.
-
-    Args:
-        folder: with a manifest.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        DamagedFolderError: what is wrong, by file name.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "weights").write_bytes(b"1234")
-        >>> write_manifest(folder)
-        >>> verify_manifest(folder).files["weights"].size
-        4
-        >>> _ = (folder / "weights").write_bytes(b"1235")
-        >>> verify_manifest(folder)
-        Traceback (most recent call last):
-        ...
-        probattn.files.manifest.DamagedFolderError: the content of weights has changed (SHA-256 differs)
-    """
+    """Compares a folder's files with its manifest and returns it; :class:`DamagedFolderError` names what is wrong."""
     try:
         manifest = read_json(folder / MANIFEST, TypeAdapter(Manifest))
     except (JSONError, OSError) as error:
@@ -101,11 +63,7 @@ def verify_manifest(folder: Path) -> Manifest:
 
 
 def verify_folder(folder: Path) -> None:
-    """The same for a folder that may have no manifest, as those have none that an earlier version wrote.
-
-    Raises:
-        DamagedFolderError: what is wrong, by file name.
-    """
+    """As :func:`verify_manifest` for a folder that may have no manifest, as those of earlier versions."""
     if (folder / MANIFEST).exists():
         verify_manifest(folder)
 

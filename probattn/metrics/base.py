@@ -96,11 +96,7 @@ class ExampleMean(UncertaintyMetric):
         self.count = self.count + kept.sum()
 
     def compute(self) -> Tensor:
-        """Mean over the examples of all batches and processes.
-
-        Returns:
-            0-d float32; NaN without any example.
-        """
+        """Mean over the examples of all batches and processes: 0-d float32; NaN without any example."""
         return (self.total / self.count).float()
 
 

@@ -63,15 +63,11 @@ class ParticleKernel(ABC):
 
 
 class Coefficients(NamedTuple):
-    r"""A kernel of whole vectors: all of it is in ``[M, M]`` matrices, row i and column j.
+    r"""A kernel of whole vectors as ``[M, M]`` matrices, row i and column j.
 
-    Attributes:
-        values: :math:`\kappa(\theta_j, \theta_i)`.
-        other: :math:`A_{ij}` of the gradient, :math:`\nabla_{\theta_j} \kappa(\theta_j, \theta_i) = A_{ij} x_j +
-            B_{ij} x_i`.
-        own: :math:`B_{ij}`.
-        origin: the particles ``[M, N]`` as the gradient sees them: :math:`x_i`.
-        bandwidth: ``[]``, or None.
+    ``values`` are :math:`\kappa(\theta_j, \theta_i)`. The gradient :math:`\nabla_{\theta_j} \kappa(\theta_j,
+    \theta_i)` is ``other`` times :math:`x_j` plus ``own`` times :math:`x_i`, with the particles x ``[M, N]`` as the
+    gradient sees them in ``origin``.
     """
 
     values: Tensor
@@ -99,17 +95,10 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Pyro's form, for ``mode="multivariate"``.
+        r"""Pyro's form, for ``mode="multivariate"``, of particles ``[M, N]``: two arrays ``[M, M, N]``.
 
-        Args:
-            particles: ``[M, N]``.
-
-        Returns:
-            Two arrays ``[M, M, N]``: :math:`\log \kappa(\theta_n, \theta_m) / N` in every dimension, and
-            :math:`-\nabla_{\theta_m} \log \kappa(\theta_n, \theta_m)`, whose sign is that of Pyro's own kernels.
-
-        Raises:
-            ValueError: the kernel is negative somewhere, so that it has no logarithm.
+        They are :math:`\log \kappa(\theta_n, \theta_m) / N` in every dimension, and :math:`-\nabla_{\theta_m} \log
+        \kappa(\theta_n, \theta_m)`, whose sign is that of Pyro's kernels; ``ValueError`` where the kernel is negative.
         """
         name = type(self).__name__
         particles = checked_particles(name, particles)

@@ -219,17 +219,7 @@ class AlignmentFactor(nn.Module):
 def random_subset(
     tokens: Tensor, mask: Tensor | None, limit: int, source: Generator
 ) -> tuple[Tensor, Tensor | None]:
-    """Up to ``limit`` tokens of each sample, those that count before those that do not.
-
-    Args:
-        tokens: ``[B, H, T, D]``.
-        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a token that counts; None for all.
-        limit: tokens to keep.
-        source: of the random numbers.
-
-    Returns:
-        Tokens ``[B, H, limit, D]`` and their mask ``[B, 1 | H, limit]``; both as they came where T <= limit.
-    """
+    """Up to ``limit`` random tokens of ``[B, H, T, D]`` and their mask, valid ones first; all where T <= limit."""
     batch, heads, length, size = tokens.shape
     if length <= limit:
         return tokens, mask

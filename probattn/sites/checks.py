@@ -7,11 +7,7 @@ from typing import Any, get_args
 
 
 def check_parts(owner: str, parts: object, choices: Any) -> tuple[str, ...]:
-    """The projections that a method concerns, a single name or several, each once.
-
-    Raises:
-        ValueError: none, something else than the ``Literal`` ``choices``, or one twice.
-    """
+    """The projections of a method, one name or several, as a tuple; ``ValueError`` for none, unknown or repeated."""
     given = tuple(parts) if isinstance(parts, Sequence) and not isinstance(parts, str) else (parts,)
     allowed = get_args(choices)
     if not given or any(part not in allowed for part in given) or len(set(given)) < len(given):

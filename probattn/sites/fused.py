@@ -78,15 +78,9 @@ def draw_weibull(
         \log S &= \log\lambda + \log(-\log u) / k \\
         \mathrm{KL} &= \sum w\,[\alpha (g / k - \log\lambda) + \log k + \beta e^{\mu}]
 
-    Gradients flow to ``log_mean``, ``mixed`` and ``alpha``; they cannot be differentiated again.
-
-    Args:
-        log_mean: :math:`\mu = \log E[S]`, ``[B, H, T, S]``, float32 or float64.
-        mixed: z, same shape; None leaves ``k = exp(mu) + floor``.
-        uniform: u in (0, 1), same shape; overwritten.
-        alpha: the prior's concentration, broadcastable to the shape; None leaves the KL out (0).
-        weight: 0/1 factors of the pairs, broadcastable; None for 1.
-        options: rho, floor and rate.
+    for ``log_mean`` :math:`\mu`, ``mixed`` z (None leaves its term out) and ``uniform`` u (overwritten), ``[B, H, T,
+    S]``; ``alpha`` (None: no KL) and the 0/1 factors ``weight`` broadcast. Gradients flow to ``log_mean``, ``mixed``
+    and ``alpha``; they cannot be differentiated again.
 
     Example:
         >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
@@ -192,17 +186,8 @@ def draw_weights(
         p = \mathrm{softmax}(\Phi), \quad k = \rho\,\mathrm{softplus}(z) + p + \mathrm{floor}, \quad
         S = p\,\frac{(-\log u)^{1/k}}{\Gamma(1 + 1/k)}, \quad W = S / \textstyle\sum_{keys} S
 
-    S >= 0 takes the place of u, and W that of the masked scores ``[P * B, H, T, S]``, float32: a map more would be
-    taken from the system and given back at every call, which costs as much as the softmax. ``positive`` is
-    softplus(z), ``[B, H, T, S]``, the same for all P draws.
-
-    Example:
-        >>> scores, half = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
-        >>> value, weights = draw_weights(scores, Positive(half), half.clone(), WeibullOptions(1.0, 0.0, 1.0))
-        >>> value.log()  # k = 1: half of an exponential variable at its median
-        tensor([[[[-1.0597, -1.0597]]]])
-        >>> weights
-        tensor([[[[0.5000, 0.5000]]]])
+    S >= 0 overwrites u, and W the masked scores ``[P * B, H, T, S]``, float32: a further map allocated at every call
+    costs as much as the softmax. ``positive`` is softplus(z), ``[B, H, T, S]``, the same for all P draws.
     """
     batch, size = len(positive.values), max(1, positive.values[:1].numel())
     step = max(1, CPU_PIECE // size) if scores.device.type == "cpu" else max(1, batch)

@@ -13,23 +13,12 @@ class UnknownSizeError(ValueError):
 
 
 def without_inverse_temperature(options: Mapping[str, Any], unit: float | None) -> dict[str, Any]:
-    r"""Options of an earlier version, whose noise was that of ``inverse_temperature``, b, as they are named today.
+    r"""Options of an earlier version with ``inverse_temperature`` b, as ``temperature`` and ``langevin``.
 
-    Noise had the variance :math:`2 / (b s \epsilon)` beside the gradient of u, with u's scale s (1 for heads, N for
-    whole models) and :math:`b = N / s` by default; in "spos" b divided Langevin's part too. So "sgld" has
-    :math:`T = N / (b s)`, and "spos" :math:`T = N / s` and :math:`w = 1 / b`.
-
-    Args:
-        options: by name; those without ``inverse_temperature`` come back as they are.
-        unit: N / s: 1 for whole models, the number N of training data for heads, None where that is not known. Then
-            the posterior's own noise, the default, becomes today's default.
-
-    Returns:
-        The options with ``temperature`` and ``langevin``.
-
-    Raises:
-        UnknownSizeError: T needs the N that is not known.
-        ValueError: b is no number > 0, or stands beside what replaces it.
+    The noise had the variance :math:`2 / (b s \epsilon)` next to the gradient of u, with u's scale s (1 for heads, N
+    for whole models) and :math:`b = N / s` by default; in "spos" b divided Langevin's part too. So "sgld" has
+    :math:`T = N / (b s)`, and "spos" :math:`T = N / s` and :math:`w = 1 / b`. ``unit`` is N / s; None where the
+    number of training data is not known, which is an error only if T needs it.
 
     Example:
         >>> without_inverse_temperature({"sampler": "spos", "inverse_temperature": 4.0}, None)

@@ -38,11 +38,7 @@ class MethodRegistry:
         return iter(tuple(self._methods))
 
     def __getitem__(self, kind: str) -> type[Method]:
-        """The method of a kind.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The method of a kind; ``KeyError`` where there is none."""
         found = next((method for method in self._methods if method.kind == kind), None)
         if found is None:
             known = ", ".join(repr(method.kind) for method in self._methods)

@@ -117,15 +117,9 @@ class RepulsiveAttention(ParticleOptions, Method):
 
 @dataclass(frozen=True)
 class HeadProjection:
-    """Where the heads of one projection are.
+    """The heads of one projection: attention call ``site`` and ``part``, its ``module`` and the ``path`` from there.
 
-    Attributes:
-        site: name of the attention call.
-        part: "query", "key" or "value".
-        module: qualified name of the attention module.
-        path: from there to the projection.
-        heads: H of the projection; of a fused one, of its queries.
-        fused: which part of it, where one weight makes several.
+    ``heads`` is H, of a fused projection that of its queries; ``fused`` the part of a weight that makes several.
     """
 
     site: str
@@ -151,26 +145,14 @@ class HeadProjection:
 
 @dataclass(frozen=True)
 class HeadRecord:
-    """The heads of a network that are particles; it hangs on the network and names its modules, so copies carry it.
-
-    Attributes:
-        method: the options.
-        projections: where the particles are.
-    """
+    """The heads of a network that are particles; stored on the network, it names its modules, so copies keep it."""
 
     method: RepulsiveAttention
     projections: tuple[HeadProjection, ...]
 
 
 def repulsive_heads(model: nn.Module) -> dict[str, tuple[RepulsiveAttention, HeadSlices]]:
-    """The sets of particles of a model, by name.
-
-    Args:
-        model: a module that is, or holds, a network converted with :class:`RepulsiveAttention`.
-
-    Returns:
-        Options and heads of each projection; names are those of attention calls with the projection's.
-    """
+    """Options and heads of the projections of a model that are particles, by attention call and projection."""
     found: dict[str, tuple[RepulsiveAttention, HeadSlices]] = {}
     for module in model.modules():
         record: HeadRecord | None = vars(module).get(RECORD)

@@ -9,11 +9,7 @@ from probattn.sites.masks import AttentionMask
 
 
 def repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:
-    """Repeats grouped heads ``[B, G, S, D]`` to ``[B, H, S, D]``; the tensor itself where G = H.
-
-    Raises:
-        ValueError: G does not divide H.
-    """
+    """Repeats grouped heads ``[B, G, S, D]`` to ``[B, H, S, D]``; the tensor itself where G = H."""
     groups = tensor.shape[1]
     if groups == num_heads:
         return tensor

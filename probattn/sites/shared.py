@@ -33,11 +33,7 @@ class SharedUpward:
         self._paths: dict[UpwardChain, _SharedPath] = {}
 
     def outputs(self, call: UpwardCall, draws: int) -> UpwardOutputs:
-        """Output of the path at a call: maps of B rows where all P draws are alike, else of P * B rows.
-
-        Raises:
-            ValueError: the batch does not hold so many draws.
-        """
+        """Maps of B rows where all P draws are alike, else of P * B; ``ValueError`` without P draws in the batch."""
         current = call.started
         scores = current.scores
         if not len(scores) or len(scores) % draws:

@@ -15,13 +15,7 @@ from probattn.models.translation.recurrent.encoder import RecurrentEncoderOutput
 
 @dataclass(eq=False)
 class DecoderState:
-    """Where the decoder stands after the tokens that it has read: what ``generate`` keeps as its cache.
-
-    Attributes:
-        hidden: ``[layers, B, E]``.
-        cell: ``[layers, B, E]``.
-        length: tokens read.
-    """
+    """State after ``length`` tokens, the cache of ``generate``; ``hidden`` and ``cell`` are ``[layers, B, E]``."""
 
     hidden: Tensor
     cell: Tensor
@@ -38,15 +32,9 @@ class DecoderState:
 
 
 class RecurrentDecoder(nn.Module):
-    """A one-directional LSTM over the tokens before, which starts where the encoder ended; no context is fed to it.
+    """A one-directional LSTM over the previous tokens, without context; it starts from the encoder's last state.
 
-    Args:
-        config: sizes.
-
-    Attributes:
-        lstm: torch's own.
-        start: maps of the encoder's last hidden and cell state to the decoder's first, for all layers alike; None
-            where both have the same size.
+    ``start`` maps that state to the decoder's size, the same for all layers; None where both have one size.
     """
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
@@ -74,17 +62,7 @@ class RecurrentDecoder(nn.Module):
         encoded: RecurrentEncoderOutput,
         past: DecoderState | None,
     ) -> tuple[Tensor, DecoderState]:
-        """Reads target tokens.
-
-        Args:
-            embedded: ``[B, T, embedding]``.
-            attention_mask: ``[B, T]``, 0 at padding; None where there is none.
-            encoded: what the encoder found.
-            past: where to go on; None to start.
-
-        Returns:
-            s ``[B, T, E]``, 0 at padding, and where the decoder stands now.
-        """
+        """States s ``[B, T, E]`` of target tokens ``[B, T, embedding]``, 0 at padding, and the next cache."""
         start = self.first_state(encoded) if past is None else (past.hidden, past.cell)
         states, (hidden, cell) = read_own_words(self.lstm, self.dropout(embedded), attention_mask, start)
         read = embedded.shape[1] + (0 if past is None else past.length)
@@ -104,18 +82,6 @@ class OutputNetwork(nn.Module):
     r"""N: a context and a state to logits, with a ReLU layer between or none (Snell et al. 2021, Eq. 2, A.8).
 
     .. math:: N([c, s]) = U\, \mathrm{ReLU}(V [c, s] + a) + b
-
-    Args:
-        config: sizes.
-
-    Attributes:
-        dense: V and a; None where N is a single linear map.
-        logits: U and b.
-
-    Example:
-        >>> config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6)
-        >>> OutputNetwork(config)(torch.randn(2, 1, 5, 8), torch.randn(2, 3, 1, 6)).shape
-        torch.Size([2, 3, 5, 9])
     """
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
@@ -127,15 +93,7 @@ class OutputNetwork(nn.Module):
         self.logits = nn.Linear(config.output_size or features, config.vocab_size)
 
     def forward(self, context: Tensor, state: Tensor) -> Tensor:
-        """Logits.
-
-        Args:
-            context: c, ``[..., D]``.
-            state: s, ``[..., E]``, leading dimensions broadcast with those of ``context``.
-
-        Returns:
-            ``[..., V]``.
-        """
+        """Logits ``[..., V]`` of contexts ``[..., D]`` and states ``[..., E]``, whose leading dimensions broadcast."""
         logits: Tensor = self.logits(self.units(context, state))
         return logits
 
@@ -158,27 +116,12 @@ LOGITS = 2**24
 def mixture_log_probabilities(
     output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor
 ) -> Tensor:
-    r"""Log-probabilities of tokens over all alignments of each with one state of the encoder.
+    r"""Log-probabilities of tokens ``[B, T, V]`` over all alignments of each with one state of the encoder.
 
     .. math:: \log \sum_l \alpha_{t,l}\, \mathrm{softmax}(N([h_l, s_t]))
 
-    (Deng et al. 2018, section 2). Positions of the source are taken a few at a time.
-
-    Args:
-        output: N.
-        hidden: h, ``[B, S, D]``.
-        states: s, ``[B, T, E]``.
-        log_weights: :math:`\log \alpha`, ``[B, T, S]``.
-
-    Returns:
-        ``[B, T, V]``.
-
-    Example:
-        >>> net = OutputNetwork(RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6))
-        >>> weights = torch.tensor([[[0.5, 0.5]]]).log()
-        >>> found = mixture_log_probabilities(net, torch.randn(1, 2, 8), torch.randn(1, 1, 6), weights)
-        >>> torch.allclose(found.exp().sum(-1), torch.ones(1, 1))
-        True
+    (Deng et al. 2018, section 2), for h ``[B, S, D]``, s ``[B, T, E]`` and :math:`\log \alpha` ``[B, T, S]``. Source
+    positions are taken a few at a time.
     """
     batch, steps, length = log_weights.shape
     size = max(1, LOGITS // max(1, batch * steps * output.logits.out_features))

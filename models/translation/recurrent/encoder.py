@@ -15,13 +15,9 @@ from probattn.models.translation.recurrent.configuration import RecurrentTransla
 
 @dataclass
 class RecurrentEncoderOutput(ModelOutput):
-    """What the encoder found; all of it with the batch first, as a search wants it.
+    """States h ``[B, S, D]``, 0 at padding, and the LSTM's last hidden and cell state of each layer ``[B, layers, D]``.
 
-    Attributes:
-        last_hidden_state: h, ``[B, S, D]``, 0 at padding.
-        final_hidden: the LSTM's hidden state after the last token of each layer, directions side by side,
-            ``[B, layers, D]``.
-        final_cell: its cell state, likewise.
+    The directions stand side by side in D. The batch comes first, as a beam search requires.
     """
 
     last_hidden_state: Tensor | None = None
@@ -30,15 +26,7 @@ class RecurrentEncoderOutput(ModelOutput):
 
 
 class RecurrentEncoder(nn.Module):
-    """Tokens to states. Padding, wherever it stands, takes no part.
-
-    Args:
-        config: sizes.
-
-    Attributes:
-        embed_tokens: vectors of tokens, those of the decoder too.
-        lstm: torch's own.
-    """
+    """Embedding (``embed_tokens``, shared with the decoder) and LSTM over the source; padding takes no part."""
 
     main_input_name = "input_ids"
 
@@ -62,19 +50,7 @@ class RecurrentEncoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         **_: Any,
     ) -> RecurrentEncoderOutput:
-        """Reads sentences.
-
-        Args:
-            input_ids: int64 ``[B, S]``, S >= 1.
-            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
-            inputs_embeds: tokens as vectors ``[B, S, E]`` in place of their numbers.
-
-        Returns:
-            The states.
-
-        Raises:
-            ValueError: both kinds of tokens or neither, or a mask that is not ``[B, S]``.
-        """
+        """States of tokens ``[B, S]``, or of their vectors ``[B, S, E]``; the mask is 0 at padding, None without."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -88,10 +64,6 @@ class RecurrentEncoder(nn.Module):
 
 
 def check_mask(owner: str, name: str, mask: Tensor | None, shape: torch.Size) -> None:
-    """Checks that there is a number for each token.
-
-    Raises:
-        ValueError: another shape.
-    """
+    """Raises ``ValueError`` unless the mask has one number for each token."""
     if mask is not None and mask.shape != shape:
         raise ValueError(f"{owner}: expected {name} {list(shape)}, got {list(mask.shape)}")

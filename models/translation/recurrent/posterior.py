@@ -13,21 +13,10 @@ from probattn.models.translation.recurrent.configuration import RecurrentTransla
 class AlignmentInference(nn.Module):
     r"""Scores of a source token for each target token, from the whole source and the whole target.
 
-    Two bidirectional LSTMs of one layer, one over the source and one over the target itself (not shifted), and a dot
-    product between their states (Deng et al. 2018, section 4):
+    Two bidirectional LSTMs of one layer, one over the source and one over the target (not shifted), and a dot product
+    between their states (Deng et al. 2018, section 4); no parameter is shared with the translation network:
 
     .. math:: q(z_t = l \mid x, y) = \mathrm{softmax}_l(g_t^\top U f_l)
-
-    Nothing is shared with the translation network.
-
-    Args:
-        config: of the translation network; embeddings and states have its sizes, dropout is its own.
-
-    Example:
-        >>> network = AlignmentInference(RecurrentTranslationConfig(vocab_size=9, hidden_size=4))
-        >>> source, target = torch.randint(9, (2, 5)), torch.randint(9, (2, 3))
-        >>> network(source, None, target, None).shape
-        torch.Size([2, 3, 5])
     """
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
@@ -42,17 +31,7 @@ class AlignmentInference(nn.Module):
     def forward(
         self, source: Tensor, source_mask: Tensor | None, target: Tensor, target_mask: Tensor | None
     ) -> Tensor:
-        """Log-probabilities of alignments.
-
-        Args:
-            source: int64 ``[B, S]``.
-            source_mask: ``[B, S]``, 0 at padding; None where there is none.
-            target: int64 ``[B, T]``, any token at padding.
-            target_mask: ``[B, T]``, likewise.
-
-        Returns:
-            ``[B, T, S]``, :data:`probattn.sites.masks.MASKED_SCORE` at padding of the source.
-        """
+        """Log-probabilities of alignments ``[B, T, S]``; :data:`probattn.sites.masks.MASKED_SCORE` at padding."""
         read, _ = read_own_words(self.source, self.dropout(self.embed_tokens(source)), source_mask)
         written, _ = read_own_words(self.target, self.dropout(self.embed_tokens(target)), target_mask)
         scores = torch.einsum("btd,bsd->bts", self.map(written), read)
