@@ -86,7 +86,7 @@ class DataOrder:
         return rows if self.length_pool is None else self._similar(rows, generator)
 
     def configuration(self) -> dict[str, Any]:
-        """What a resumed run must find again; not the lengths, which are the data's."""
+        """Settings that a resumed run must share; not the lengths, which follow from the data."""
         left_out = {"lengths"} | ({"length_pool"} if self.length_pool is None else set())
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out}
 

@@ -1,4 +1,4 @@
-"""What makes two runs the same: the configuration that a checkpoint carries and a resumed run must match."""
+"""The configuration that a checkpoint carries and a resumed run must match."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def attention_sites(model: nn.Module) -> dict[str, LatentSite]:
 
 
 def kl_reduction_label(model: nn.Module) -> str:
-    """How the sites reduce their KL: "mean", "keys", "sum", several joined by "+", or "none" without sites."""
+    """KL reduction of the sites: "mean", "keys", "sum", several joined by "+", or "none" without sites."""
     reductions = {str(site.method.kl_reduction) for site in attention_sites(model).values()}
     return "+".join(sorted(reductions)) or "none"
 

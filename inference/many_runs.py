@@ -123,7 +123,7 @@ class ManyRunsDriver(Options):
             return Run(options, accelerator, _ManyRuns(self, accelerator.device)).train(resume)
 
     def configuration(self) -> dict[str, Any]:
-        """What a resumed run must share; ``steps`` is not among it, since Adam's updates do not depend on it."""
+        """Settings that a resumed run must share; ``steps`` is not one, since Adam's updates do not depend on it."""
         shapes = {name: list(value.shape) for name, value in self.model.named_parameters()}
         return {
             "learning_rate": self.learning_rate,

@@ -240,7 +240,7 @@ class Clipped:
 
 
 class Clipping:
-    """What of a module is clipped together: all but alignment's networks, and those; particles each for themselves."""
+    """Groups of parameters that are clipped together: alignment's networks, and all others; particles one by one."""
 
     def __init__(self, module: nn.Module) -> None:
         stacks = stacked_parameters(module)

@@ -1,4 +1,4 @@
-"""What a run is asked for: schedule of the KL, early stopping, and all other options of a driver."""
+"""Options of a run: schedule of the KL, early stopping, and all other options of a driver."""
 
 from __future__ import annotations
 
@@ -179,11 +179,11 @@ class StoppingState:
         return best
 
     def exhausted(self, rule: EarlyStopping) -> bool:
-        """Whether the patience is used up."""
+        """True when the patience is used up."""
         return self.since_best >= rule.patience
 
     def _is_good(self, rule: EarlyStopping, name: str, value: float) -> bool:
-        """Whether a metric improves on its mark; with others beside it, also whether it equals it."""
+        """True if a metric improves on its mark; next to other metrics, also if it equals it."""
         if math.isnan(value) or name not in self.marks:
             return not math.isnan(value)
         mark = self.marks[name]
@@ -193,7 +193,7 @@ class StoppingState:
 
 
 def _less(rule: EarlyStopping, name: str, value: float, mark: float, by: float = 0.0) -> bool:
-    """Whether a value is better than a mark by more than ``by``."""
+    """Returns True if a value is better than a mark by more than ``by``."""
     sign = 1 if rule.modes[name] == "min" else -1
     return sign * value < sign * mark - by
 

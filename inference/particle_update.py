@@ -104,7 +104,7 @@ class ParticleUpdate:
         }
 
     def configuration(self) -> dict[str, Any]:
-        """What a resumed run must find again and the model does not say."""
+        """Settings that a resumed run must share and the model does not determine."""
         return {}
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What is seen of a training under way: its progress bar, and observers that look at the model."""
+"""Progress of a training: its bar, and observers that look at the model."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class StepObserver:
             raise ValueError(f"StepObserver.steps: expected integers >= 0, got {wrong[0]!r}")
 
     def is_due(self, step: int, *, last: bool) -> bool:
-        """Whether it looks after this update."""
+        """True if the observer looks at the model after this update."""
         return last or step in self.steps
 
 

@@ -27,7 +27,7 @@ Figures = dict[str, Number | str | bool | None]
 
 
 class _Line(BaseModel):
-    """What is relied on in a line of ``metrics.jsonl``; whatever else was measured is a number, or some by name."""
+    """Required keys of a line of ``metrics.jsonl``; any other measure is a number, or numbers by name."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     __pydantic_extra__: dict[

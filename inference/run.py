@@ -27,7 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class FitResult:
-    """What came out of a run.
+    """Result of a run.
 
     Attributes:
         step: completed updates.
@@ -53,7 +53,7 @@ class FitResult:
 
 
 class Training(ABC):
-    """What a :class:`Run` trains: it begins, updates, gives records and has a state; ``total`` counts its updates."""
+    """The training that a :class:`Run` performs: start, updates, records and state; ``total`` counts its updates."""
 
     def __init__(self, model: nn.Module, total: int, steps_per_epoch: int) -> None:
         self.model, self.total, self.steps_per_epoch = model, total, steps_per_epoch
@@ -62,7 +62,7 @@ class Training(ABC):
 
     @abstractmethod
     def configuration(self) -> dict[str, Any]:
-        """What a resumed run must find again, beside its fingerprint."""
+        """Settings that a resumed run must share, besides its fingerprint."""
 
     def begin(self, step: int) -> None:
         """Prepares the update that follows ``step`` completed ones."""
@@ -77,7 +77,7 @@ class Training(ABC):
 
     @abstractmethod
     def words(self) -> str:
-        """What a progress bar says of the last update."""
+        """Text of a progress bar about the last update."""
 
     @abstractmethod
     def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
@@ -212,7 +212,7 @@ class Run:
         return rule is not None and self._stopping.exhausted(rule)
 
     def _interrupted(self, interruption: Interruption) -> bool:
-        """Whether a signal reached any of the processes, which all end after the same update."""
+        """Returns True if any process received a signal; all end after the same update."""
         if self._accelerator.num_processes == 1:
             return interruption.came
         mine = torch.tensor(float(interruption.came), device=self._accelerator.device)

@@ -1,4 +1,4 @@
-"""What a run leaves as it found it: accelerate's state, random generators, modes and Pyro's parameters."""
+"""State that a run restores when it ends: accelerate's, random generators, modes and Pyro's parameters."""
 
 from __future__ import annotations
 

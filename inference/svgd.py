@@ -159,7 +159,7 @@ class SVGDDriver(SVIDriver):
         return guide, EnsembleObjective(self.model, inner)
 
     def particles(self, num_data: int) -> ParticleUpdate:
-        """What turns the particles' gradients into directions in a run over ``num_data`` rows."""
+        """The update that turns the particles' gradients into directions in a run over ``num_data`` rows."""
         if isinstance(self.model, ParticleEnsemble):
             method = EnsembleOptions() if self.method is None else self.method
             return EnsembleParticles(self.model, method, num_data, self.kernel)

@@ -187,7 +187,7 @@ class SVIDriver(RunOptions):
         return guide, bind(self.model, guide, self.elbo)
 
     def particles(self, num_data: int) -> ParticleUpdate | None:
-        """What turns gradients into directions before each update; nothing here.
+        """The update that turns gradients into directions; none here.
 
         Raises:
             ValueError: the model is an ensemble, or has repulsive heads, whose repulsion this driver would leave out.

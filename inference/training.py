@@ -56,7 +56,7 @@ EVALUATION = 1
 
 
 class Update:
-    """What an update consists of once gradients are there: clipping, directions of particles, the optimiser."""
+    """One update, given the gradients: clipping, directions of particles, the optimiser."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ProgramTraining(Training):
         return build(self._update.optimizer, self.total)
 
     def configuration(self) -> dict[str, Any]:
-        """What a resumed run must find again, beside its fingerprint."""
+        """Settings that a resumed run must share, besides its fingerprint."""
         options, rule = self._options, self._options.early_stopping
         described = {
             "steps": self.total,
@@ -228,7 +228,7 @@ class ProgramTraining(Training):
         )
 
     def words(self) -> str:
-        """What a progress bar says of the last update."""
+        """Text of a progress bar about the last update."""
         terms = self._terms
         return (
             f"loss {terms.loss:.4g}  log-likelihood {terms.log_likelihood:.4g}  KL {terms.kl:.3g} "

@@ -11,7 +11,7 @@ State = tuple[Tensor, Tensor]
 """Hidden and cell state of every layer and direction, ``[layers * directions, B, u]`` each."""
 
 SHUT = 1e4
-"""What is added to a gate to hold it open or shut: its sigmoid is 1 or 0 in every type."""
+"""Offset that holds a gate open or shut: its sigmoid is 1 or 0 in every type."""
 
 
 def read_own_words(
@@ -53,7 +53,7 @@ def _read(
 
 
 def _is_its_weights(lstm: nn.LSTM) -> bool:
-    """Whether a call of the module does nothing but what its weights say: pruning and offloading, for two, do more."""
+    """True if a call of the module depends on its weights alone; pruning and offloading do more."""
     hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
     return type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)
 

@@ -1,4 +1,4 @@
-"""What the Pyro programs around networks have in common."""
+"""Base of the Pyro programs around networks."""
 
 from __future__ import annotations
 

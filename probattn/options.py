@@ -97,7 +97,7 @@ def hints(options: type[Any]) -> Mapping[str, Any]:
 
 
 def descriptions(options: type[Any]) -> Mapping[str, str]:
-    """What each option means, from ``Args:`` of the class's docstring, as Markdown that stands by itself.
+    """Meaning of each option, from ``Args:`` of the class's docstring, as Markdown for a page of its own.
 
     Roles of reStructuredText become code, and so do words in double quotes.
     """
@@ -158,7 +158,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What values are called in messages: in Python, or in a recipe."""
+    """Names of values in messages: in Python, or in a recipe."""
 
     integer: str = "an integer"
     integers: str = "integers"

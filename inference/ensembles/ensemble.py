@@ -113,7 +113,7 @@ class ParticleEnsemble(nn.Module):
 
     @property
     def executions(self) -> dict[str, str]:
-        """How particles ran, "vectorized" or "loop" with the reason, by what was run: "objective", "outputs"."""
+        """Execution, "vectorized" or "loop" with the reason, of each kind of pass: "objective", "outputs"."""
         return dict(self.execution.taken)
 
     def stacks(self) -> dict[str, Tensor]:
@@ -155,7 +155,7 @@ class ParticleEnsemble(nn.Module):
         return functional_call(self.model, dict(rows), args)
 
     def outputs(self, batch: Any) -> Tensor:
-        """What every particle makes of a batch.
+        """Outputs of every particle for a batch.
 
         Args:
             batch: what the model takes; the model returns a tensor.
@@ -238,7 +238,7 @@ class ParticleEnsemble(nn.Module):
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What :meth:`ParticleEnsemble.save` wrote, on the CPU."""
+    """Reads the file of :meth:`ParticleEnsemble.save` on the CPU."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, UnpicklingError, zipfile.BadZipFile) as error:

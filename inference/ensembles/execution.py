@@ -1,4 +1,4 @@
-"""How the particles of an ensemble run: in one pass, in chunks, or one after another."""
+"""Execution of an ensemble's particles: in one pass, in chunks, or one after another."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Sets = Literal["model", "module", "parameter"]
 
 @dataclass(frozen=True)
 class EnsembleOptions(ParticleOptions):
-    r"""How the particles of a :class:`ParticleEnsemble` move.
+    r"""Options of the particles of a :class:`ParticleEnsemble` and of their updates.
 
     The potential is :math:`U(\theta) = N u(\theta) + |\theta|^2 / (2 \sigma^2)`, with u the mean loss over N data as
     the driver has it, so that at ``repulsion=1`` particles stand for the posterior :math:`\exp(-U)`. In the scale of u,

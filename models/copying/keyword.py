@@ -14,7 +14,7 @@ from probattn.models.copying.tasks import KeywordBatch
 
 
 class KeywordOutput(NamedTuple):
-    """What the classifier makes of a batch.
+    """Output of the classifier for a batch.
 
     Attributes:
         logits: log-odds of the positive class under uniform attention, ``[R, B]``.

@@ -1,4 +1,4 @@
-"""What is measured of the runs of a synthetic task."""
+"""Measures of the runs of a synthetic task."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class CopyingOptions:
 
 
 class CopyingOutput(NamedTuple):
-    """What the model makes of a batch.
+    """Output of the model for a batch.
 
     Attributes:
         logits: of the output words, ``[R, B, T, V]``.

@@ -86,7 +86,7 @@ class StackedLSTM(nn.Module):
         return torch.stack(states, dim=2), (hidden, cell)
 
     def _inputs(self, words: Tensor) -> Tensor:
-        """What the words give to the gates, ``[L, R, B, 4D]``."""
+        """Contribution of the words to the gates, ``[L, R, B, 4D]``."""
         bias = (self.bias_input + self.bias_hidden)[:, None]
         table = torch.baddbmm(bias, self.embedding, self.weight_input.mT)  # [R, V, 4D]
         first = torch.arange(len(words), device=words.device)[:, None, None] * self.embedding.shape[1]

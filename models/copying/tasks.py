@@ -130,7 +130,7 @@ class KeywordBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class KeywordTask:
-    """Whether a keyword occurs in a sentence of random words (Snell et al. 2021, section 6.1).
+    """Detection of a keyword in a sentence of random words (Snell et al. 2021, section 6.1).
 
     Words are drawn with replacement. Half of the sentences, in the mean, have the keyword, at one place each; drawn
     directly, they have the distribution that rejecting all others would give.

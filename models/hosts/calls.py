@@ -56,7 +56,7 @@ class AttentionCall:
 
     @property
     def pools(self) -> bool:
-        """Whether each head reads the keys with a single query, so that its weights are over the keys alone."""
+        """True if each head reads the keys with a single query, so that its weights are over the keys alone."""
         return self.shape[1] == 1
 
     @property

@@ -30,7 +30,7 @@ RECORD = "_probattn_conversion"
 
 @dataclass(eq=False)
 class Conversion:
-    """What :func:`convert` did to a network, kept on it for :func:`revert` and for saving.
+    """Record of :func:`convert`, kept on the network for :func:`revert` and for saving.
 
     Attributes:
         plan: the methods, and which calls became what.

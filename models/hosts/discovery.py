@@ -185,7 +185,7 @@ def _is_causal(record: _Recorded) -> bool:
 
 
 def _decodes(record: _Recorded) -> bool:
-    """Whether a call's stack is causal; one without self attention is known by its ``is_decoder``."""
+    """True if a call's stack is causal; one without self attention is recognised by its ``is_decoder``."""
     return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
 
 

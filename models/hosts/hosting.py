@@ -1,4 +1,4 @@
-"""What conversion adds to a network's attention modules: sites, factors, and the calls they serve."""
+"""Submodules that conversion adds to a network's attention modules: sites, factors, and their calls."""
 
 from __future__ import annotations
 

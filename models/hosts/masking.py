@@ -31,7 +31,7 @@ class HeadRedundancy:
 
     @property
     def drops(self) -> dict[str, tuple[float, ...]]:
-        """How far the metric falls without each head, by attention call; negative where it rises."""
+        """Drop of the metric without each head, by attention call; negative where it rises."""
         return {name: tuple(self.whole - value for value in values) for name, values in self.masked.items()}
 
 
@@ -73,7 +73,7 @@ def masked_heads(net: PreTrainedModel, heads: Mapping[str, Sequence[int]]) -> It
 def head_redundancy(
     net: PreTrainedModel, measure: Callable[[], float], calls: AttentionCalls | None = None
 ) -> HeadRedundancy:
-    """How much a metric falls as each head is masked, one at a time (An et al. 2020, Fig. 2; Michel et al. 2019).
+    """Drop of a metric when each head is masked, one at a time (An et al. 2020, Fig. 2; Michel et al. 2019).
 
     Args:
         net: a Hugging Face network, converted or not, in evaluation mode.

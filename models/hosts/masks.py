@@ -20,7 +20,7 @@ class HostMask:
 
 
 def carries_bias(module: nn.Module) -> bool:
-    """Whether the masks that a module is given also hold position biases; it attends within windows then."""
+    """True if a module's masks also hold position biases; it attends within windows then."""
     return _shift_threshold(module) is not None
 
 

@@ -1,4 +1,4 @@
-"""How this library's methods are put on a network."""
+"""Placement of this library's methods on a network."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class StackPass:
 
     @property
     def idle(self) -> bool:
-        """Whether this thread has neither a pass of the stack nor states of a chain."""
+        """True if this thread has neither a pass of the stack nor states of a chain."""
         own = threading.get_ident() not in self._passes
         return own and all(chain.current is None for chain in self.chains.values())
 

@@ -40,7 +40,7 @@ class AttendedCall:
 
 
 class CallFactor(nn.Module):
-    """What a converted attention module holds that adds a factor to a Pyro model for a call that has attended.
+    """Submodule that adds a factor to a Pyro model for each call that has attended.
 
     Args:
         calls: the module's calls that it concerns, by index.

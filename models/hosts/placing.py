@@ -1,4 +1,4 @@
-"""How an attention method is put on a network: a function a method, registered beside it."""
+"""Placement of attention methods on a network: a function for each method, in a registry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Placement:
-    """What a method brings to a network, by qualified name of the attention module.
+    """Submodules that a method adds to a network, by qualified name of the attention module.
 
     Attributes:
         sites: what attends in a module's place; one method may bring them.

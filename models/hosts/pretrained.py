@@ -39,7 +39,7 @@ def unreadable(source: Path | str, error: BaseException) -> StoredNetworkError:
 
 
 def _advice(source: Path | str) -> str:
-    """What to do about a folder that is there, or about a name that is none and was asked of the hub."""
+    """Advice about a folder that exists, or about a name that does not exist and was requested from the hub."""
     if Path(source).exists():
         return "save it again, or take another"
     return (

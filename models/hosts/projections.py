@@ -1,4 +1,4 @@
-"""Where a host's attention modules keep the weights that make queries, keys and values."""
+"""Paths of the weights that make queries, keys and values in a host's attention modules."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _is_linear(module: object) -> bool:
 
 
 def _makes_three(layer: object, call: AttentionCall) -> bool:
-    """Whether a weight makes queries, keys and values; GPT-2's cross-attention fuses keys and values only."""
+    """True if a weight makes queries, keys and values; GPT-2's cross-attention fuses keys and values only."""
     assert isinstance(layer, (nn.Linear, Conv1D))
     features = layer.out_features if isinstance(layer, nn.Linear) else layer.nf
     return features == (call.num_heads + 2 * call.num_key_value_heads) * call.head_dim

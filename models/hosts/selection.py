@@ -44,7 +44,7 @@ def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) 
 
 
 def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
-    """Whether a call is of the part of an encoder-decoder that is asked for, if one is."""
+    """True if a call is in the requested part of an encoder-decoder, or no part is requested."""
     if not isinstance(layers, str) or layers not in get_args(Part):
         return True
     if layers == "cross" or call.kind == "cross":

@@ -1,4 +1,4 @@
-"""How a network rates the words of its input: by its attention, and by what it knows about each word alone."""
+"""Ratings of a network's input words: by its attention, and by its knowledge of each word alone."""
 
 from probattn.models.rating.own_head import own_head
 from probattn.models.rating.proxy import ProxyProgram

@@ -18,7 +18,7 @@ from probattn.probes import mean_agreement, random_agreement
 
 @dataclass(frozen=True, eq=False)
 class RatedWords:
-    """What a network's attention and probe said of the input words, for every output word of some examples.
+    """Ratings of the input words by a network's attention and by its probe, for every output word of some examples.
 
     Attributes:
         attention: weights, one row after the other, ``[P]``, P the sum of ``lengths``.
@@ -109,7 +109,7 @@ class RatedWords:
         return torch.zeros(mask.shape).masked_scatter(mask, values.float()), mask
 
     def is_of_the_examples_of(self, other: RatedWords) -> bool:
-        """Whether both have the same numbers of output words, and of input words for each.
+        """True if both have the same numbers of output words, and of input words for each.
 
         Args:
             other: another moment, or another network.
@@ -129,7 +129,7 @@ class RatedWords:
         return mean_agreement(first, second, top, mask).item()
 
     def chance(self, top: float = 0.05) -> float:
-        """What the agreement would be if ratings had nothing to do with each other."""
+        """Expected agreement of ratings that are independent of each other."""
         return random_agreement(self.lengths, top).nanmean().item()
 
     @property
@@ -165,7 +165,7 @@ class RatedWords:
         return found
 
     def _fits(self) -> bool:
-        """Whether tensors are of the kinds and sizes of :meth:`gather`, and ratings numbers."""
+        """True if tensors are of the kinds and sizes of :meth:`gather`, and ratings numbers."""
         pairs, outputs = (self.attention, self.probe), (self.lengths, self.example, self.correct)
         kinds = [torch.float32, torch.float32, torch.int64, torch.int64, torch.bool]
         if [each.dtype for each in (*pairs, *outputs)] != kinds or self.lengths.ndim != 1:

@@ -1,4 +1,4 @@
-"""How much each input word matters to a network's right outputs, by gradients."""
+"""Importance of each input word for a network's right outputs, by gradients."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from probattn.models.translation.translator import IGNORED
 from probattn.probes import classifier_probe, lexical_probe
 
 TOLERANCE = 1e-3
-"""How far two computations of the same logits may differ."""
+"""Tolerance between two computations of the same logits."""
 
 
 class WordRatings(NamedTuple):
-    """How a network rates input words, for each of its T outputs; one for a classifier."""
+    """Ratings of input words by a network, for each of its T outputs; one for a classifier."""
 
     attention: Tensor
     """Weights, the mean over heads; 0 at padding, ``[B, T, S]``."""
@@ -33,7 +33,7 @@ class WordRatings(NamedTuple):
     query_mask: Tensor
     """True for outputs that count, bool ``[B, T]``."""
     correct: Tensor
-    """Whether the right output is the network's first choice, bool ``[B, T]``."""
+    """True where the right output is the network's first choice, bool ``[B, T]``."""
 
 
 def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings:

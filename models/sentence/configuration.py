@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from transformers import PretrainedConfig
 
 AttentionActivation = Literal["tanh", "relu"]
-"""What stands between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
+"""Function between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
 
 
 class SelfAttentiveConfig(PretrainedConfig):

@@ -55,7 +55,7 @@ class SelfAttentiveAttention(nn.Module):
 
 
 class SelfAttentivePreTrainedModel(PreTrainedModel):
-    """What the networks have in common."""
+    """Base of the networks."""
 
     config_class = SelfAttentiveConfig
     base_model_prefix = "sentence"

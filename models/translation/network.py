@@ -11,7 +11,7 @@ PAD, UNKNOWN, BEGIN, END = range(4)
 """Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
 
 LEAST_POSITIONS = 16
-"""What a conversion that looks for attention calls has room in."""
+"""Length that leaves room for the dry run of a conversion."""
 
 
 @dataclass(frozen=True)

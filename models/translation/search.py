@@ -16,7 +16,7 @@ from probattn.options import Count, Options
 
 
 class Vocabulary(Protocol):
-    """What the search needs of a vocabulary; :class:`probattn.data.Subwords` is one."""
+    """Vocabulary as the search uses it; :class:`probattn.data.Subwords` is one."""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a sentence, without special ones."""
@@ -29,7 +29,7 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class SearchOptions(Options):
-    r"""How a translation is searched for.
+    r"""Options of the search for a translation.
 
     Args:
         num_beams: width of the beam, >= 1; 1 is greedy.

@@ -108,7 +108,7 @@ class Translator(Program):
         return logits
 
     def inputs(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """What the host is given of a batch, and the decoder's inputs among it.
+        """Inputs of the host for a batch, the decoder's among them.
 
         Raises:
             ValueError: no decoder input, or sources and targets that are empty or of different number.
@@ -172,7 +172,7 @@ def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
 
 
 def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    r"""What each sentence pair adds to perplexity and token accuracy, teacher-forced and without label smoothing.
+    r"""Contribution of each sentence pair to perplexity and token accuracy, teacher-forced, without label smoothing.
 
     Over a data set the perplexity is :math:`\exp(\sum_i \text{nll}_i / \sum_i \text{tokens}_i)` and the accuracy of
     tokens :math:`\sum_i \text{correct}_i / \sum_i \text{tokens}_i`; ratios of means are the same.

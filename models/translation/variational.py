@@ -28,7 +28,7 @@ SMALLEST = 1e-30
 """Stands for a KL weight of 0, which ``poutine.scale`` refuses."""
 
 Estimator = Literal["enumerate", "sample"]
-"""How the expectation over alignments is computed: exactly, or from a draw of each."""
+"""Computation of the expectation over alignments: exact, or from a draw of each."""
 
 MAX_PLATE_NESTING = 2
 """Plates of the program: sentence pairs and their tokens; what ``TraceEnum_ELBO`` must be told."""

@@ -385,7 +385,7 @@ def init(
 
 
 def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]:
-    """What a training ends with: sizes of the data, classes, and of each network steps, time and validation."""
+    """Summary of a training: sizes of the data, classes, and of each network steps, time and validation."""
     sizes = [f"{number:,} {part}" for part, number in task.sizes().items()]
     if sizes:
         yield f"data: {', '.join(sizes)} {task.unit}"

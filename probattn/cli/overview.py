@@ -1,4 +1,4 @@
-"""What there is: tables of recipes and of attention methods."""
+"""Tables of recipes and of attention methods."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def _cell(value: Any) -> str:
 
 
 class _Lines:
-    """What the csv module writes to."""
+    """File object that collects the lines of the csv module."""
 
     def __init__(self, line: Callable[[str], Any]) -> None:
         self.write = line

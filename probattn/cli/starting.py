@@ -85,7 +85,7 @@ def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[s
 
 
 def _about(field: FieldInfo) -> str:
-    """What a key means, and what it takes where that is not plain."""
+    """Meaning of a key, and its values where they are not plain."""
     takes, about = allowed(field), field.description or ""
     if section(field.annotation) or entries(field.annotation) or takes in {"text", "text or null"}:
         return about

@@ -29,7 +29,7 @@ def carried_log(value: Tensor) -> Tensor:
 
 
 def carries_log(value: Tensor) -> bool:
-    """Whether a tensor came from :func:`exp_carrying_log` and still has its logarithm."""
+    """True if a tensor came from :func:`exp_carrying_log` and still has its logarithm."""
     return hasattr(value, _ATTRIBUTE)
 
 

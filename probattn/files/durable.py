@@ -19,7 +19,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True)
 class FileDigest:
-    """What is kept of a file: its size in bytes and its SHA-256 sum, hexadecimal."""
+    """Size of a file in bytes and its SHA-256 sum, hexadecimal."""
 
     size: int
     sha256: str
@@ -143,7 +143,7 @@ def explain_os_error(error: OSError, doing: str) -> OSError:
 
 
 def os_error_words(error: OSError) -> str:
-    """What the system says of a path, and what to do."""
+    """Text of a system error about a path, with advice."""
     if error.errno in FULL:
         return "the disk is full: free some space and resume"
     return (

@@ -1,4 +1,4 @@
-"""How attention is learned: what a model knows about single words, and whether its attention follows it.
+"""Probes of how attention is learned: a model's knowledge of single words, and its attention's agreement with it.
 
 Snell et al. 2021, "Approximating How Single Head Attention Learns". Ratings of input positions are ``[..., T, L]``: a
 row for each output word, an entry for each input position. A mask is True for what counts.

@@ -17,7 +17,7 @@ from probattn.probes.rows import rated, valid_positions
 
 
 def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = None) -> Tensor:
-    r"""Whether the highest-rated position of ``u`` is among the highest-rated positions of ``v``, row by row.
+    r"""Agreement, row by row: the highest-rated position of ``u`` is among the highest-rated positions of ``v``.
 
     .. math:: A(u, v) = 1\bigl[\,|\{j : v_j > v_{\arg\max u}\}| < \mathrm{top} \cdot L\,\bigr]
 

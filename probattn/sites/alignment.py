@@ -20,7 +20,7 @@ AlignmentReduction = Literal["sum", "mean"]
 
 @dataclass(frozen=True)
 class AlignmentTraining(Options):
-    """What recipes say of alignment besides its options.
+    """Keys of an alignment recipe besides the method's options.
 
     Args:
         preset: where the values of keys that are left out come from: this library's defaults, or the settings of Zhang
@@ -139,7 +139,7 @@ class AlignmentAttention(Method):
         return build(self, num_heads, head_dim, num_sites=num_sites, generator=generator)
 
     def factor_weight(self, num_heads: int, num_sites: int) -> float:
-        """What a site's divergence, summed over its heads, is multiplied by.
+        """Factor of a site's divergence, summed over its heads.
 
         Args:
             num_heads: H.

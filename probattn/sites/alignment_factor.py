@@ -27,7 +27,7 @@ from probattn.sites.deferred import announce
 from probattn.sites.scores import repeat_heads
 
 SUFFIX = ".alignment"
-"""What follows an attention call's name in that of its factor."""
+"""Suffix of an attention call's name in that of its factor."""
 
 
 class AlignmentFactor(nn.Module):

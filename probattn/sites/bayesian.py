@@ -21,7 +21,7 @@ KLReduction = Literal["mean", "keys", "sum"]
 
 @dataclass(frozen=True)
 class AttentionWords(Options):
-    """What recipes say of latent attention besides its options.
+    """Keys of a latent attention recipe besides the method's options.
 
     Args:
         method: "deterministic" (the network's own attention), "babn" (Bayesian attention belief networks) or "bam"

@@ -24,7 +24,7 @@ from probattn.sites.repulsive import Projection
 DisagreementMethod = Literal["frobenius", "subspaces", "positions", "outputs", "parameters"]
 OWNER = "DisagreementAttention"
 SUFFIX = ".disagreement"
-"""What follows an attention call's name in that of its factor."""
+"""Suffix of an attention call's name in that of its factor."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class DisagreementAttention(Method):
         super().__post_init__()
 
     def summary(self) -> str:
-        """What is penalised and the weight."""
+        """The penalised quantity and the weight."""
         return f"penalty on heads alike ({self.method}), weight {self.weight:g}"
 
     @property
     def looks_at(self) -> Literal["weights", "value", "output", "parameters"]:
-        """What of an attention call is penalised."""
+        """The penalised part of an attention call."""
         if self.method in ("frobenius", "positions"):
             return "weights"
         if self.method == "parameters":

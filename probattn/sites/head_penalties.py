@@ -1,4 +1,4 @@
-"""How alike the heads of an attention call are: what baselines of repulsive attention penalise, as functions."""
+"""Similarity of the heads of an attention call, as baselines of repulsive attention penalise it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def frobenius_penalty(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def position_agreement(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""How far heads attend to the same keys, minus the disagreement of Li et al. 2018 (Eq. 8).
+    r"""Overlap of the heads' attention over keys: minus the disagreement of Li et al. 2018 (Eq. 8).
 
     .. math:: -D_b^{\mathrm{pos}} = \operatorname*{mean}_t \frac{1}{H^2} \sum_{i,j=1}^H \sum_s w_{b,i,t,s} w_{b,j,t,s}
 
@@ -97,7 +97,7 @@ def cosine_agreement(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def parameter_agreement(particles: Tensor) -> Tensor:
-    r"""How alike the heads of a projection are: the cosine penalty on parameters (An et al. 2020, section C.6).
+    r"""Similarity of the heads of a projection: the cosine penalty on parameters (An et al. 2020, section C.6).
 
     .. math:: \frac{1}{2 H} \sum_{i,j=1}^H \frac{\theta_i \cdot \theta_j}{\|\theta_i\| \|\theta_j\|}
 

@@ -19,11 +19,11 @@ class Layout:
     """
 
     keys_last: ClassVar[bool] = True
-    """Whether the entries that are normalised together are the last dimension."""
+    """True if the entries that are normalised together are the last dimension."""
 
     @property
     def rows_alike(self) -> bool:
-        """Whether every query sees the same keys."""
+        """True if every query sees the same keys."""
         return True
 
     @property

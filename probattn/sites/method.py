@@ -1,4 +1,4 @@
-"""What an attention method is: options that say how they are stored, written in recipes and put into words."""
+"""Base of the attention methods: options with their stored form, their recipe and their summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Measured = Literal["posterior", "alignment", "heads"]
 
 @dataclass(frozen=True)
 class RecipeKeys:
-    """How a method is written in a recipe, where that differs from its options.
+    """Recipe of a method, where it differs from the options.
 
     In every section ``attention`` is the key ``kind``, ``layers`` and ``kind`` are "all" where they are left out, and
     ``seed`` is that of the training.
@@ -69,16 +69,16 @@ class Method(Options):
 
     @property
     def layers(self) -> str | Sequence[int] | None:
-        """Which layers it concerns; None leaves it to ``convert``."""
+        """Layers that the method concerns; None leaves them to ``convert``."""
         return None
 
     @property
     def attention(self) -> Calls | None:
-        """Which kind of attention calls it concerns; None leaves it to ``convert``."""
+        """Kind of attention calls that the method concerns; None leaves it to ``convert``."""
         return None
 
     def summary(self) -> str:
-        """What it is, in words, with the options that are always named."""
+        """Summary of the method, with the options that are always named."""
         return type(self).__name__
 
     def words(self) -> str:

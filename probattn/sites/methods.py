@@ -48,7 +48,7 @@ class MethodRegistry:
         return found
 
     def key(self, methods: Iterable[Method]) -> str | None:
-        """What a network with these methods is called in records: the first registered says; None without methods."""
+        """Name in records of a network with these methods, that of the first registered one; None without methods."""
         given = tuple(methods)
         return next((kind.key for kind in self._methods for each in given if isinstance(each, kind)), None)
 

@@ -35,7 +35,7 @@ _PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKe
 
 @dataclass(frozen=True)
 class ParticleOptions(Options):
-    r"""How particles move. What they are, :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` say.
+    r"""Options of particles; :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` define the particles.
 
     With u the mean loss over N data, the prior over N included, the noise of "sgld" and "spos" stands for the tempered
     posterior :math:`\exp(-N u / T)`:
@@ -79,7 +79,7 @@ class ParticleOptions(Options):
 
     @property
     def couples(self) -> bool:
-        """Whether particles act on each other, so that one alone would have nobody to repel."""
+        """True if particles act on each other, so that a single particle would have none to repel."""
         return self.sampler != "sgld" and self.repulsion > 0 and self.kernel != "identity"
 
     def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:

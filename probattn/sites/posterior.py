@@ -125,7 +125,7 @@ class SitePosterior:
 
     @property
     def layout(self) -> Layout:
-        """Which entries are valid, and which are normalised together."""
+        """Layout: which entries are valid, and which are normalised together."""
         return self.inputs.layout
 
     @property

@@ -91,7 +91,7 @@ class UpwardMaps(nn.Module):
 
     @property
     def mixes_queries(self) -> bool:
-        """Whether the maps mix queries, not heads."""
+        """True if the maps mix queries, not heads."""
         return isinstance(self.hidden, PositionMix)
 
 

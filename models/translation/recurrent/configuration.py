@@ -90,7 +90,7 @@ class RecurrentTranslationConfig(PretrainedConfig):
 
     @property
     def layer_dropout(self) -> float:
-        """What torch's LSTM takes: with a single layer there is nothing between layers to drop."""
+        """Dropout between the LSTM's layers: 0 for a single layer, as torch requires."""
         return self.hidden_dropout if self.num_hidden_layers > 1 else 0.0
 
     def _check_sizes(self) -> None:

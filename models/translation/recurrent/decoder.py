@@ -98,7 +98,7 @@ class OutputNetwork(nn.Module):
         return logits
 
     def units(self, context: Tensor, state: Tensor) -> Tensor:
-        """What the last linear map is given, ``[..., H]``; arguments are those of :meth:`forward`."""
+        """Input of the last linear map, ``[..., H]``; arguments are those of :meth:`forward`."""
         context, state = self.dropout(context), self.dropout(state)
         if self.dense is None:
             shape = torch.broadcast_shapes(context.shape[:-1], state.shape[:-1])

@@ -29,7 +29,7 @@ from probattn.models.translation.recurrent.encoder import (
 
 @dataclass
 class RecurrentModelOutput(ModelOutput):
-    """What the encoder-decoder found.
+    """Output of the encoder-decoder.
 
     Attributes:
         last_hidden_state: s, the decoder's states ``[B, T, E]``, 0 at padding.
@@ -48,7 +48,7 @@ class RecurrentModelOutput(ModelOutput):
 
 @dataclass
 class RecurrentTranslationOutput(ModelOutput):
-    """What the translation network found.
+    """Output of the translation network.
 
     Attributes:
         loss: mean cross-entropy of the labels that are no padding; with labels.
@@ -70,7 +70,7 @@ class RecurrentTranslationOutput(ModelOutput):
 
 
 class RecurrentPreTrainedModel(PreTrainedModel):
-    """What the networks have in common."""
+    """Base of the networks."""
 
     config_class = RecurrentTranslationConfig
     base_model_prefix = "model"
