@@ -52,14 +52,14 @@ class DataOrder:
                 "lower batch_size or accumulation, or keep the last step"
             )
 
-    def _check_pool(self, known: int) -> None:
+    def _check_pool(self, lengths: int) -> None:
         if not self.shuffle:
             raise ValueError(
                 "DataOrder.length_pool: expected shuffle=True beside it; rows in order stay where they are"
             )
-        if known != self.num_rows:
+        if lengths != self.num_rows:
             raise ValueError(
-                f"DataOrder.length_pool: expected the lengths of {self.num_rows} rows, got {known}"
+                f"DataOrder.length_pool: expected the lengths of {self.num_rows} rows, got {lengths}"
             )
 
     @property

@@ -146,10 +146,10 @@ class CheckpointStore:
 
     def _failed(self, error: OSError, target: Path) -> CheckpointError:
         before = [step for step in self.steps() if self.path(step) != target]
-        kept = f"{self.path(before[-1])} is untouched" if before else "there is no earlier one"
+        remaining = f"{self.path(before[-1])} is untouched" if before else "there is no earlier one"
         explained = explain_os_error(error, f"writing the checkpoint {target}")
         kind = DiskFullError if error.errno in FULL else CheckpointError
-        return kind(f"{explained.strerror} ({kept})")
+        return kind(f"{explained.strerror} ({remaining})")
 
 
 def verify_checkpoint(path: Path) -> Manifest:
@@ -160,17 +160,19 @@ def verify_checkpoint(path: Path) -> Manifest:
         raise CorruptCheckpointError(f"checkpoint {path}: {error}") from error
 
 
-def require_same_configuration(expected: Mapping[str, Any], found: Mapping[str, Any], path: Path) -> None:
+def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
     """Refuses a checkpoint whose configuration ``found`` differs from this run's, and names every difference."""
-    here, there = flatten(json.loads(json.dumps(expected))), flatten(migrated_configuration(found))
+    current, previous = flatten(json.loads(json.dumps(expected))), flatten(migrated_configuration(stored))
     moved = {
-        key for key in here.keys() & there.keys() if _own_class(here[key]) == _own_class(there[key]) != ""
+        key
+        for key in current.keys() & previous.keys()
+        if _own_class(current[key]) == _own_class(previous[key]) != ""
     }
     missing = "(absent)"
     differing = [
-        f"{key}: checkpoint {there.get(key, missing)!r}, this run {here.get(key, missing)!r}"
-        for key in sorted(here.keys() | there.keys())
-        if here.get(key, missing) != there.get(key, missing) and key not in moved
+        f"{key}: checkpoint {previous.get(key, missing)!r}, this run {current.get(key, missing)!r}"
+        for key in sorted(current.keys() | previous.keys())
+        if current.get(key, missing) != previous.get(key, missing) and key not in moved
     ]
     if differing:
         raise ConfigurationMismatchError(

@@ -95,8 +95,8 @@ def refuse_unwrapped(model: nn.Module, owner: str = "SVIDriver") -> None:
         )
 
 
-def _qualified_name(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
+def _qualified_name(definition: Any) -> str:
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
 def _is_plain(value: Any) -> bool:

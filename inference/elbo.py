@@ -193,28 +193,28 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
 
 def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor | None:
     """KL of a latent site, elementwise, scaled and masked as in the guide; None where no closed form is registered."""
-    own, other = posterior["fn"], prior["fn"]
-    if isinstance(own, Categorical) and isinstance(other, Categorical):
-        divergence = _categorical_divergence(own, other)
+    q, p = posterior["fn"], prior["fn"]
+    if isinstance(q, Categorical) and isinstance(p, Categorical):
+        divergence = _categorical_divergence(q, p)
     else:
         try:
-            divergence = kl_divergence(own, other)
+            divergence = kl_divergence(q, p)
         # Torch has no way to ask whether a pair is registered but to call, and this is its answer for one that is not.
         # Nothing is missing here: callers draw such a divergence or name the site.
         except NotImplementedError:
             return None
-    found: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
-    return found
+    result: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
+    return result
 
 
-def _categorical_divergence(own: Categorical, other: Categorical) -> Tensor:
-    """``kl_divergence(own, other)``, infinite only where ``own`` has what ``other`` forbids (logit -inf, or 0 given).
+def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:
+    """``kl_divergence(q, p)``, infinite only where q is positive and p forbids it (logit -inf, or probability 0).
 
-    torch's is infinite too where a probability of ``other`` is too small for its type.
+    torch's is also infinite where a probability of p is too small for its type.
     """
-    impossible = (other.probs == 0) & (other.logits.exp() > 0)
-    ratio = (own.logits - other.logits).masked_fill(impossible, torch.inf).masked_fill(own.probs == 0, 0)
-    return (own.probs * ratio).sum(dim=-1)
+    impossible = (p.probs == 0) & (p.logits.exp() > 0)
+    ratio = (q.logits - p.logits).masked_fill(impossible, torch.inf).masked_fill(q.probs == 0, 0)
+    return (q.probs * ratio).sum(dim=-1)
 
 
 def _plate_scale(site: dict[str, Any]) -> float:

@@ -135,10 +135,10 @@ def evaluate(
 
 def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) -> dict[str, float]:
     values = {name: torch.as_tensor(value).float().mean().item() for name, value in metrics(batch).items()}
-    taken = values.keys() & set(StepTerms._fields)
-    if taken:
+    reserved = values.keys() & set(StepTerms._fields)
+    if reserved:
         raise ValueError(
-            f"validation_metrics: {sorted(taken)} are names of the objective's terms; choose others"
+            f"validation_metrics: {sorted(reserved)} are names of the objective's terms; choose others"
         )
     return values
 
@@ -189,18 +189,18 @@ def describe_failure(
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
     parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
-    found = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
+    failure = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
     site = (
         f"sites: {_first(sites)}"
         if sites
         else "no attention site is to blame: every site's KL, concentration and spread are finite"
     )
     gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
-    said = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
-    kept = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
+    validation = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
+    kept_state = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
     return (
-        f"{found}; {site}{gradient}{said}; {kept}. No update was made from it. Lower the learning rates, clip harder "
-        "(max_grad_norm), warm up the KL weight more slowly, or train with precision='no'"
+        f"{failure}; {site}{gradient}{validation}; {kept_state}. No update was made from it. Lower the "
+        "learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with precision='no'"
     )
 
 

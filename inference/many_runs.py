@@ -154,10 +154,10 @@ class _ManyRuns(Training):
         runs: Any = self.model
         losses = runs.losses(batch)
         if not bool(losses.isfinite().all()):
-            found = [index for index, finite in enumerate(losses.isfinite().tolist()) if not finite]
+            diverged = [index for index, finite in enumerate(losses.isfinite().tolist()) if not finite]
             raise NonFiniteError(
-                f"step {step + 1}: expected finite losses, got {losses[found[0]].item()} in run {found[0]} "
-                f"({len(found)} of {len(losses)} runs); lower the learning rate"
+                f"step {step + 1}: expected finite losses, got {losses[diverged[0]].item()} in run {diverged[0]} "
+                f"({len(diverged)} of {len(losses)} runs); lower the learning rate"
             )
         self._optimizer.zero_grad()
         losses.sum().backward()

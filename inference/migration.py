@@ -10,14 +10,14 @@ from probattn.sites.inverse_temperature import without_inverse_temperature
 from probattn.sites.repulsive import RepulsiveAttention
 
 
-def migrated_configuration(found: Mapping[str, Any]) -> dict[str, Any]:
+def migrated_configuration(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with ``temperature`` and ``langevin`` of heads and ensembles for ``inverse_temperature``."""
-    migrated = dict(found)
-    if "ensemble" in found:
-        migrated["ensemble"] = without_inverse_temperature(found["ensemble"], 1)
-    model = found.get("model", {})
+    migrated = dict(stored)
+    if "ensemble" in stored:
+        migrated["ensemble"] = without_inverse_temperature(stored["ensemble"], 1)
+    model = stored.get("model", {})
     if "repulsive" in model:
-        rows = found["data"]["num_rows"]
+        rows = stored["data"]["num_rows"]
         migrated["model"] = model | {
             "repulsive": {name: _heads(text, rows) for name, text in model["repulsive"].items()}
         }

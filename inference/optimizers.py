@@ -63,8 +63,10 @@ class OptimizerOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        found = getattr(torch.optim, self.name, None)
-        if not (isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer):
+        optimizer = getattr(torch.optim, self.name, None)
+        if not (
+            isinstance(optimizer, type) and issubclass(optimizer, Optimizer) and optimizer is not Optimizer
+        ):
             raise ValueError(
                 f"OptimizerOptions.name: torch.optim has no optimiser {self.name!r}; name one, or pass SVIDriver a "
                 "function that makes yours from parameter groups"
@@ -92,8 +94,8 @@ class OptimizerOptions(Options):
         return optimizer
 
     def _learning_rate(self, name: str) -> float:
-        own = {"sites": self.site_learning_rate, "alignment": self.alignment_learning_rate}
-        rate = own.get(name.removesuffix(".no_decay"))
+        rates = {"sites": self.site_learning_rate, "alignment": self.alignment_learning_rate}
+        rate = rates.get(name.removesuffix(".no_decay"))
         return self.learning_rate if rate is None else rate
 
 

@@ -121,8 +121,8 @@ class ParticleUpdate:
             grads = self._potential(member.options, particles, grads)
             direction = self._direction(member, kernel, particles, grads)
             if measure:
-                found = diagnose(particles, grads, kernel, self._repulsion(member.options))
-                self._measure(name, member, found, particles)
+                diagnostics = diagnose(particles, grads, kernel, self._repulsion(member.options))
+                self._measure(name, member, diagnostics, particles)
             member.particles.write(direction, member.options.step_size)
 
     def _potential(self, options: ParticleOptions, particles: Tensor, grads: Tensor) -> Tensor:
@@ -156,21 +156,23 @@ class ParticleUpdate:
         state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
         member.generator.manual_seed(int(state[0] >> np.uint64(1)))
         if member.kernel is None:
-            given = member.options.build_kernel(member.generator) if self._given is None else self._given
-            member.kernel = given if isinstance(given, ParticleKernel) else PyroKernel(given)
+            kernel = member.options.build_kernel(member.generator) if self._given is None else self._given
+            member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
         return member.kernel
 
-    def _measure(self, name: str, member: _Member, found: ParticleDiagnostics, particles: Tensor) -> None:
+    def _measure(
+        self, name: str, member: _Member, diagnostics: ParticleDiagnostics, particles: Tensor
+    ) -> None:
         values = {
-            "bandwidth": found.bandwidth,
-            "repulsion_ratio": found.repulsion_ratio,
-            "smallest_distance": found.smallest_distance,
-            "relative_distance": found.relative_distance,
+            "bandwidth": diagnostics.bandwidth,
+            "repulsion_ratio": diagnostics.repulsion_ratio,
+            "smallest_distance": diagnostics.smallest_distance,
+            "relative_distance": diagnostics.relative_distance,
             "norm": float(particles.square().sum(dim=-1).mean().sqrt()),
         }
         self.diagnostics[name] = {key: value for key, value in values.items() if value is not None}
         # Particles in training are far from equilibrium, where the variance of the posterior says nothing.
-        trouble = found.collapse(least_spread=0.0) if member.options.couples else None
+        trouble = diagnostics.collapse(least_spread=0.0) if member.options.couples else None
         if trouble is not None and not member.warned:
             member.warned = True
             warnings.warn(f"{name}: {trouble}", CollapseWarning, stacklevel=3)

@@ -173,8 +173,8 @@ def posterior_predict(
             f"posterior_predict: expected attention='all', names of sites or None, got {attention!r}"
         )
     network = model.model if isinstance(model, ParticleEnsemble) else model
-    own: int | None = getattr(network, "draws_per_pass", None)
-    chunk = chunk_size or own or rows_per_pass(_device(inputs)) // rows or 1
+    preferred: int | None = getattr(network, "draws_per_pass", None)
+    chunk = chunk_size or preferred or rows_per_pass(_device(inputs)) // rows or 1
     if isinstance(attention, str) and attention != "all":
         attention = [attention]
     folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming))
@@ -216,16 +216,16 @@ class AttentionDraws:
             raise ValueError("posterior_predict: the model has no attention site; convert the network first")
         for name in () if self.wanted is None or self.wanted == "all" else self.wanted:
             if name not in self.seen:
-                known = ", ".join(sorted(self.seen)) or "none: convert the network first"
-                raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {known}")
+                names = ", ".join(sorted(self.seen)) or "none: convert the network first"
+                raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {names}")
 
     def results(self) -> tuple[dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]:
         """Draws, means and standard deviations by site; None for what is not kept."""
         if self.wanted is None:
             return None, None, None
-        found = self.moments if self.streaming else self.draws
+        values = self.moments if self.streaming else self.draws
         order = (
-            list(found) if self.wanted == "all" else list(self.wanted)
+            list(values) if self.wanted == "all" else list(self.wanted)
         )  # that of the pass, or as asked for
         if not self.streaming:
             return {name: torch.cat(self.draws[name]) for name in order}, None, None
@@ -235,13 +235,13 @@ class AttentionDraws:
         return None, mean, std
 
 
-def _merge(known: tuple[int, Tensor, Tensor] | None, weights: Tensor) -> tuple[int, Tensor, Tensor]:
+def _merge(moments: tuple[int, Tensor, Tensor] | None, weights: Tensor) -> tuple[int, Tensor, Tensor]:
     """Count, mean and sum of squared deviations of all draws so far (Chan et al. 1979)."""
     count, mean = weights.shape[0], weights.mean(dim=0)
     m2 = (weights - mean).square().sum(dim=0)
-    if known is None:
+    if moments is None:
         return count, mean, m2
-    before, old_mean, old_m2 = known
+    before, old_mean, old_m2 = moments
     total, delta = before + count, mean - old_mean
     return total, old_mean + delta * (count / total), old_m2 + m2 + delta.square() * (before * count / total)
 

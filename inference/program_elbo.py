@@ -78,8 +78,8 @@ def expected_observations(model_trace: Trace, guide_trace: Trace) -> tuple[Tenso
     sites = [site for site in model_trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
     parts = [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
     with torch.no_grad():
-        found = [_expectation(guide_trace, part) for part in parts]
-    return found[0], found[1]
+        terms = [_expectation(guide_trace, part) for part in parts]
+    return terms[0], terms[1]
 
 
 def _expectation(guide_trace: Trace, sites: list[dict[str, Any]]) -> Tensor:

@@ -66,10 +66,10 @@ class RecordWriter:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that a killed process loses none."""
-        rest = (json.dumps(_finite(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
+        unwritten = (json.dumps(_finite(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while unwritten:
+                unwritten = unwritten[self._file.write(unwritten) :]
         except OSError as error:
             raise explain_os_error(error, f"writing the records {self.path}") from error
 
@@ -79,11 +79,11 @@ class RecordWriter:
         Raises ``OSError`` too where the file under this name is another one: the rest of the run would be missing.
         """
         try:
-            written = os.fstat(self._file.fileno())
+            opened = os.fstat(self._file.fileno())
             os.fsync(self._file.fileno())
         except OSError as error:
             raise explain_os_error(error, f"writing the records {self.path}") from error
-        if not (self.path.exists() and os.path.samestat(written, self.path.stat())):
+        if not (self.path.exists() and os.path.samestat(opened, self.path.stat())):
             raise FileNotFoundError(
                 errno.ENOENT,
                 f"writing the records {self.path}: the file was removed or replaced while the run was writing it, "
@@ -121,8 +121,8 @@ def read_records(path: Path | str) -> list[Record]:
 def truncate_records(path: Path, step: int) -> None:
     """Drops the records after ``step`` and an unfinished last line, atomically, for a run that continues."""
     if path.exists():
-        kept = [line for record, line in _parsed(path) if record["step"] <= step]
-        write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+        lines = [line for record, line in _parsed(path) if record["step"] <= step]
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _parsed(path: Path) -> list[tuple[Record, str]]:
@@ -130,18 +130,18 @@ def _parsed(path: Path) -> list[tuple[Record, str]]:
     if not path.exists():
         return []
     *complete, unfinished = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    found: list[tuple[Record, str]] = []
+    records: list[tuple[Record, str]] = []
     for number, line in enumerate(complete, start=1):
         try:
-            found.append((_parse(line), line))
+            records.append((_parse(line), line))
         except JSONError as error:
             raise RecordsError(
                 f"{path}, line {number}: expected a record, a JSON object with its step, got {shown(line)} ({error}); "
                 "remove the line, or train again"
             ) from error
     with suppress(JSONError):
-        found.append((_parse(unfinished), unfinished))
-    return found
+        records.append((_parse(unfinished), unfinished))
+    return records
 
 
 def _parse(line: str) -> Record:

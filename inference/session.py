@@ -111,9 +111,9 @@ def seed_generators(*seed: int) -> None:
 
 def capture_random_state(device: torch.device) -> RandomState:
     """States of all generators a training step may draw from; ``device`` is the one it runs on."""
-    found = get_rng_state()
-    version, words, gauss = found["random"]
-    name, key, position, has_gauss, cached = found["numpy"]
+    captured = get_rng_state()
+    version, words, gauss = captured["random"]
+    name, key, position, has_gauss, cached = captured["numpy"]
     state: RandomState = {
         "python": {"version": version, "words": list(words), "gauss": gauss},
         "numpy": {
@@ -123,7 +123,7 @@ def capture_random_state(device: torch.device) -> RandomState:
             "has_gauss": int(has_gauss),
             "gauss": float(cached),
         },
-        "torch": found["torch"],
+        "torch": captured["torch"],
     }
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state()

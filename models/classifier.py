@@ -93,9 +93,9 @@ def _rows(num_data: int | None, rows: int, inputs: Mapping[str, Tensor]) -> Tens
 def _logits(output: Any, rows: int) -> Tensor:
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != rows:
-        found = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+        received = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
         raise ValueError(
-            f"Classifier: expected a network that returns logits [{rows}, C], got {found}; "
+            f"Classifier: expected a network that returns logits [{rows}, C], got {received}; "
             "load it with AutoModelForSequenceClassification"
         )
     if logits.shape[1] < 2:

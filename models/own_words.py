@@ -24,10 +24,10 @@ def read_own_words(
     """
     if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # torch takes oneDNN's LSTM there, which many processors have in float32 alone
-        own = next(lstm.parameters()).dtype
-        begin = None if start is None else (start[0].to(own), start[1].to(own))
+        dtype = next(lstm.parameters()).dtype
+        begin = None if start is None else (start[0].to(dtype), start[1].to(dtype))
         with torch.autocast("cpu", enabled=False):
-            return _read(lstm, embedded.to(own), attention_mask, begin)
+            return _read(lstm, embedded.to(dtype), attention_mask, begin)
     return _read(lstm, embedded, attention_mask, start)
 
 
@@ -79,12 +79,12 @@ def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | N
     at_padding = words.new_tensor([-SHUT, SHUT, 0.0, 0.0])  # gates: input, forget, cell, output
     gates = at_padding.repeat_interleave(lstm.hidden_size)[:, None]
     inputs, read, last = words.masked_fill(padding[..., None], 0), [], []
-    for index, (into, *others) in enumerate(lstm.all_weights):
+    for index, (into, *other_weights) in enumerate(lstm.all_weights):
         backward = lstm.bidirectional and index % 2 == 1
-        given = torch.cat([_at(inputs, reverse) if backward else inputs, shut], dim=-1)
+        padded = torch.cat([_at(inputs, reverse) if backward else inputs, shut], dim=-1)
         begin = [state[index : index + 1] for state in start]
-        weights = [torch.cat([into, gates], dim=1), *others]
-        states, _, cell = torch.lstm(given, begin, weights, lstm.bias, 1, 0.0, lstm.training, False, True)
+        weights = [torch.cat([into, gates], dim=1), *other_weights]
+        states, _, cell = torch.lstm(padded, begin, weights, lstm.bias, 1, 0.0, lstm.training, False, True)
         last.append((_at(states, end)[:, 0], cell[0]))
         read.append(_at(states, reverse) if backward else states)
         if len(read) == 1 + lstm.bidirectional:

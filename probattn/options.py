@@ -85,15 +85,15 @@ class Options:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        given = {field.name: getattr(self, field.name) for field in fields(kind)}
-        for name, value in _checked(kind, given).items():
+        values = {field.name: getattr(self, field.name) for field in fields(kind)}
+        for name, value in _checked(kind, values).items():
             object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
 
 
 def hints(options: type[Any]) -> Mapping[str, Any]:
     """The annotations of a class of options by name, with their constraints, in the order of the constructor."""
-    found = get_type_hints(options, include_extras=True)
-    return {field.name: found[field.name] for field in fields(options)}
+    types = get_type_hints(options, include_extras=True)
+    return {field.name: types[field.name] for field in fields(options)}
 
 
 def descriptions(options: type[Any]) -> Mapping[str, str]:
@@ -101,11 +101,11 @@ def descriptions(options: type[Any]) -> Mapping[str, str]:
 
     Roles of reStructuredText become code, and so do words in double quotes.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for kind in reversed(options.__mro__):
         if issubclass(kind, Options) and kind.__doc__ and "__doc__" in vars(kind):
-            found |= {name: _plain(text) for name, text in _arguments(inspect.cleandoc(kind.__doc__))}
-    return found
+            texts |= {name: _plain(text) for name, text in _arguments(inspect.cleandoc(kind.__doc__))}
+    return texts
 
 
 @functools.cache
@@ -114,23 +114,23 @@ def _adapter(options: Any) -> TypeAdapter[dict[str, Any]]:
     from typing_extensions import TypedDict
 
     make: Any = TypedDict
-    given = make(options.__name__, dict(hints(options)))
-    given.__pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-    return TypeAdapter(given)
+    typed = make(options.__name__, dict(hints(options)))
+    typed.__pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    return TypeAdapter(typed)
 
 
-def _checked(options: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _checked(options: Any, values: dict[str, Any]) -> dict[str, Any]:
     """The values, converted as their annotations say; ``ValueError`` for the first that does not fit."""
     from pydantic import ValidationError
 
     try:
-        return _adapter(options).validate_python(given)
+        return _adapter(options).validate_python(values)
     except ValidationError as error:
         problems = error.errors(include_url=False)
     name = str(problems[0]["loc"][0])
     kinds = [problem["type"] for problem in problems if problem["loc"][0] == name]
     words = expected(hints(options)[name], kinds=kinds)
-    raise ValueError(f"{options.__name__}.{name}: expected {words}, got {shown(given[name])}")
+    raise ValueError(f"{options.__name__}.{name}: expected {words}, got {shown(values[name])}")
 
 
 def _arguments(docstring: str) -> Iterable[tuple[str, str]]:
@@ -222,14 +222,14 @@ def _member(annotation: Any, metadata: tuple[Any, ...], vocabulary: Vocabulary) 
 
 
 def _single(annotation: Any, metadata: tuple[Any, ...], vocabulary: Vocabulary) -> str:
-    known: dict[Any, str] = {
+    phrases: dict[Any, str] = {
         NoneType: vocabulary.nothing,
         bool: vocabulary.boolean,
         str: "text",
         Any: "anything",
     }
-    if annotation in known:
-        return known[annotation]
+    if annotation in phrases:
+        return phrases[annotation]
     if get_origin(annotation) is Callable:
         return "a function"
     if annotation in (int, float):

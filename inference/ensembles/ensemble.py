@@ -97,19 +97,21 @@ class ParticleEnsemble(nn.Module):
         check_number(OWNER, "spread", spread, positive=False)
         check_model(model)
         chosen = chosen_parameters(model, parameters)
-        kept = chosen_buffers(model, buffers)
+        buffer_stacks = chosen_buffers(model, buffers)
         self.num_particles = num_particles
         self.parameter_names = tuple(chosen)
-        self.buffer_names = tuple(kept)
+        self.buffer_names = tuple(buffer_stacks)
         self.execution = Execution(execution, chunk_size)
         if initial == "perturb":
             generator = torch.Generator().manual_seed(seed)
             rows = {name: perturbed(p, num_particles, spread, generator) for name, p in chosen.items()}
-            rows |= {name: repeated(b, num_particles) for name, b in kept.items()}
+            rows |= {name: repeated(b, num_particles) for name, b in buffer_stacks.items()}
         else:
-            rows = rows_of(initial, num_particles, chosen | kept)
-        stacks = {name: nn.Parameter(rows[name]) for name in chosen} | {name: rows[name] for name in kept}
-        self.model = copied(model, chosen | kept, stacks)
+            rows = rows_of(initial, num_particles, chosen | buffer_stacks)
+        stacks = {name: nn.Parameter(rows[name]) for name in chosen} | {
+            name: rows[name] for name in buffer_stacks
+        }
+        self.model = copied(model, chosen | buffer_stacks, stacks)
 
     @property
     def executions(self) -> dict[str, str]:
@@ -118,8 +120,8 @@ class ParticleEnsemble(nn.Module):
 
     def stacks(self) -> dict[str, Tensor]:
         """Stacked parameters ``[P, ...]``, then stacked buffers, by name in the model: what particles differ in."""
-        found = dict(self.stacked_parameters())
-        return found | {name: self.model.get_buffer(name) for name in self.buffer_names}
+        stacked = dict(self.stacked_parameters())
+        return stacked | {name: self.model.get_buffer(name) for name in self.buffer_names}
 
     def stacked_parameters(self) -> dict[str, nn.Parameter]:
         """Stacked parameters ``[P, ...]`` by name in the model."""
@@ -215,8 +217,8 @@ class ParticleEnsemble(nn.Module):
         """
         stored = _read(Path(path))
         trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        wanted, kept = set(stored["parameters"]), set(stored["buffers"])
-        missing = sorted((wanted | kept) - trainable.keys() - dict(model.named_buffers()).keys())
+        parameters, buffers = set(stored["parameters"]), set(stored["buffers"])
+        missing = sorted((parameters | buffers) - trainable.keys() - dict(model.named_buffers()).keys())
         if missing:
             raise ValueError(
                 f"{path}: expected a model with {', '.join(missing)}, got a {type(model).__name__} without"
@@ -224,8 +226,8 @@ class ParticleEnsemble(nn.Module):
         ensemble = cls(
             model,
             stored["num_particles"],
-            parameters=lambda name, _: name in wanted,
-            buffers=lambda name, _: name in kept,
+            parameters=lambda name, _: name in parameters,
+            buffers=lambda name, _: name in buffers,
             spread=0.0,
             execution=execution,
             chunk_size=chunk_size,
@@ -245,11 +247,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: expected an ensemble that was saved, got an unreadable file ({error})"
         ) from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
+    file_format = content.get("format") if isinstance(content, dict) else None
+    if file_format != FORMAT:
         raise ValueError(
-            f"{path}: expected a saved ensemble of format {FORMAT}, got {found!r}; it is no ensemble, or from another "
-            "version of probattn"
+            f"{path}: expected a saved ensemble of format {FORMAT}, got {file_format!r}; it is no ensemble, or "
+            "from another version of probattn"
         )
     return content
 

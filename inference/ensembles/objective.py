@@ -81,8 +81,8 @@ class EnsembleObjective(nn.Module):
         ensemble, execution = self.ensemble, self.ensemble.execution
 
         def one(rows: Mapping[str, Tensor]) -> Tensor:
-            named = {f"objective.model.{name}": row for name, row in rows.items()}
-            return functional_call(self.program, named, (batch,))
+            tensors = {f"objective.model.{name}": row for name, row in rows.items()}
+            return functional_call(self.program, tensors, (batch,))
 
         stacks = ensemble.stacks()
         execution.settle(WHAT, ensemble, stacks, one)
@@ -97,8 +97,8 @@ class EnsembleObjective(nn.Module):
             leaves = {name: part[name].detach().requires_grad_(graded) for name in parameters}
             terms = execution.chunk(WHAT, part | leaves, one)  # [chunk, 5]
             if graded:
-                wanted = [*leaves.values(), *shared]
-                pieces.append(torch.autograd.grad(terms[:, 0].sum(), wanted, allow_unused=True))
+                inputs = [*leaves.values(), *shared]
+                pieces.append(torch.autograd.grad(terms[:, 0].sum(), inputs, allow_unused=True))
             values.append(terms.detach())
         self._require_unchanged(versions)
         means = torch.cat(values).mean(dim=0)
@@ -116,9 +116,11 @@ class EnsembleObjective(nn.Module):
     def _versions(self) -> dict[str, int]:
         if self._buffers_checked or not self.training:
             return {}
-        own = set(self.ensemble.buffer_names)
+        stacked = set(self.ensemble.buffer_names)
         return {
-            name: buffer._version for name, buffer in self.ensemble.model.named_buffers() if name not in own
+            name: buffer._version
+            for name, buffer in self.ensemble.model.named_buffers()
+            if name not in stacked
         }
 
     def _require_unchanged(self, versions: Mapping[str, int]) -> None:
@@ -140,11 +142,11 @@ def _gathered(pieces: Sequence[Sequence[Tensor | None]], stacked: int, count: in
     """Rows of all chunks as stacks; of what is shared the mean over particles."""
     gathered: list[Tensor | None] = []
     for position, chunks in enumerate(zip(*pieces, strict=True)):
-        found = [gradient for gradient in chunks if gradient is not None]
-        if not found:
+        gradients = [gradient for gradient in chunks if gradient is not None]
+        if not gradients:
             gathered.append(None)
         elif position < stacked:
-            gathered.append(torch.cat(found))
+            gathered.append(torch.cat(gradients))
         else:
-            gathered.append(torch.stack(found).sum(dim=0) / count)
+            gathered.append(torch.stack(gradients).sum(dim=0) / count)
     return gathered

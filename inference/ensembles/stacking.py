@@ -47,8 +47,10 @@ def chosen_parameters(model: nn.Module, choice: Choice | None) -> dict[str, Tens
         name: p for name, p in trainable.items() if choice is None or _selects(choice, name, p)
     }
     if not chosen:
-        named = ", ".join(list(trainable)[:8]) or "none"
-        raise ValueError(f"{OWNER}.parameters: expected some of the trainable parameters ({named}), got none")
+        available = ", ".join(list(trainable)[:8]) or "none"
+        raise ValueError(
+            f"{OWNER}.parameters: expected some of the trainable parameters ({available}), got none"
+        )
     return chosen
 
 
@@ -90,14 +92,14 @@ def rows_of(
         model = initial(index)
         if not isinstance(model, nn.Module):
             raise TypeError(f"{OWNER}.initial: expected a torch.nn.Module, got {type(model).__name__}")
-        found = dict(model.named_parameters()) | dict(model.named_buffers())
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         for name, stack in rows.items():
-            if name not in found or found[name].shape != stack.shape[1:]:
-                shape = list(found[name].shape) if name in found else "nothing"
+            if name not in tensors or tensors[name].shape != stack.shape[1:]:
+                shape = list(tensors[name].shape) if name in tensors else "nothing"
                 raise ValueError(
                     f"{OWNER}.initial: particle {index}: expected {name} {list(stack.shape[1:])}, got {shape}"
                 )
-            stack[index] = found[name].detach()
+            stack[index] = tensors[name].detach()
     return rows
 
 

@@ -118,13 +118,13 @@ class CopyingRuns(nn.Module):
             )
         self.options = options
         generators = run_generators(seeds, _BODY)
-        read, written = (normal_rows(generators, (count, width)) for count in (words, words + 1))
-        self.encoder = StackedLSTM(read, generators)
-        self.decoder = StackedLSTM(written, generators)
+        input_rows, output_rows = (normal_rows(generators, (count, width)) for count in (words, words + 1))
+        self.encoder = StackedLSTM(input_rows, generators)
+        self.decoder = StackedLSTM(output_rows, generators)
         self.hidden = StackedLinear(2 * width, width, generators)
         self.output = StackedLinear(width, words, generators)
-        drawn = run_generators([seed for each in head_seeds for seed in each], _HEADS)
-        weights = uniform_rows(drawn, (width, width), width).data
+        value_generators = run_generators([seed for each in head_seeds for seed in each], _HEADS)
+        weights = uniform_rows(value_generators, (width, width), width).data
         self.attention = nn.Parameter(weights.unflatten(0, (len(seeds), heads)))
 
     @property

@@ -93,8 +93,8 @@ class AttentionCalls(tuple[AttentionCall, ...]):
 
 def _row(call: AttentionCall) -> tuple[str, ...]:
     words = {"causal": call.causal, f"{call.window} near": call.window is not None, "windows": call.windowed}
-    seen = [word for word, holds in words.items() if holds]
+    masks = [word for word, holds in words.items() if holds]
     heads = str(call.num_heads)
     if call.num_key_value_heads != call.num_heads:
         heads += f" ({call.num_key_value_heads} key heads)"
-    return call.name, call.kind, ", ".join(seen) or "full", heads, str(call.head_dim)
+    return call.name, call.kind, ", ".join(masks) or "full", heads, str(call.head_dim)

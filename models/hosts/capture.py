@@ -72,20 +72,20 @@ def capture(
         [('encoder.layer.0.attention.self', [3, 2, 5, 4])]
     """
     refuse_unsupported(net)
-    wanted = network_calls(net) if calls is None else calls
-    recorder = _Recorder(net, wanted)
+    chosen = network_calls(net) if calls is None else calls
+    recorder = _Recorder(net, chosen)
     with untouched(net):
         switch(net, IMPLEMENTATION)
         for module in net.modules():
             # Beside a converted module's own submodule of that name, which it hides until the pass is over.
             vars(module)[ATTRIBUTE] = recorder
         net(**batch)
-    missing = [call.name for call in wanted if call.name not in recorder.captured]
+    missing = [call.name for call in chosen if call.name not in recorder.captured]
     if missing:
         raise ValueError(
             f"{missing[0]}: expected this attention call in the forward pass, got {', '.join(recorder.seen) or 'none'}"
         )
-    return {call.name: recorder.captured[call.name] for call in wanted}
+    return {call.name: recorder.captured[call.name] for call in chosen}
 
 
 def network_calls(net: PreTrainedModel) -> AttentionCalls:
@@ -132,15 +132,15 @@ class _Recorder:
 
     def _real_queries(self, call: AttentionCall | None, host: HostCall, valid: Tensor | None) -> Tensor:
         """Those the network names, those of a self attention's mask, or those of the self attention before."""
-        named: Tensor | None = host.options.get("query_mask")
-        if named is not None:
-            return named
+        named_queries: Tensor | None = host.options.get("query_mask")
+        if named_queries is not None:
+            return named_queries
         rows, _, length, _ = host.query.shape
         everything = host.query.new_ones(rows, length, dtype=torch.bool)
         if call is None or call.kind == "self":
             return everything if valid is None else own_keys(valid.expand(rows, -1, -1, -1), length)
-        known = None if call.query_source is None else self._queries.get(call.query_source)
-        return everything if known is None or known.shape != everything.shape else known
+        queries = None if call.query_source is None else self._queries.get(call.query_source)
+        return everything if queries is None or queries.shape != everything.shape else queries
 
 
 def _valid_keys(valid: Tensor | None, real: Tensor, key: Tensor) -> Tensor:

@@ -19,7 +19,11 @@ def network_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel] 
     Classes that are not transformers' own are those registered with an auto class for the configuration's type.
     """
     registered = (getattr(transformers, mapping).get(type(config), None) for mapping in MAPPINGS)
-    for found in (getattr(transformers, name, None), *registered):
-        if isinstance(found, type) and issubclass(found, PreTrainedModel) and found.__name__ == name:
-            return found
+    for candidate in (getattr(transformers, name, None), *registered):
+        if (
+            isinstance(candidate, type)
+            and issubclass(candidate, PreTrainedModel)
+            and candidate.__name__ == name
+        ):
+            return candidate
     return None

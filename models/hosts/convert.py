@@ -111,8 +111,8 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
         return select(find_calls(net), layers, attention)
     if isinstance(layers, str):
         return select(record.plan.touched, layers, attention)
-    wanted = {call.name for call in select(record.plan.calls, layers, attention)}
-    chosen = AttentionCalls(call for call in record.plan.touched if call.name in wanted)
+    names = {call.name for call in select(record.plan.calls, layers, attention)}
+    chosen = AttentionCalls(call for call in record.plan.touched if call.name in names)
     if not chosen:
         raise ValueError(f"layers={layers!r}: convert left the attention of these layers as it was")
     return chosen
@@ -157,7 +157,7 @@ def convert(
         >>> [name for name in net.state_dict() if "probattn" in name][0]
         'encoder.layer.0.attention.self.probattn.site.prior.hidden.weight'
     """
-    asked = in_order(methods)
+    options = in_order(methods)
     refuse_unsupported(net)
     if conversion(net) is not None:
         raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
@@ -167,7 +167,7 @@ def convert(
             "not from its attention, which no method would change; set it to 'soft' or None first"
         )
     calls = find_calls(net)
-    plan = make_plan(asked, calls, layers, attention)
+    plan = make_plan(options, calls, layers, attention)
     host = Host(net, {call.stack: StackPass() for call in calls})
     placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)

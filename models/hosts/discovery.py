@@ -138,13 +138,13 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     stacks = [_stack(names[id(record.module)]) for record in records]
     kinds = [_kind(record) for record in records]
     decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
     latest: dict[str, tuple[str, int]] = {}
     calls: list[AttentionCall] = []
     for record, stack, kind in zip(records, stacks, kinds, strict=True):
-        index, name = seen[id(record.module)], names[id(record.module)]
-        seen[id(record.module)] += 1
+        index, name = counts[id(record.module)], names[id(record.module)]
+        counts[id(record.module)] += 1
         call = AttentionCall(
             name=f"{name}#{index}" if repeated[id(record.module)] > 1 else name,
             module=name,

@@ -38,8 +38,8 @@ class Plan:
 
     def of(self, kind: type[Asked]) -> Asked | None:
         """The options of a method; None without it."""
-        found = self.placed.get(kind)
-        return found.method if found is not None and isinstance(found.method, kind) else None
+        placed = self.placed.get(kind)
+        return placed.method if placed is not None and isinstance(placed.method, kind) else None
 
     def calls_of(self, kind: type[Method]) -> AttentionCalls:
         """The calls that a method concerns, in order."""
@@ -56,20 +56,20 @@ def in_order(methods: Sequence[object]) -> dict[type[Method], Method]:
     """Attention methods by registered class, in order of precedence; ``TypeError`` for none or two of a kind."""
     if not methods:
         raise TypeError("convert: expected an attention method, such as BayesianAttention(), got none")
-    found: dict[type[Method], list[Method]] = {kind: [] for kind in METHODS}
+    by_kind: dict[type[Method], list[Method]] = {kind: [] for kind in METHODS}
     for method in methods:
         kind = next((kind for kind in METHODS if isinstance(method, kind)), None)
         if kind is None or not isinstance(method, kind):
             expected = ", ".join(kind.__name__ for kind in METHODS)
-            wanted = method if isinstance(method, type) and method in METHODS else next(iter(METHODS))
+            kind = method if isinstance(method, type) and method in METHODS else next(iter(METHODS))
             raise TypeError(
-                f"convert: expected one of {expected}, got {type(method).__name__}; give an object: {wanted.__name__}()"
+                f"convert: expected one of {expected}, got {type(method).__name__}; give an object: {kind.__name__}()"
             )
-        found[kind].append(method)
-    for kind, several in found.items():
+        by_kind[kind].append(method)
+    for kind, several in by_kind.items():
         if len(several) > 1:
             raise TypeError(f"convert: expected one {kind.__name__}, got {len(several)}")
-    return {kind: several[0] for kind, several in found.items() if several}
+    return {kind: several[0] for kind, several in by_kind.items() if several}
 
 
 def make_plan(
@@ -96,16 +96,16 @@ def hosted_sites(
     return {
         name: HostedSite(
             sites.get(name),
-            own,
+            module_calls,
             selected.get(name, ()),
-            host.stacks[own[0].stack],
+            host.stacks[module_calls[0].stack],
             factors.get(name),
             compared.get(name, ()),
             penalties.get(name),
         )
-        for name, own in by_module(plan.calls).items()
+        for name, module_calls in by_module(plan.calls).items()
         # Untouched self attention shows a cross attention after it which queries are real.
-        if name in concerned or any(call.stack in crossed and call.kind == "self" for call in own)
+        if name in concerned or any(call.stack in crossed and call.kind == "self" for call in module_calls)
     }
 
 
@@ -121,26 +121,29 @@ def _single(
     what: str, brought: Mapping[type[Method], Mapping[str, Item]]
 ) -> tuple[type[Method] | None, Mapping[str, Item]]:
     """The one method that brings these, and what it brings."""
-    found = [(kind, items) for kind, items in brought.items() if items]
-    if len(found) > 1:
-        names = " and ".join(kind.__name__ for kind, _ in found)
+    nonempty = [(kind, items) for kind, items in brought.items() if items]
+    if len(nonempty) > 1:
+        names = " and ".join(kind.__name__ for kind, _ in nonempty)
         raise ValueError(
             f"convert: expected one method with {what} of its own, got {names}; convert with one"
         )
-    return found[0] if found else (None, {})
+    return nonempty[0] if nonempty else (None, {})
 
 
 def _penalties(placements: Mapping[type[Method], Placement]) -> dict[str, CallFactor]:
-    found: dict[str, dict[str, CallFactor]] = {}
+    penalties: dict[str, dict[str, CallFactor]] = {}
     for kind, placed in placements.items():
         for module, penalty in placed.penalties.items():
-            found.setdefault(module, {})[kind.kind] = penalty
+            penalties.setdefault(module, {})[kind.kind] = penalty
     return {
         module: CallFactors(several) if len(several) > 1 else next(iter(several.values()))
-        for module, several in found.items()
+        for module, several in penalties.items()
     }
 
 
 def _indices(plan: Plan, kind: type[Method] | None) -> dict[str, tuple[int, ...]]:
     calls = AttentionCalls() if kind is None else plan.calls_of(kind)
-    return {module: tuple(call.index for call in own) for module, own in by_module(calls).items()}
+    return {
+        module: tuple(call.index for call in module_calls)
+        for module, module_calls in by_module(calls).items()
+    }

@@ -99,7 +99,7 @@ def head_redundancy(
     if net.training:
         raise RuntimeError(f"head_redundancy: expected {type(net).__name__} in evaluation mode; call .eval()")
     with _masking(net) as masks, torch.no_grad():
-        whole = float(measure())
+        baseline = float(measure())
         masked: dict[str, tuple[float, ...]] = {}
         for call in masks.calls if calls is None else calls:
             values = []
@@ -107,7 +107,7 @@ def head_redundancy(
                 masks.set({call.name: [head]})
                 values.append(float(measure()))
             masked[call.name] = tuple(values)
-    return HeadRedundancy(whole, masked)
+    return HeadRedundancy(baseline, masked)
 
 
 @contextmanager
@@ -146,11 +146,11 @@ class _Masks:
 
     def set(self, heads: Mapping[str, Sequence[int]]) -> None:
         """Masks these heads from now on, and no others."""
-        known = {call.name: call for call in self.calls}
+        calls = {call.name: call for call in self.calls}
         for name, numbers in heads.items():
-            if name not in known:
-                raise ValueError(f"masked_heads: expected one of {', '.join(known)}, got {name!r}")
-            count = known[name].num_heads
+            if name not in calls:
+                raise ValueError(f"masked_heads: expected one of {', '.join(calls)}, got {name!r}")
+            count = calls[name].num_heads
             wrong = [head for head in numbers if isinstance(head, bool) or head not in range(count)]
             if wrong:
                 raise ValueError(f"masked_heads, {name}: expected heads in 0..{count - 1}, got {wrong[0]!r}")
@@ -161,12 +161,12 @@ class _Masks:
         """Attends as the module would, without the heads that are masked."""
         output, weights = own_attention(host)
         name = self._names[id(host.module)]
-        own = self.modules[name]
-        call = own[self._seen[name] % len(own)]  # a pass calls a module as often as the dry run did
+        calls = self.modules[name]
+        call = calls[self._seen[name] % len(calls)]  # a pass calls a module as often as the dry run did
         self._seen[name] += 1
         dropped = self._dropped.get(call.name)
         if dropped is None:
             return output, weights
-        gone = torch.zeros(output.shape[2], dtype=torch.bool, device=output.device)
-        gone[list(dropped)] = True
-        return output.masked_fill(gone[:, None], 0.0), weights  # [B, T, H, E]
+        masked = torch.zeros(output.shape[2], dtype=torch.bool, device=output.device)
+        masked[list(dropped)] = True
+        return output.masked_fill(masked[:, None], 0.0), weights  # [B, T, H, E]

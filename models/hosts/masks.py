@@ -33,8 +33,8 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
         return HostMask(valid)
     if carries_bias(module):  # one row of windows and heads for all data: biases alone
         return HostMask(None if len(mask) == 1 else valid, mask)
-    rest = mask.masked_fill(~valid, 0.0)
-    return HostMask(valid, rest if bool(rest.any()) else None)
+    bias = mask.masked_fill(~valid, 0.0)
+    return HostMask(valid, bias if bool(bias.any()) else None)
 
 
 def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ def own_keys(valid: Tensor, queries: int) -> Tensor:
         return rows.diagonal(dim1=-2, dim2=-1)
     places = torch.arange(1, keys + 1, device=valid.device)
     end = (rows.any(dim=0).any(dim=0) * places).amax()
-    own = (end - queries + places[:queries] - 1).clamp_min(0)
-    return rows.gather(-1, own.view(1, -1, 1).expand(len(rows), -1, 1)).squeeze(-1)
+    position = (end - queries + places[:queries] - 1).clamp_min(0)
+    return rows.gather(-1, position.view(1, -1, 1).expand(len(rows), -1, 1)).squeeze(-1)
 
 
 def _shift_threshold(module: nn.Module) -> float | None:

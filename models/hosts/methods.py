@@ -48,9 +48,13 @@ def _aligned(method: AlignmentAttention, calls: AttentionCalls, _: Host) -> Plac
     source = torch.Generator().manual_seed(method.seed)
     factors = {
         module: AlignmentFactor(
-            method, own[0].num_heads, own[0].head_dim, num_sites=len(calls), generator=source
+            method,
+            module_calls[0].num_heads,
+            module_calls[0].head_dim,
+            num_sites=len(calls),
+            generator=source,
         )
-        for module, own in by_module(calls).items()
+        for module, module_calls in by_module(calls).items()
     }
     return Placement(factors=factors)
 
@@ -58,8 +62,8 @@ def _aligned(method: AlignmentAttention, calls: AttentionCalls, _: Host) -> Plac
 @place.register
 def _repelled(method: RepulsiveAttention, calls: AttentionCalls, host: Host) -> Placement:
     """A record of where the particles are; a single head, which has none to repel, and frozen weights are refused."""
-    found = _projections("RepulsiveAttention", method.projections, calls, host.net)
-    for projection in found:
+    projections = _projections("RepulsiveAttention", method.projections, calls, host.net)
+    for projection in projections:
         slices = projection.slices(host.net)
         if method.couples and slices.heads < 2:
             raise ValueError(
@@ -69,7 +73,7 @@ def _repelled(method: RepulsiveAttention, calls: AttentionCalls, host: Host) -> 
             )
         if not slices.parameter.requires_grad:
             raise ValueError(f"{projection.name}: its weight is frozen; set requires_grad or leave it out")
-    record = HeadRecord(method, tuple(found))
+    record = HeadRecord(method, tuple(projections))
     return Placement(attributes={RECORD: record}, hooks=(refuse_undriven,))
 
 
@@ -79,9 +83,9 @@ def _penalised(method: DisagreementAttention, calls: AttentionCalls, host: Host)
     heads = _penalised_heads(method, calls, host.net)
     penalties = {
         module: HeadPenalty(
-            DisagreementFactor(method), tuple(call.index for call in own), heads.get(module, ())
+            DisagreementFactor(method), tuple(call.index for call in module_calls), heads.get(module, ())
         )
-        for module, own in by_module(calls).items()
+        for module, module_calls in by_module(calls).items()
     }
     return Placement(penalties=penalties)
 
@@ -136,20 +140,20 @@ def _penalised_heads(
                     f"{call.name}: expected two {what} or more to tell apart, got one; choose other layers"
                 )
         return {}
-    found: dict[str, tuple[HeadProjection, ...]] = {}
+    module_heads: dict[str, tuple[HeadProjection, ...]] = {}
     for projection in _projections("DisagreementAttention", method.projections, calls, net):
         if projection.slices(net).heads < 2:
             raise ValueError(
                 f"{projection.name}: expected two heads or more to tell apart, got one; leave {projection.part!r} "
                 "out of DisagreementAttention(projections=...) or choose other layers"
             )
-        found[projection.module] = (*found.get(projection.module, ()), projection)
-    return found
+        module_heads[projection.module] = (*module_heads.get(projection.module, ()), projection)
+    return module_heads
 
 
 def _projections(
     owner: str, parts: Sequence[Projection], calls: AttentionCalls, net: PreTrainedModel
 ) -> list[HeadProjection]:
     """Each weight once: a module called twice has its heads once, under the name of its first call."""
-    firsts = [own[0] for own in by_module(calls).values()]
+    firsts = [module_calls[0] for module_calls in by_module(calls).values()]
     return [find_projection(net, call, part, owner) for call in firsts for part in parts]

@@ -47,8 +47,8 @@ class StackPass:
     @property
     def idle(self) -> bool:
         """True if this thread has neither a pass of the stack nor states of a chain."""
-        own = threading.get_ident() not in self._passes
-        return own and all(chain.current is None for chain in self.chains.values())
+        no_pass = threading.get_ident() not in self._passes
+        return no_pass and all(chain.current is None for chain in self.chains.values())
 
     @property
     def rows(self) -> int | None:
@@ -84,13 +84,13 @@ class StackPass:
         current = self._current
         if mask is None or not current.open:
             return read_mask(module, mask)
-        known = current.read.get(id(mask))
-        if known is None:
-            known = current.read[id(mask)] = (
+        cached = current.read.get(id(mask))
+        if cached is None:
+            cached = current.read[id(mask)] = (
                 mask,
                 read_mask(module, mask),
             )  # holding it keeps its id its own
-        return known[1]
+        return cached[1]
 
     def mask(
         self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool, real: Tensor | None = None
@@ -101,20 +101,20 @@ class StackPass:
         of the self attention before it, or the network names them (``real``, bool ``[B, T]``).
         """
         rows, _, queries, _ = query.shape
-        named = real is not None
+        explicit = real is not None
         if real is None:
             real = self._real_queries(valid, rows, queries, cross=cross)
         if valid is None and real is None:
             return None
         current = self._current
         key = (id(valid), cross, rows, keys)
-        known = None if named else current.masks.get(key)
-        if known is None:
+        cached = None if explicit else current.masks.get(key)
+        if cached is None:
             pairs = query.new_ones((1, 1, 1, keys), dtype=torch.bool) if valid is None else valid
-            known = AttentionMask(pairs.expand(rows, -1, -1, -1), real)
-            if current.open and not named:
-                current.masks[key] = known
-        return known
+            cached = AttentionMask(pairs.expand(rows, -1, -1, -1), real)
+            if current.open and not explicit:
+                current.masks[key] = cached
+        return cached
 
     def _real_queries(self, valid: Tensor | None, rows: int, queries: int, *, cross: bool) -> Tensor | None:
         current = self._current

@@ -50,7 +50,7 @@ class CallFactor(nn.Module):
         super().__init__()
         self.calls = calls
 
-    def announce(self, found: AttendedCall) -> None:
+    def announce(self, attended: AttendedCall) -> None:
         """Announces the factor of a call.
 
         Raises:
@@ -66,11 +66,11 @@ class CallFactors(CallFactor):
         super().__init__(tuple(sorted({index for factor in factors.values() for index in factor.calls})))
         self.factors = nn.ModuleDict(factors)
 
-    def announce(self, found: AttendedCall) -> None:
+    def announce(self, attended: AttendedCall) -> None:
         """Announces the factors that concern a call."""
         for factor in self.factors.values():
-            if isinstance(factor, CallFactor) and found.call.index in factor.calls:
-                factor.announce(found)
+            if isinstance(factor, CallFactor) and attended.call.index in factor.calls:
+                factor.announce(attended)
 
 
 class HeadPenalty(CallFactor):
@@ -83,44 +83,44 @@ class HeadPenalty(CallFactor):
         self.factor = factor
         self.projections = projections
 
-    def announce(self, found: AttendedCall) -> None:
+    def announce(self, attended: AttendedCall) -> None:
         """Announces the factor of a call; weights of a module that is called twice pay once."""
         looks_at = self.factor.method.looks_at
-        if looks_at == "parameters" and found.call.index != self.calls[0]:
+        if looks_at == "parameters" and attended.call.index != self.calls[0]:
             return
-        rows = len(found.host.query) // found.windows
-        self.factor.announce(found.call.name, rows, self._measure(found))
+        rows = len(attended.host.query) // attended.windows
+        self.factor.announce(attended.call.name, rows, self._measure(attended))
 
-    def _measure(self, found: AttendedCall) -> Callable[[], Tensor]:
+    def _measure(self, attended: AttendedCall) -> Callable[[], Tensor]:
         return {
-            "parameters": lambda: self._of_parameters(found.host.module),
-            "value": lambda: self._of_values(found),
-            "output": lambda: self._of_outputs(found),
-            "weights": lambda: self._of_weights(found),
+            "parameters": lambda: self._of_parameters(attended.host.module),
+            "value": lambda: self._of_values(attended),
+            "output": lambda: self._of_outputs(attended),
+            "weights": lambda: self._of_weights(attended),
         }[self.factor.method.looks_at]
 
     def _of_parameters(self, module: nn.Module) -> Tensor:
         weights = [projection.within(module).weights() for projection in self.projections]
         return self.factor.parameter_penalty(weights)
 
-    def _of_values(self, found: AttendedCall) -> Tensor:
+    def _of_values(self, attended: AttendedCall) -> Tensor:
         keys = None
-        if found.valid is not None:
-            keys = as_tokens(found.valid.key_valid, found.windows).any(dim=1)
-        return self.factor.penalty(found.tokens(found.host.value), keys)
+        if attended.valid is not None:
+            keys = as_tokens(attended.valid.key_valid, attended.windows).any(dim=1)
+        return self.factor.penalty(attended.tokens(attended.host.value), keys)
 
-    def _of_outputs(self, found: AttendedCall) -> Tensor:
-        output, _ = found.undisturbed()
-        return self.factor.penalty(found.tokens(output.transpose(1, 2)), self._queries(found))
+    def _of_outputs(self, attended: AttendedCall) -> Tensor:
+        output, _ = attended.undisturbed()
+        return self.factor.penalty(attended.tokens(output.transpose(1, 2)), self._queries(attended))
 
-    def _of_weights(self, found: AttendedCall) -> Tensor:
-        _, weights = found.undisturbed()
+    def _of_weights(self, attended: AttendedCall) -> Tensor:
+        _, weights = attended.undisturbed()
         if weights is None:
             raise ValueError(
-                f"{found.call.name}: its attention function gives no weights to tell heads apart by; use the method "
+                f"{attended.call.name}: its attention function gives no weights to tell heads apart by; use the method "
                 "'outputs', 'subspaces' or 'parameters'"
             )
-        return self.factor.penalty(found.tokens(weights), self._queries(found))
+        return self.factor.penalty(attended.tokens(weights), self._queries(attended))
 
-    def _queries(self, found: AttendedCall) -> Tensor | None:
-        return None if found.valid is None else found.valid.query_valid
+    def _queries(self, attended: AttendedCall) -> Tensor | None:
+        return None if attended.valid is None else attended.valid.query_valid

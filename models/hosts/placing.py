@@ -81,7 +81,7 @@ def place(method: object, calls: AttentionCalls, host: Host) -> Placement:
 
 def by_module(calls: AttentionCalls) -> dict[str, tuple[AttentionCall, ...]]:
     """Calls by the module that makes them, in order."""
-    found: dict[str, tuple[AttentionCall, ...]] = {}
+    modules: dict[str, tuple[AttentionCall, ...]] = {}
     for call in calls:
-        found[call.module] = (*found.get(call.module, ()), call)
-    return found
+        modules[call.module] = (*modules.get(call.module, ()), call)
+    return modules

@@ -46,16 +46,16 @@ def find_projection(
 
 def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, dict[str, float]]:
     """Mean length of a head's weights, by call and projection; projections that a call does not keep are left out."""
-    found: dict[str, dict[str, float]] = {}
+    by_call: dict[str, dict[str, float]] = {}
     for call in calls:
-        lengths = found[call.name] = {}
+        lengths = by_call[call.name] = {}
         for part in SEPARATE:
             try:
                 slices = find_projection(net, call, part).slices(net)
             except ValueError:
                 continue  # it has none of its own, which is no mistake of anybody here
             lengths[part] = slices.particles().float().norm(dim=-1).mean().item()
-    return found
+    return by_call
 
 
 def _is_linear(module: object) -> bool:

@@ -72,32 +72,32 @@ class _Description(BaseModel):
 
     def built(self) -> list[Method]:
         """The methods that the network was converted with; ``ValueError`` for an unknown one or a bad option."""
-        return [_built(dict(written)) for written in self.methods]
+        return [_built(dict(stored)) for stored in self.methods]
 
 
-def _migrated(written: dict[str, Any]) -> dict[str, Any]:
+def _migrated(stored: dict[str, Any]) -> dict[str, Any]:
     """A description of formats 1 to 4, which name each method by a key of its own, in the present format."""
-    if written.get("format") not in FORMATS[:-1] or "methods" in written:
-        return written
-    rest = {key: value for key, value in written.items() if key not in FORMER_KEYS}
+    if stored.get("format") not in FORMATS[:-1] or "methods" in stored:
+        return stored
+    unchanged = {key: value for key, value in stored.items() if key not in FORMER_KEYS}
     methods = []
     for key, kind in FORMER_KEYS.items():
-        options = written.get(key)
+        options = stored.get(key)
         if options is not None:
             methods.append({"kind": kind, **_present(options)} if isinstance(options, dict) else options)
-    return {**rest, "methods": methods}
+    return {**unchanged, "methods": methods}
 
 
-def _built(written: dict[str, Any]) -> Method:
-    kind = written.pop("kind", None)
+def _built(stored: dict[str, Any]) -> Method:
+    kind = stored.pop("kind", None)
     try:
         method = METHODS[str(kind)]
     except KeyError as error:
         raise ValueError(error.args[0]) from None
-    unknown = sorted(written.keys() - hints(method).keys())
+    unknown = sorted(stored.keys() - hints(method).keys())
     if unknown:
         raise ValueError(f"{method.__name__} has no option {shown(unknown[0])}")
-    return method(**written)
+    return method(**stored)
 
 
 def _present(options: dict[str, Any]) -> dict[str, Any]:
@@ -276,8 +276,8 @@ def _host(source: Path, cls: Any, options: dict[str, Any]) -> PreTrainedModel:
 
 def _fill_sites(net: PreTrainedModel, weights: dict[str, Tensor], source: Path) -> None:
     expected = {name: tensor.shape for name, tensor in net.state_dict().items() if _is_site(name)}
-    found = {name: tensor.shape for name, tensor in weights.items()}
-    differing = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
+    stored = {name: tensor.shape for name, tensor in weights.items()}
+    differing = [name for name in sorted(expected | stored) if expected.get(name) != stored.get(name)]
     if differing:
         raise StoredNetworkError(
             f"{source}: {len(differing)} site parameters in {WEIGHTS} do not fit {FILE}, {differing[0]} first"

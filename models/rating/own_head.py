@@ -17,14 +17,14 @@ from probattn.models.sentence import SelfAttentiveForSequenceClassification
 @contextmanager
 def kept_outputs(*modules: nn.Module) -> Iterator[dict[nn.Module, Any]]:
     """Last outputs of modules, by module, while a network runs inside the block."""
-    found: dict[nn.Module, Any] = {}
+    outputs: dict[nn.Module, Any] = {}
 
     def keep(module: nn.Module, _given: Any, output: Any) -> None:
-        found[module] = output
+        outputs[module] = output
 
     handles = [module.register_forward_hook(keep) for module in modules]
     try:
-        yield found
+        yield outputs
     finally:
         for handle in handles:
             handle.remove()

@@ -158,11 +158,11 @@ class RatedWords:
         names = [field.name for field in fields(cls)]
         if sorted(tensors) != sorted(names):
             raise ValueError(f"{path}: expected tensors {', '.join(names)}, got {', '.join(sorted(tensors))}")
-        found = cls(**tensors)
-        if not found._fits():
+        rated = cls(**tensors)
+        if not rated._fits():
             shapes = ", ".join(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}" for name in names)
             raise ValueError(f"{path}: expected ratings of words that fit each other, got {shapes}")
-        return found
+        return rated
 
     def _fits(self) -> bool:
         """True if tensors are of the kinds and sizes of :meth:`gather`, and ratings numbers."""

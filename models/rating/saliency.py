@@ -47,25 +47,25 @@ def word_saliency(
         raise ValueError(f"word_saliency: expected labels in the batch, got {', '.join(sorted(batch))}")
     labels = batch["labels"]
     target = (labels if labels.ndim == 2 else labels[:, None]).clamp(min=0)  # [B, T]
-    given = {name: value for name, value in batch.items() if name not in ("input_ids", "labels")}
+    other_inputs = {name: value for name, value in batch.items() if name not in ("input_ids", "labels")}
     mask = batch.get("attention_mask")
     table = cast(nn.Embedding, net.get_input_embeddings())
 
     def score(embeddings: Tensor) -> Tensor:
-        logits = net(inputs_embeds=embeddings, **given).logits
+        logits = net(inputs_embeds=embeddings, **other_inputs).logits
         logits = logits if logits.ndim == 3 else logits[:, None]
-        found: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
-        return found
+        saliency: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
+        return saliency
 
     with untouched(net), _without_cudnn():
-        found = gradient_saliency(
+        saliency = gradient_saliency(
             score,
             table(batch["input_ids"]),
             None if mask is None else mask.bool(),
             kind=kind,
             table=table.weight if kind == "replace" else None,
         )
-    return found if found.ndim == 3 else found[:, None]
+    return saliency if saliency.ndim == 3 else saliency[:, None]
 
 
 @contextmanager

@@ -75,16 +75,16 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
 
 
 def _mask(inputs: Mapping[str, Tensor]) -> Tensor:
-    given = inputs.get("attention_mask")
-    return torch.ones_like(inputs["input_ids"], dtype=torch.bool) if given is None else given.bool()
+    mask = inputs.get("attention_mask")
+    return torch.ones_like(inputs["input_ids"], dtype=torch.bool) if mask is None else mask.bool()
 
 
 def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], labels: Tensor) -> WordRatings:
     mask, valid = _mask(inputs), labels != IGNORED
-    with kept_outputs(net) as kept:
+    with kept_outputs(net) as outputs:
         (call,) = capture(net, inputs).values()
     assert call.weights is not None
-    output, target = kept[net], labels.where(valid, 0)
+    output, target = outputs[net], labels.where(valid, 0)
     heads = net.config.num_attention_heads
     probe = lexical_probe(
         lambda context, state: net.output(heads * context, state),
@@ -108,9 +108,9 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     if net.num_labels == 1:
         raise ValueError(f"rate_words: expected two classes or more, {type(net).__name__} has one output")
     mask, base = _mask(inputs), base_model(net)
-    with kept_outputs(net, base) as kept:
+    with kept_outputs(net, base) as outputs:
         calls = capture(net, inputs)
-    logits, states = kept[net].logits, getattr(kept[base], "last_hidden_state", None)
+    logits, states = outputs[net].logits, getattr(outputs[base], "last_hidden_state", None)
     if not isinstance(states, Tensor):
         raise TypeError(
             f"rate_words: expected a {type(net).__name__} whose base model gives last_hidden_state, its "

@@ -88,10 +88,10 @@ class SelfAttentiveConfig(PretrainedConfig):
                 raise ValueError(f"SelfAttentiveConfig.{name}: expected a number in [0, 1), got {share!r}")
 
     def _check_choices(self) -> None:
-        known = get_args(AttentionActivation)
-        if self.attention_activation not in known:
+        choices = get_args(AttentionActivation)
+        if self.attention_activation not in choices:
             raise ValueError(
-                f"SelfAttentiveConfig.attention_activation: expected {' or '.join(map(repr, known))}, got "
+                f"SelfAttentiveConfig.attention_activation: expected {' or '.join(map(repr, choices))}, got "
                 f"{self.attention_activation!r}"
             )
         if not isinstance(self.uniform_attention, bool):

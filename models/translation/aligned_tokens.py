@@ -53,8 +53,8 @@ class AlignedTokens(TorchDistribution):
         units, tokens = self.units.expand(*shape, -1)[counts], value.expand(shape)[counts]
         rows = max(1, BLOCK // self.logits.out_features if units.device.type == "cpu" else len(units))
         blocks = zip(units.split(rows), tokens.split(rows), strict=True)
-        found = torch.cat([self._tokens(block).log_prob(own) for block, own in blocks])
-        return found.new_zeros(shape).masked_scatter(counts, found)
+        log_density = torch.cat([self._tokens(block).log_prob(observed) for block, observed in blocks])
+        return log_density.new_zeros(shape).masked_scatter(counts, log_density)
 
     def _tokens(self, units: Tensor) -> SmoothedCategorical:
         logits = self.logits(units)

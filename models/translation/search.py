@@ -87,7 +87,7 @@ def translate(
     net = cast(PreTrainedModel, model.net)
     encoded = [vocabulary.encode(source) for source in sources]
     limit = _position_limit(net, encoded)
-    found = [""] * len(encoded)
+    translations = [""] * len(encoded)
     order = sorted((row for row, tokens in enumerate(encoded) if tokens), key=lambda row: len(encoded[row]))
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
@@ -96,11 +96,11 @@ def translate(
             rows = order[start : start + options.batch_size]
             outputs = _search(net, [encoded[row] for row in rows], options, limit)
             for row, tokens in zip(rows, outputs, strict=True):
-                found[row] = vocabulary.decode(tokens)
+                translations[row] = vocabulary.decode(tokens)
     finally:
         for part, mode in modes:
             part.training = mode
-    return found
+    return translations
 
 
 def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int | None:

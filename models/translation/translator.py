@@ -133,9 +133,9 @@ class Translator(Program):
         output: Any = self.net(**inputs, use_cache=False)
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.shape[:-1] != shape:
-            found = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+            received = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
             raise ValueError(
-                f"Translator: expected a network that returns logits {[*shape, 'V']}, got {found}; use an "
+                f"Translator: expected a network that returns logits {[*shape, 'V']}, got {received}; use an "
                 "encoder-decoder with a language modelling head"
             )
         return logits
@@ -163,11 +163,11 @@ def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
         )
     if labels.dtype != torch.int64:
         raise ValueError(f"Translator: expected labels of dtype torch.int64, got {labels.dtype}")
-    kept = labels[labels != IGNORED]
-    if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
+    tokens = labels[labels != IGNORED]
+    if tokens.numel() and (int(tokens.min()) < 0 or int(tokens.max()) >= classes):
         raise ValueError(
             f"Translator: expected labels in 0..{classes - 1}, or {IGNORED} at padding, got "
-            f"{int(kept.min())}..{int(kept.max())}"
+            f"{int(tokens.min())}..{int(tokens.max())}"
         )
 
 
@@ -193,9 +193,9 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """
     check_labels(labels, logits.shape[:-1], logits.shape[-1])
     valid = labels != IGNORED
-    known = labels.where(valid, 0)
-    nll = -SmoothedCategorical(logits.float(), validate_args=False).log_prob(known)
-    correct = logits.argmax(dim=-1) == known
+    tokens = labels.where(valid, 0)
+    nll = -SmoothedCategorical(logits.float(), validate_args=False).log_prob(tokens)
+    correct = logits.argmax(dim=-1) == tokens
     return {
         "nll": (nll * valid).sum(dim=-1),
         "tokens": valid.sum(dim=-1).float(),

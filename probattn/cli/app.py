@@ -210,10 +210,10 @@ def predict(
     for option, value in (("--output", output), ("--format", format_), ("--text-column", text_column)):
         if value is not None:
             raise tasks.RunError(f"{option}: expected --input with it, got texts on the command line")
-    given = texts or []
-    check_texts(task, run, given, pair or [])
+    first = texts or []
+    check_texts(task, run, first, pair or [])
     with devices.on(device):
-        answers, objects = task.answers(list(task.predict(run, given, pair or None, **drawing)))
+        answers, objects = task.answers(list(task.predict(run, first, pair or None, **drawing)))
     if as_json:
         for each in objects:
             typer.echo(json.dumps(each))
@@ -266,9 +266,9 @@ def agreement(
     from probattn.files.durable import write_atomically
     from probattn.tasks.agreement import AGREEMENT, agreement_table, measure_agreement
 
-    found = measure_agreement(run, uniform, second, quiet=quiet)
-    write_atomically(run / AGREEMENT, (found.model_dump_json(indent=1) + "\n").encode())
-    show(agreement_table(found))
+    measured = measure_agreement(run, uniform, second, quiet=quiet)
+    write_atomically(run / AGREEMENT, (measured.model_dump_json(indent=1) + "\n").encode())
+    show(agreement_table(measured))
     _echo(f"agreement: {run / AGREEMENT}")
 
 
@@ -377,9 +377,9 @@ def init(
     """Write a recipe for a file of your own, or a built-in one, every key with what it means."""
     from probattn.cli.starting import write_recipe
 
-    place, said = write_recipe(source, output, text_column, label_column)
-    if said is not None:
-        _echo(f"recognised: {said}")
+    place, description = write_recipe(source, output, text_column, label_column)
+    if description is not None:
+        _echo(f"recognised: {description}")
     _echo(f"recipe: {place}")
     _echo(f"next: probattn train {shlex.quote(str(place))}")
 

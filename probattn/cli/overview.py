@@ -44,8 +44,8 @@ def recipes_table() -> Sheet:
     """Recipes that come with the library, by task."""
     tasks: dict[str, list[tuple[str, str]]] = {}
     for name, file in sorted(built_in_recipes().items()):
-        about = first_sentence(heading_comment(file.read_text(encoding="utf-8")))
-        tasks.setdefault(type(load_task(name)).__name__, []).append((name, about))
+        summary = first_sentence(heading_comment(file.read_text(encoding="utf-8")))
+        tasks.setdefault(type(load_task(name)).__name__, []).append((name, summary))
     return Sheet(
         ("recipe", "what it is for"),
         tuple(Group(task, tuple(rows)) for task, rows in tasks.items()),

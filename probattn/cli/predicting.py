@@ -28,8 +28,8 @@ class FileOptions:
 
 def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
     """Raises :class:`RunError` for a blank text of the command line, and for missing or surplus second texts."""
-    for words, given in (("text", texts), ("--pair", pairs)):
-        blank = [place for place, text in enumerate(given, 1) if not text.strip()]
+    for words, values in (("text", texts), ("--pair", pairs)):
+        blank = [place for place, text in enumerate(values, 1) if not text.strip()]
         if blank:
             raise RunError(f"{words} {blank[0]}: expected some words, got none")
     if task.input_columns()[1] is None:
@@ -46,9 +46,9 @@ def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawin
     """Predicts the rows of a file and writes them with their predictions, a batch in memory; returns their number."""
     kind = format_of(options.input, options.format, "--format")
     if options.output is None:
-        written = "jsonl" if options.as_json else kind
+        output_format = "jsonl" if options.as_json else kind
     else:
-        written = format_of(str(options.output), None, "--output, expected")
+        output_format = format_of(str(options.output), None, "--output, expected")
     waiting: deque[Row] = deque()
     seconds: deque[str] = deque()
     with opened(options.input, kind) as table, shown(quiet=options.quiet or options.output is None):
@@ -67,7 +67,7 @@ def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawin
             (waiting.popleft(), task.columns(each))
             for each in tracked(answers, f"predictions of {table.name}")
         )
-        return write_rows(rows, written, options.output)
+        return write_rows(rows, output_format, options.output)
 
 
 def _columns(task: Task[Any, Any], table: Table, options: FileOptions) -> tuple[str, str | None]:

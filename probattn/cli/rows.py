@@ -63,12 +63,14 @@ def format_of(path: str, given: str | None, option: str) -> Format:
         >>> format_of("new.jsonl", None, "--format"), format_of("-", "tsv", "--format")
         ('jsonl', 'tsv')
     """
-    found = given or ENDINGS.get(Path(path).suffix.lower())
-    if found not in ENDINGS.values():
-        asked = f"{option} {given}" if given else path
-        known = ", ".join(dict.fromkeys(ENDINGS.values()))
-        raise DataError(f"{asked}: expected a file that ends in {', '.join(ENDINGS)}, or {option} {known}")
-    return cast(Format, found)
+    chosen = given or ENDINGS.get(Path(path).suffix.lower())
+    if chosen not in ENDINGS.values():
+        subject = f"{option} {given}" if given else path
+        formats = ", ".join(dict.fromkeys(ENDINGS.values()))
+        raise DataError(
+            f"{subject}: expected a file that ends in {', '.join(ENDINGS)}, or {option} {formats}"
+        )
+    return cast(Format, chosen)
 
 
 @contextmanager
@@ -87,11 +89,11 @@ def opened(path: str, kind: Format) -> Iterator[Table]:
 
 
 def _table(name: str, kind: Format, file: TextIO) -> Table:
-    found = _rows(name, kind, _lines(name, file))
-    first = next(found, None)
+    rows = _rows(name, kind, _lines(name, file))
+    first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
-    return Table(name, tuple(first[1]), chain([first], found))
+    return Table(name, tuple(first[1]), chain([first], rows))
 
 
 def _lines(name: str, file: TextIO) -> Iterator[str]:
@@ -142,10 +144,10 @@ def _separator(kind: Format, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
         if line.strip():
             break
     header = head[-1:] or [""]
-    found = max(
+    separator = max(
         (DELIMITERS[kind], *SEPARATORS), key=lambda each: len(next(csv.reader(header, delimiter=each)))
     )
-    return found, chain(head, lines)
+    return separator, chain(head, lines)
 
 
 def text_in(place: str, row: Row, column: str) -> str:
@@ -165,13 +167,13 @@ def beside(row: Row, answer: Mapping[str, Any]) -> Row:
         >>> beside({"text": "a film", "label": "?"}, {"label": "good", "probability": 0.9})
         {'text': 'a film', 'label': '?', 'predicted_label': 'good', 'probability': 0.9}
     """
-    found = dict(row)
+    merged = dict(row)
     for name, value in answer.items():
         free = name
-        while free in found:
+        while free in merged:
             free = f"predicted_{free}"
-        found[free] = value
-    return found
+        merged[free] = value
+    return merged
 
 
 def write_rows(rows: Iterable[tuple[Row, Mapping[str, Any]]], kind: Format, path: Path | None) -> int:
@@ -180,9 +182,9 @@ def write_rows(rows: Iterable[tuple[Row, Mapping[str, Any]]], kind: Format, path
 
     def write(line: Callable[[str], Any]) -> None:
         nonlocal count
-        put = _writer(kind, line)
+        write_row = _writer(kind, line)
         for row, answer in rows:
-            put(row, answer)
+            write_row(row, answer)
             count += 1
 
     if path is None:
@@ -202,17 +204,17 @@ def _writer(kind: Format, line: Callable[[str], Any]) -> Callable[[Row, Mapping[
     columns: list[str] = []
 
     def put(row: Row, answer: Mapping[str, Any]) -> None:
-        whole = beside(row, answer)
+        merged = beside(row, answer)
         if not columns:
-            columns.extend(whole)
+            columns.extend(merged)
             table.writerow(columns)
-        if list(whole) != columns:
-            other = next(iter(set(whole) ^ set(columns)), "another order")
+        if list(merged) != columns:
+            other = next(iter(set(merged) ^ set(columns)), "another order")
             raise DataError(
                 f"--output: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
                 f"that differs in {other!r}; write to a file that ends in .jsonl"
             )
-        table.writerow(map(_cell, whole.values()))
+        table.writerow(map(_cell, merged.values()))
 
     return put
 

@@ -45,15 +45,15 @@ def write_recipe(
         raise RunError(
             f"{place}: expected a new file, it is there already; name another with --output, or remove it"
         )
-    found = None
+    description = None
     if Path(source).suffix.lower() in ENDINGS:
-        recipe, found = _recipe_of(source, place.stem, text, label)
-        head = f"A recipe for {Path(source).name}: {found}."
+        recipe, description = _recipe_of(source, place.stem, text, label)
+        head = f"A recipe for {Path(source).name}: {description}."
     else:
         recipe = load_any_recipe(source)
         head = heading_comment(built_in_recipes()[source].read_text(encoding="utf-8"))
     write_atomically(place, commented(recipe, head).encode())
-    return place, found
+    return place, description
 
 
 def commented(recipe: BaseModel, head: str) -> str:
@@ -86,10 +86,10 @@ def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[s
 
 def _about(field: FieldInfo) -> str:
     """Meaning of a key, and its values where they are not plain."""
-    takes, about = allowed(field), field.description or ""
+    takes, description = allowed(field), field.description or ""
     if section(field.annotation) or entries(field.annotation) or takes in {"text", "text or null"}:
-        return about
-    return f"{about} Takes {takes}."
+        return description
+    return f"{description} Takes {takes}."
 
 
 def _defaults(name: str, kind: type[BaseModel]) -> list[str]:
@@ -145,20 +145,20 @@ def _recipe_of(source: str, name: str, text: str | None, label: str | None) -> t
 
 def _text_column(table: Table, rows: Sequence[dict[str, Any]]) -> str:
     """A column of a usual name, or else the one of the longest texts."""
-    known = next((name for usual in TEXTS for name in table.columns if name.lower() == usual), None)
-    return known or max(table.columns, key=lambda name: sum(len(str(row.get(name))) for row in rows))
+    usual_name = next((name for usual in TEXTS for name in table.columns if name.lower() == usual), None)
+    return usual_name or max(table.columns, key=lambda name: sum(len(str(row.get(name))) for row in rows))
 
 
 def _label_column(table: Table, rows: Sequence[dict[str, Any]], text: str) -> str:
     """A column of a usual name, or else the one of fewest different values, which stand there twice or more."""
     others = [name for name in table.columns if name != text]
-    known = next((name for usual in LABELS for name in others if name.lower() == usual), None)
-    if known is not None:
-        return known
+    usual_name = next((name for usual in LABELS for name in others if name.lower() == usual), None)
+    if usual_name is not None:
+        return usual_name
     different = {name: len({str(row.get(name)) for row in rows}) for name in others}
     most = min(MOST_CLASSES, len(rows) // 2)
-    found = [name for name in others if 2 <= different[name] <= most]
-    if not found:
+    candidates = [name for name in others if 2 <= different[name] <= most]
+    if not candidates:
         listed = (
             ", ".join(f"{name!r} ({number} different values)" for name, number in different.items()) or "none"
         )
@@ -166,4 +166,4 @@ def _label_column(table: Table, rows: Sequence[dict[str, Any]], text: str) -> st
             f"{table.name}: expected a column of labels beside {text!r}, with 2 to {most} different values, got "
             f"{listed}; name the columns with --text-column and --label-column"
         )
-    return min(found, key=different.__getitem__)
+    return min(candidates, key=different.__getitem__)

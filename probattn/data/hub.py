@@ -37,8 +37,8 @@ def read_hub(
     labelled = columns.find(list(table.column_names), source)
     names = getattr(table.features[columns.label], "names", None) if labelled else None
     if names and columns.label_names is None:
-        given = tuple(columns.label_map.get(item, item) for item in names)
-        columns = replace(columns, label_names=given)
+        label_names = tuple(columns.label_map.get(item, item) for item in names)
+        columns = replace(columns, label_names=label_names)
 
     def rows() -> Iterator[Row]:
         texts = table[columns.text]

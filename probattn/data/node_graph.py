@@ -103,9 +103,9 @@ class NodeGraph:
 
     def with_self_loops(self) -> NodeGraph:
         """The same graph with exactly one edge from every node to itself, after all others."""
-        others = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
+        edges = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
         nodes = torch.arange(self.num_nodes)
-        return replace(self, edge_index=torch.cat([others, torch.stack([nodes, nodes])], dim=1))
+        return replace(self, edge_index=torch.cat([edges, torch.stack([nodes, nodes])], dim=1))
 
     def with_normalised_rows(self) -> NodeGraph:
         """The same graph with each node's features divided by their sum; rows that sum to 0 stay."""

@@ -172,15 +172,15 @@ def _check(name: str, folder: Path, parts: _Parts) -> None:
 
 
 def _assemble(name: str, folder: Path, parts: _Parts) -> NodeGraph:
-    known, width = parts.allx.shape
-    nodes = max(int(parts.test.max()) + 1, known)
+    trained, width = parts.allx.shape
+    nodes = max(int(parts.test.max()) + 1, trained)
     features = torch.zeros(nodes, width)
     labels = torch.full((nodes,), UNKNOWN)
-    features[:known], labels[:known] = torch.from_numpy(parts.allx.toarray()), parts.ally
+    features[:trained], labels[:trained] = torch.from_numpy(parts.allx.toarray()), parts.ally
     features[parts.test], labels[parts.test] = torch.from_numpy(parts.tx.toarray()), parts.ty
     train, validation, test = (torch.zeros(nodes, dtype=torch.bool) for _ in range(3))
     train[: len(parts.y)] = True
-    validation[len(parts.y) : min(len(parts.y) + VALIDATION_NODES, known)] = True
+    validation[len(parts.y) : min(len(parts.y) + VALIDATION_NODES, trained)] = True
     test[parts.test] = True
     return NodeGraph(
         features=features,
@@ -212,7 +212,7 @@ def _edges(where: str, neighbours: dict[Any, Any]) -> Tensor:
 def _known() -> Mapping[tuple[str, str], Any]:
     """Classes and functions of numeric pickles, under the names of all versions of NumPy and SciPy."""
     reconstruct = np.zeros(1).__reduce__()[0]
-    known: dict[tuple[str, str], Any] = {
+    allowed: dict[tuple[str, str], Any] = {
         ("numpy", "dtype"): np.dtype,
         ("numpy", "ndarray"): np.ndarray,
         ("collections", "defaultdict"): defaultdict,
@@ -220,13 +220,13 @@ def _known() -> Mapping[tuple[str, str], Any]:
     }
     from_buffer = np.zeros(1).__reduce_ex__(5)[0]
     for package in ("numpy.core", "numpy._core"):
-        known[f"{package}.multiarray", "_reconstruct"] = reconstruct
-        known[f"{package}.numeric", "_frombuffer"] = from_buffer
+        allowed[f"{package}.multiarray", "_reconstruct"] = reconstruct
+        allowed[f"{package}.numeric", "_frombuffer"] = from_buffer
     for module in ("scipy.sparse", "scipy.sparse.csr", "scipy.sparse._csr"):
-        known[module, "csr_matrix"] = sparse.csr_matrix
+        allowed[module, "csr_matrix"] = sparse.csr_matrix
     for module in ("builtins", "__builtin__"):
-        known[module, "list"] = list
-    return MappingProxyType(known)
+        allowed[module, "list"] = list
+    return MappingProxyType(allowed)
 
 
 KNOWN = _known()

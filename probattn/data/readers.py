@@ -101,8 +101,10 @@ def cola() -> Examples:
     """In-domain sentences: the development set to test on; a tenth of what no development set holds to validate."""
     tests = list(_sentences("cola", "in_domain_dev.tsv"))
     held_out = {example.key for example in (*tests, *_sentences("cola", "out_of_domain_dev.tsv"))}
-    rest = [example for example in _sentences("cola", "in_domain_train.tsv") if example.key not in held_out]
-    return disjoint(by_hash(rest, validation=0.1, test=0.0) | {"test": tests})
+    remaining = [
+        example for example in _sentences("cola", "in_domain_train.tsv") if example.key not in held_out
+    ]
+    return disjoint(by_hash(remaining, validation=0.1, test=0.0) | {"test": tests})
 
 
 def cola_out_of_domain() -> Examples:

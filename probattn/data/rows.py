@@ -66,10 +66,10 @@ class Columns:
 
     def names(self, *, labelled: bool) -> dict[str, str]:
         """The columns that are read, by what they are for: text, text_pair and, if ``labelled``, label."""
-        named = {"text": self.text}
+        columns = {"text": self.text}
         if self.text_pair is not None:
-            named["text_pair"] = self.text_pair
-        return named | ({"label": self.label} if labelled else {})
+            columns["text_pair"] = self.text_pair
+        return columns | ({"label": self.label} if labelled else {})
 
     def find(self, names: Sequence[str], where: str) -> bool:
         """Checks the columns that there are.
@@ -115,32 +115,32 @@ def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str,
     have to line up with the rows, and they are refused.
     """
     wheres: list[str] = []
-    found: list[dict[str, str]] = []
+    fields: list[dict[str, str]] = []
     skipped: dict[str, list[str]] = {}
     for row in rows:
         values = _values(row, columns, labelled)
         empty = next((role for role, value in values.items() if not value.strip()), None)
         if empty is None:
             wheres.append(row.where)
-            found.append(values)
+            fields.append(values)
         elif columns.use == "optional":
             raise _empty(row.where, empty, columns)
         else:
             skipped.setdefault(empty, []).append(row.where.removeprefix(source).strip())
-    if not found:
+    if not fields:
         raise DataError(f"{source}: expected rows, got none{_listed(skipped, columns, ' but ')}")
     if skipped:
         count = sum(map(len, skipped.values()))
         warnings.warn(
-            f"{source}: {count:,} of {count + len(found):,} rows are skipped: {_listed(skipped, columns)}",
+            f"{source}: {count:,} of {count + len(fields):,} rows are skipped: {_listed(skipped, columns)}",
             DataWarning,
             stacklevel=4,
         )
-    texts = tuple(values["text"] for values in found)
-    pairs = None if columns.text_pair is None else tuple(values["text_pair"] for values in found)
+    texts = tuple(values["text"] for values in fields)
+    pairs = None if columns.text_pair is None else tuple(values["text_pair"] for values in fields)
     if not labelled:
         return TextDataset(texts, None, (), source, licence, pairs)
-    names = _classes([values["label"].strip() for values in found], wheres, columns)
+    names = _classes([values["label"].strip() for values in fields], wheres, columns)
     label_names = class_names(names) if columns.label_names is None else columns.label_names
     index = {name: number for number, name in enumerate(label_names)}
     for name, where in zip(names, wheres, strict=True):
@@ -190,17 +190,17 @@ def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataErro
 
 def _classes(labels: Sequence[str], wheres: Sequence[str], columns: Columns) -> list[str]:
     """Names of the classes: labels as they stand or renamed; 1.0 is the class 1 where all are whole numbers."""
-    given = columns.label_map.keys() | set(columns.label_names or ())
-    others = set(labels) - given
-    whole: dict[str, str] = {}
+    mapped = columns.label_map.keys() | set(columns.label_names or ())
+    others = set(labels) - mapped
+    integers: dict[str, str] = {}
     if all(NUMBER.fullmatch(label) for label in others):
         for label, where in zip(labels, wheres, strict=True):
             if label in others and not _is_whole(label):
                 if not float(label).is_integer():
                     raise _regression(where, label, columns)
-                whole[label] = label if label.lstrip("+-").isdigit() else str(int(float(label)))
-    named = [whole.get(label, label) for label in labels]
-    return [columns.label_map.get(label, label) for label in named]
+                integers[label] = label if label.lstrip("+-").isdigit() else str(int(float(label)))
+    names = [integers.get(label, label) for label in labels]
+    return [columns.label_map.get(label, label) for label in names]
 
 
 def _regression(where: str, label: object, columns: Columns) -> DataError:

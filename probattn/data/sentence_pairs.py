@@ -41,10 +41,10 @@ class SentencePairs:
     licence: str = "unknown"
 
     def __post_init__(self) -> None:
-        for side, given in (("sources", self.sources), ("targets", self.targets)):
-            if isinstance(given, str):
+        for side, texts in (("sources", self.sources), ("targets", self.targets)):
+            if isinstance(texts, str):
                 raise DataError(
-                    f"{self.source}: expected {side} as a tuple of sentences, got the text {given!r}"
+                    f"{self.source}: expected {side} as a tuple of sentences, got the text {texts!r}"
                 )
         if len(self.sources) != len(self.targets):
             raise DataError(
@@ -167,13 +167,13 @@ def load_multi30k(
     Raises:
         DataError: an unknown language, or twice the same; a missing or damaged file.
     """
-    known = get_args(Language)
-    if source not in known or target not in known or source == target:
-        raise DataError(f"multi30k: expected two of {', '.join(known)}, got {source!r} and {target!r}")
+    languages = get_args(Language)
+    if source not in languages or target not in languages or source == target:
+        raise DataError(f"multi30k: expected two of {', '.join(languages)}, got {source!r} and {target!r}")
     place = (
         data_folder("multi30k", "multi30k", MULTI30K_ORIGIN) if folder is None else Path(folder).expanduser()
     )
-    files = [f"{name}.{language}.gz" for name in MULTI30K_FILES.values() for language in known]
+    files = [f"{name}.{language}.gz" for name in MULTI30K_FILES.values() for language in languages]
     missing = [name for name in files if not (place / name).is_file()]
     if missing:
         raise DataError(f"multi30k: {place} lacks {', '.join(missing)}; {MULTI30K_ORIGIN} has the files")

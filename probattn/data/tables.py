@@ -118,7 +118,7 @@ def check_length(where: str, record: Sequence[str], names: Sequence[str]) -> Non
 
 def _separator(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> str:
     """The first separator, the usual one before others, whose header has the columns; else that of the most columns."""
-    wanted = set(columns.names(labelled=columns.use == "required").values())
+    required = set(columns.names(labelled=columns.use == "required").values())
     headers: dict[str, list[str]] = {}
     for separator in (usual, *SEPARATORS):
         try:
@@ -128,7 +128,7 @@ def _separator(path: Path, text: str, usual: str, columns: Columns, quotes: bool
         except DataError:  # quotes that this separator tears apart
             header = []
         headers[separator] = [name.strip() for name in header]
-        if wanted.issubset(headers[separator]):
+        if required.issubset(headers[separator]):
             return separator
     return max(headers, key=lambda separator: len(headers[separator]))
 
@@ -175,15 +175,15 @@ def _read_json_lines(path: Path, text: str, columns: Columns) -> TextDataset:
     if first is None:
         raise DataError(f"{path}: expected one JSON object a line, got blank lines")
     labelled = columns.find(list(first[1]), f"{path} line {first[0]}")
-    named = columns.names(labelled=labelled)
+    columns_of = columns.names(labelled=labelled)
 
     def rows() -> Iterator[Row]:
         for line, fields in (first, *objects):
             where = f"{path} line {line}"
-            for name in named.values():
+            for name in columns_of.values():
                 if name not in fields:
                     raise DataError(f"{where}: expected a field {name!r}, got none{suggestion(name, fields)}")
-            yield _row(where, {role: fields[name] for role, name in named.items()})
+            yield _row(where, {role: fields[name] for role, name in columns_of.items()})
 
     return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
 

@@ -142,21 +142,21 @@ def word_vectors(vocabulary: Mapping[str, int], source: str | Path = GLOVE, *, s
         >>> vectors.weight[[0, 2]].tolist(), vectors.coverage
         ([[0.0, 0.0], [-1.0, 1.0]], 0.5)
     """
-    wanted = vocabulary.keys() - {PADDING, UNKNOWN}
-    known = _glove(wanted) if str(source) == GLOVE else _read_vectors(Path(source).expanduser(), wanted)
-    if not known:
-        raise DataError(f"{source}: expected vectors of some of the {len(wanted)} words, found none of them")
-    values = torch.from_numpy(np.stack(list(known.values())))  # [words, D]
+    words = vocabulary.keys() - {PADDING, UNKNOWN}
+    vectors = _glove(words) if str(source) == GLOVE else _read_vectors(Path(source).expanduser(), words)
+    if not vectors:
+        raise DataError(f"{source}: expected vectors of some of the {len(words)} words, found none of them")
+    values = torch.from_numpy(np.stack(list(vectors.values())))  # [words, D]
     generator = torch.Generator().manual_seed(seed)
     spread = values.std() if values.numel() > 1 else torch.zeros(())
     weight = torch.randn(len(vocabulary), values.shape[1], generator=generator) * spread
-    weight[[vocabulary[word] for word in known]] = values
+    weight[[vocabulary[word] for word in vectors]] = values
     if PADDING in vocabulary:
         weight[vocabulary[PADDING]] = 0.0
-    return WordVectors(weight, len(known), len(wanted))
+    return WordVectors(weight, len(vectors), len(words))
 
 
-def _glove(wanted: Collection[str]) -> Vectors:
+def _glove(chosen: Collection[str]) -> Vectors:
     """From the package's table of words and array of vectors, of which only the wanted rows are read."""
     try:
         from pyarrow import parquet
@@ -177,11 +177,11 @@ def _glove(wanted: Collection[str]) -> Vectors:
     vectors = np.load(part("glove_6B_50d_emb.npy"), mmap_mode="r", allow_pickle=False)
     if len(words) != len(vectors):
         raise DataError(f"{GLOVE}: expected as many words as vectors, got {len(words)} and {len(vectors)}")
-    rows = {word: row for row, word in enumerate(words) if word in wanted}
+    rows = {word: row for row, word in enumerate(words) if word in chosen}
     return {word: np.array(vectors[row], dtype=np.float32) for word, row in rows.items()}
 
 
-def _read_vectors(path: Path, wanted: Collection[str]) -> Vectors:
+def _read_vectors(path: Path, chosen: Collection[str]) -> Vectors:
     """From a text file, line by line, so that only the wanted vectors are held."""
     if not path.is_file():
         raise DataError(
@@ -196,7 +196,7 @@ def _read_vectors(path: Path, wanted: Collection[str]) -> Vectors:
         if size is None:
             size = len(parts) - 1
         word = " ".join(parts[: len(parts) - size])  # some of GloVe's words have spaces inside
-        if word in wanted and word not in vectors:
+        if word in chosen and word not in vectors:
             vectors[word] = _numbers(path, number, parts[len(parts) - size :], size)
     return vectors
 

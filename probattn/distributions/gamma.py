@@ -62,8 +62,8 @@ class Gamma(LogSpaceDistribution, PyroGamma):
         log_concentration: Tensor | float | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        name, given = exactly_one("Gamma", concentration=concentration, log_concentration=log_concentration)
-        shape, beta = as_parameters(given, rate)
+        name, value = exactly_one("Gamma", concentration=concentration, log_concentration=log_concentration)
+        shape, beta = as_parameters(value, rate)
         self.unexpanded = GammaParameters(shape.log() if name == "concentration" else shape, beta)
         batch_shape = torch.broadcast_shapes(shape.shape, beta.shape)
         setattr(self, name, shape.expand(batch_shape))

@@ -246,11 +246,15 @@ class _WeibullGammaKL(torch.autograd.Function):
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     arguments = ctx.saved_tensors
-    wanted = [argument for argument, needed in zip(arguments, ctx.needs_input_grad, strict=True) if needed]
+    inputs = [
+        argument
+        for argument, requires_grad in zip(arguments, ctx.needs_input_grad, strict=True)
+        if requires_grad
+    ]
     gradients = iter(
-        torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), wanted, grad, create_graph=True)
+        torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), inputs, grad, create_graph=True)
     )
-    return tuple(next(gradients) if needed else None for needed in ctx.needs_input_grad)
+    return tuple(next(gradients) if requires_grad else None for requires_grad in ctx.needs_input_grad)
 
 
 def weibull_gamma_kl(

@@ -96,9 +96,9 @@ def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
 
 def exactly_one(owner: str, **values: Any) -> tuple[str, Any]:
     """The one of the named values that is not None."""
-    given = [(name, value) for name, value in values.items() if value is not None]
-    if len(given) != 1:
+    arguments = [(name, value) for name, value in values.items() if value is not None]
+    if len(arguments) != 1:
         names = " or ".join(values)
-        got = " and ".join(name for name, _ in given) or "none of them"
+        got = " and ".join(name for name, _ in arguments) or "none of them"
         raise ValueError(f"{owner} expected exactly one of {names}, got {got}")
-    return given[0]
+    return arguments[0]

@@ -92,10 +92,10 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         log_mean: Tensor | float | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        name, given = exactly_one("Weibull", scale=scale, log_scale=log_scale, log_mean=log_mean)
+        name, value = exactly_one("Weibull", scale=scale, log_scale=log_scale, log_mean=log_mean)
         if concentration is None:
             raise ValueError(f"Weibull expected a concentration beside {name}, got none")
-        location, shape = as_parameters(given, concentration)
+        location, shape = as_parameters(value, concentration)
         self.unexpanded = WeibullParameters(name, location, shape)
         batch_shape = torch.broadcast_shapes(location.shape, shape.shape)
         self.concentration = shape.expand(batch_shape)

@@ -220,9 +220,9 @@ def _within(points: Tensor, weight: Tensor, factor: Tensor, unbiased: bool) -> T
     mean = _mean(kernel, weight, weight)
     if not unbiased:
         return mean
-    own = weight.square()
-    count = own.sum(dim=-1)  # 1 / n
-    alone = (kernel.diagonal(dim1=-2, dim2=-1) * own).sum(dim=-1)
+    squared = weight.square()
+    count = squared.sum(dim=-1)  # 1 / n
+    alone = (kernel.diagonal(dim1=-2, dim2=-1) * squared).sum(dim=-1)
     return (mean - alone) / (1 - count).clamp_min(torch.finfo(mean.dtype).eps)
 
 

@@ -37,8 +37,8 @@ def write_manifest(
     folder: Path, files: Mapping[str, FileDigest] | None = None, *, step: int | None = None
 ) -> None:
     """Writes the manifest of a folder, from digests that are known or else by reading all its files."""
-    known = _digests(folder) if files is None else files
-    manifest = Manifest(format=FORMAT, step=step, files=dict(known))
+    digests = _digests(folder) if files is None else files
+    manifest = Manifest(format=FORMAT, step=step, files=dict(digests))
     content = manifest.model_dump_json(indent=1, exclude_none=True).encode()
     write_atomically(folder / MANIFEST, content)
 

@@ -45,8 +45,8 @@ class UncertaintyMetric(Metric):
         self.inputs: InputKind = inputs
         self.validate_args = validate_args
         options = {"inputs": inputs, **(update_options or {})}
-        written = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        self.add_state(f"{type(self).update.__qualname__}({written})", torch.zeros(()), dist_reduce_fx="sum")
+        text = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        self.add_state(f"{type(self).update.__qualname__}({text})", torch.zeros(()), dist_reduce_fx="sum")
 
     def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
         """Draws one value, or one value a step, with matplotlib.

@@ -239,8 +239,8 @@ class LinearKernel(WholeVectorKernel):
         else:
             width = centred.new_tensor(self.bandwidth)
         product = (centred @ centred.T) / width
-        own = torch.ones_like(product) / width
-        return Coefficients(self.offset + product, torch.zeros_like(own), own, centred, width)
+        factor = torch.ones_like(product) / width
+        return Coefficients(self.offset + product, torch.zeros_like(factor), factor, centred, width)
 
 
 class CosineKernel(WholeVectorKernel):
@@ -275,8 +275,8 @@ class CosineKernel(WholeVectorKernel):
         units = particles * inverse
         cosine = units @ units.T
         # Along units: the gradient is (unit_i - cosine unit_j) / |theta_j|.
-        own = inverse.T.expand_as(cosine)
-        return Coefficients(self.offset + cosine, -cosine * inverse.T, own, units, None)
+        factor = inverse.T.expand_as(cosine)
+        return Coefficients(self.offset + cosine, -cosine * inverse.T, factor, units, None)
 
 
 class IdentityKernel(ParticleKernel, SteinKernel):

@@ -105,8 +105,8 @@ class Whitening(NamedTuple):
         """Rows ``[M, N]`` times the inverse of A."""
         return self._scaled(rows, 1 / self.roots, 1 / self.rest)
 
-    def _scaled(self, rows: Tensor, roots: Tensor, rest: Tensor) -> Tensor:
-        return rest * rows + ((rows @ self.axes.T) * (roots - rest)) @ self.axes
+    def _scaled(self, rows: Tensor, roots: Tensor, remainder: Tensor) -> Tensor:
+        return remainder * rows + ((rows @ self.axes.T) * (roots - remainder)) @ self.axes
 
 
 def whiten(particles: Tensor) -> Whitening:
@@ -116,8 +116,8 @@ def whiten(particles: Tensor) -> Whitening:
     values, vectors = torch.linalg.eigh(centred @ centred.T / count)
     eps = torch.finfo(particles.dtype).eps
     floor = (8 * eps) ** 2 * particles.square().sum(dim=-1).max() + torch.finfo(particles.dtype).tiny
-    kept = values > torch.maximum(values.max() * size * eps, floor)
-    values, vectors = values[kept], vectors[:, kept]
+    nonzero = values > torch.maximum(values.max() * size * eps, floor)
+    values, vectors = values[nonzero], vectors[:, nonzero]
     if not values.numel():
         one = particles.new_ones(())
         return Whitening(particles.new_empty(0, size), particles.new_empty(0), one)

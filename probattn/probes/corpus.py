@@ -51,8 +51,8 @@ class Vocabulary:
         return len(self.words)
 
     def __repr__(self) -> str:
-        shown = [*map(repr, self.words[:3]), *(["..."] if len(self) > 3 else [])]
-        return f"Vocabulary({len(self):,} words: {', '.join(shown)})"
+        words = [*map(repr, self.words[:3]), *(["..."] if len(self) > 3 else [])]
+        return f"Vocabulary({len(self):,} words: {', '.join(words)})"
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:

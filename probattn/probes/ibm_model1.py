@@ -180,11 +180,11 @@ class IBMModel1:
         for name, ids in (("source", source), ("target", target)):
             if ids.is_floating_point() or ids.dtype == torch.bool:
                 raise TypeError(f"IBMModel1: expected integer {name} words, got {ids.dtype}")
-        known = (source >= 0) & (source < len(self.source_vocabulary))
-        known = known & valid_positions("IBMModel1", mask, source)
+        known_words = (source >= 0) & (source < len(self.source_vocabulary))
+        known_words = known_words & valid_positions("IBMModel1", mask, source)
         heard = (target >= 0) & (target < len(self.target_vocabulary))
         rows, columns = torch.broadcast_tensors(source.unsqueeze(-2), target.unsqueeze(-1))  # [..., T, L]
-        valid = (known.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
+        valid = (known_words.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
         probabilities = torch.zeros(rows.shape, dtype=torch.float64)
         # Copies, because scipy asks for arrays that it may mark as writable.
         places = [np.array(each[valid].numpy(force=True)) for each in (rows, columns)]

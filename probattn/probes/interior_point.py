@@ -166,15 +166,15 @@ def _direction(system: _System, aim: Tensor, product: Tensor) -> _Point:
     """Newton's step to weights * bounds = aim, less the second-order ``product`` that the last one foretold."""
     problem, point = system.problem, system.point
     weights = torch.where(problem.valid, point.weights, 1)
-    wanted = (aim - product) / weights
+    target = (aim - product) / weights
     lagging = point.shares * system.lag
-    rest = system.slope + point.level - wanted
-    rest = rest + problem.slope(lagging) - system.slope * lagging.sum(dim=-1, keepdim=True)
-    sides = torch.stack((rest, torch.ones_like(rest)), dim=-1) * problem.valid.unsqueeze(-1)
+    residual = system.slope + point.level - target
+    residual = residual + problem.slope(lagging) - system.slope * lagging.sum(dim=-1, keepdim=True)
+    sides = torch.stack((residual, torch.ones_like(residual)), dim=-1) * problem.valid.unsqueeze(-1)
     of_rest, of_ones = torch.cholesky_solve(sides, system.factor).unbind(dim=-1)  # [N, L] each
     level = -of_rest.sum(dim=-1, keepdim=True) / of_ones.sum(dim=-1, keepdim=True)
     move = -of_rest - level * of_ones
-    bounds = torch.where(problem.valid, wanted - point.bounds - point.bounds / weights * move, 0)
+    bounds = torch.where(problem.valid, target - point.bounds - point.bounds / weights * move, 0)
     rise = torch.bmm(move.unsqueeze(1), problem.logits).squeeze(1) + system.lag
     shares = point.shares * (rise - (point.shares * rise).sum(dim=-1, keepdim=True))
     return _Point(move, bounds, level, shares)

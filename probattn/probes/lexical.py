@@ -143,10 +143,10 @@ def _chosen(logits: Tensor, target: Tensor) -> Tensor:
     index = target.long().unsqueeze(-1).expand(*logits.shape[:-1], 1)
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     precise = precise - precise.detach().amax(dim=-1, keepdim=True)
-    own = precise.gather(-1, index)
-    others = precise.scatter(-1, index, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    scores_of_targets = precise.gather(-1, index)
+    other_scores = precise.scatter(-1, index, -torch.inf).logsumexp(dim=-1, keepdim=True)
     # log p = log sigmoid(own - m), with m the log-sum-exp of the others, is exact where p rounds to 1.
-    return F.logsigmoid(own - others).squeeze(-1)
+    return F.logsigmoid(scores_of_targets - other_scores).squeeze(-1)
 
 
 def _finished(probe: Tensor, mask: Tensor | None, log: bool) -> Tensor:

@@ -112,7 +112,7 @@ def _influence(gradient: Tensor, embeddings: Tensor, kind: SaliencyKind, table: 
     """``[B, S]`` for gradients ``[B, S, D]``."""
     if kind == "norm":
         return gradient.norm(dim=-1)
-    own = (embeddings * gradient).sum(dim=-1)
+    influence = (embeddings * gradient).sum(dim=-1)
     if table is None:
-        return own
-    return own - torch.matmul(gradient, table.detach().mT).amin(dim=-1)
+        return influence
+    return influence - torch.matmul(gradient, table.detach().mT).amin(dim=-1)

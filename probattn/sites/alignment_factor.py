@@ -208,11 +208,11 @@ class AlignmentFactor(nn.Module):
         if not isinstance(self.method.bandwidth, str):
             return self.method.bandwidth
         if not bool((self.bandwidth > 0).all()):
-            found = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
-            known = torch.where(self.bandwidth > 0, self.bandwidth, found)
+            median = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
+            bandwidth = torch.where(self.bandwidth > 0, self.bandwidth, median)
             if torch.is_grad_enabled():
-                self.bandwidth.copy_(known)
-            return torch.where(known > 0, known, 1.0)  # coincident points: any bandwidth serves
+                self.bandwidth.copy_(bandwidth)
+            return torch.where(bandwidth > 0, bandwidth, 1.0)  # coincident points: any bandwidth serves
         return self.bandwidth
 
 
@@ -228,8 +228,8 @@ def random_subset(
         mask = mask[:, None] if mask.dim() == 2 else mask
         rank = rank + (~mask).float()
     chosen = rank.topk(limit, dim=-1, largest=False).indices  # [B, 1 | H, limit]
-    kept = tokens.gather(2, chosen.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
-    return kept, None if mask is None else mask.gather(2, chosen)
+    subset = tokens.gather(2, chosen.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
+    return subset, None if mask is None else mask.gather(2, chosen)
 
 
 @build.register

@@ -148,5 +148,5 @@ def _token_mean(owner: str, values: Tensor, mask: Tensor | None) -> Tensor:
     if mask.shape != values.shape:
         raise ValueError(f"{owner}: expected a mask {list(values.shape)}, got {list(mask.shape)}")
     # zeroed before the sum: what stands at padding need not be finite
-    kept = values.masked_fill(~mask, 0.0)
-    return kept.sum(dim=-1) / mask.sum(dim=-1).clamp_min(1)
+    valid_values = values.masked_fill(~mask, 0.0)
+    return valid_values.sum(dim=-1) / mask.sum(dim=-1).clamp_min(1)

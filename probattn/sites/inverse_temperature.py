@@ -28,8 +28,8 @@ def without_inverse_temperature(options: Mapping[str, Any], unit: float | None) 
     """
     if "inverse_temperature" not in options:
         return dict(options)
-    rest = {name: value for name, value in options.items() if name != "inverse_temperature"}
-    both = {"temperature", "langevin"} & rest.keys()
+    remaining = {name: value for name, value in options.items() if name != "inverse_temperature"}
+    both = {"temperature", "langevin"} & remaining.keys()
     if both:
         raise ValueError(f"inverse_temperature: expected it or {min(both)}, which replaces it, got both")
     inverse, sampler = options["inverse_temperature"], options.get("sampler", "svgd")
@@ -42,7 +42,7 @@ def without_inverse_temperature(options: Mapping[str, Any], unit: float | None) 
         langevin = 1 / (inverse or unit or 1)
     elif sampler == "sgld" and inverse is not None:
         temperature = _temperature(inverse, unit)
-    return rest | {"temperature": temperature, "langevin": langevin}
+    return remaining | {"temperature": temperature, "langevin": langevin}
 
 
 def _temperature(inverse: float, unit: float | None) -> float | str:

@@ -89,15 +89,15 @@ class Method(Options):
         return ", ".join([self.summary(), *changed])
 
     def _changed(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        own: Any = self
-        for option in fields(own):
+        changed: dict[str, Any] = {}
+        options: Any = self
+        for option in fields(options):
             usual = option.default if option.default_factory is MISSING else option.default_factory()
             value = getattr(self, option.name)
             everywhere = option.name in {"layers", "attention"} and value in {None, "all"}
             if not everywhere and option.name not in {"seed", *self.summarised} and value != usual:
-                found[option.name] = value
-        return found
+                changed[option.name] = value
+        return changed
 
 
 def _word(value: object) -> str:

@@ -39,18 +39,18 @@ class MethodRegistry:
 
     def __getitem__(self, kind: str) -> type[Method]:
         """The method of a kind; ``KeyError`` where there is none."""
-        found = next((method for method in self._methods if method.kind == kind), None)
-        if found is None:
-            known = ", ".join(repr(method.kind) for method in self._methods)
+        match = next((method for method in self._methods if method.kind == kind), None)
+        if match is None:
+            kinds = ", ".join(repr(method.kind) for method in self._methods)
             raise KeyError(
-                f"no attention method of kind {kind!r} is registered, only {known}; import the module that registers it"
+                f"no attention method of kind {kind!r} is registered, only {kinds}; import the module that registers it"
             )
-        return found
+        return match
 
     def key(self, methods: Iterable[Method]) -> str | None:
         """Name in records of a network with these methods, that of the first registered one; None without methods."""
-        given = tuple(methods)
-        return next((kind.key for kind in self._methods for each in given if isinstance(each, kind)), None)
+        options = tuple(methods)
+        return next((kind.key for kind in self._methods for each in options if isinstance(each, kind)), None)
 
     def register(self, method: Kind) -> Kind:
         """Adds a method, after the others; a decorator of its class.
@@ -78,11 +78,11 @@ class MethodRegistry:
             raise TypeError(
                 f"{method.__name__}: expected a line for {undescribed[0]!r} under Args of its docstring"
             )
-        for known in self._methods:
+        for registered in self._methods:
             for name in ("kind", "section"):
-                if getattr(known, name) == getattr(method, name):
-                    said = f"{method.__name__}.{name}: expected one that no method has"
-                    raise ValueError(f"{said}, got {getattr(method, name)!r} of {known.__name__}")
+                if getattr(registered, name) == getattr(method, name):
+                    problem = f"{method.__name__}.{name}: expected one that no method has"
+                    raise ValueError(f"{problem}, got {getattr(method, name)!r} of {registered.__name__}")
         self._methods.append(method)
         return method
 

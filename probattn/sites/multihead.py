@@ -167,18 +167,18 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     ) -> tuple[AttentionMask | None, Tensor | None]:
         """Torch's masks (True or -inf = forbidden) as validity and a finite bias, padded for appended keys."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-        given = keys - (self.bias_k is not None) - self.add_zero_attn
+        given_keys = keys - (self.bias_k is not None) - self.add_zero_attn
         valid: Tensor | None = None
         bias: Tensor | None = None
         for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
             if mask is None:
                 continue
-            shaped = self._shape_mask(name, mask, batch, queries, given)
+            shaped = self._shape_mask(name, mask, batch, queries, given_keys)
             allowed = ~shaped if shaped.dtype == torch.bool else shaped > -torch.inf
-            allowed = F.pad(allowed, (0, keys - given), value=True)
+            allowed = F.pad(allowed, (0, keys - given_keys), value=True)
             valid = allowed if valid is None else valid & allowed
             if shaped.dtype != torch.bool:
-                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - given))
+                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - given_keys))
                 bias = added if bias is None else bias + added
         if valid is None:
             return None, bias
@@ -244,6 +244,6 @@ def _start_alone(module: nn.Module, _: Iterable[Any]) -> None:
 def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Fills in the site's parameters where a state dict, being torch's, has none of them."""
     latent = cast(AttentionSite, module.latent)
-    own = {f"{prefix}latent.{name}": tensor for name, tensor in latent.state_dict().items()}
-    if not own.keys() & state_dict.keys():
-        state_dict.update(own)
+    latent_state = {f"{prefix}latent.{name}": tensor for name, tensor in latent.state_dict().items()}
+    if not latent_state.keys() & state_dict.keys():
+        state_dict.update(latent_state)

@@ -165,8 +165,8 @@ class SitePosterior:
             S, ``[P * B, H, T, S]``, which carries its logarithm or its weights along.
         """
         inputs = self.inputs.for_draws(shared, noise.draws)
-        drawn = _draw_weights(inputs, noise, self.mask)
-        return SitePosterior(inputs, self.prior).draw(noise, with_kl=False) if drawn is None else drawn
+        draw = _draw_weights(inputs, noise, self.mask)
+        return SitePosterior(inputs, self.prior).draw(noise, with_kl=False) if draw is None else draw
 
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
@@ -193,11 +193,11 @@ class SitePosterior:
         log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(phi.dtype)
         options = weibull_options(method, phi.dtype)
-        drawn = draw_weibull(phi, mixed, uniform, log_alpha.exp() if with_kl else None, weight, options)
+        fused = draw_weibull(phi, mixed, uniform, log_alpha.exp() if with_kl else None, weight, options)
         if with_kl:
-            self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
-        self.distribution = Weibull(log_mean=phi, concentration=drawn.concentration, validate_args=False)
-        return drawn.log_value
+            self._kl = fused.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
+        self.distribution = Weibull(log_mean=phi, concentration=fused.concentration, validate_args=False)
+        return fused.log_value
 
     def weights(self, log_value: Tensor) -> Tensor:
         """Attention weights W from log S, of the same shape."""

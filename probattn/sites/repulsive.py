@@ -153,10 +153,10 @@ class HeadRecord:
 
 def repulsive_heads(model: nn.Module) -> dict[str, tuple[RepulsiveAttention, HeadSlices]]:
     """Options and heads of the projections of a model that are particles, by attention call and projection."""
-    found: dict[str, tuple[RepulsiveAttention, HeadSlices]] = {}
+    heads: dict[str, tuple[RepulsiveAttention, HeadSlices]] = {}
     for module in model.modules():
         record: HeadRecord | None = vars(module).get(RECORD)
         for projection in () if record is None else record.projections:
             assert record is not None
-            found[projection.name] = (record.method, projection.slices(module))
-    return found
+            heads[projection.name] = (record.method, projection.slices(module))
+    return heads

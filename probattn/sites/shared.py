@@ -53,11 +53,11 @@ class SharedUpward:
         return path.outputs[call.position]
 
     def _started(
-        self, known: _SharedPath | None, scores: Tensor, current: weakref.ref[UpwardPass]
+        self, path: _SharedPath | None, scores: Tensor, current: weakref.ref[UpwardPass]
     ) -> _SharedPath:
-        if known is not None and known.alike and all(torch.equal(own, known.scores) for own in scores):
-            known.current = current
-            return known
-        if all(torch.equal(own, scores[0]) for own in scores[1:]):
+        if path is not None and path.alike and all(torch.equal(each, path.scores) for each in scores):
+            path.current = current
+            return path
+        if all(torch.equal(each, scores[0]) for each in scores[1:]):
             return _SharedPath(scores[0].clone(), current)  # a draw may overwrite its scores
         return _SharedPath(scores[0], current, alike=False)

@@ -219,13 +219,15 @@ class UpwardCall:
                     "they would see what is hidden from them; use upward='heads'"
                 )
             state = self.chain.state(self.position, self.started, rows)
-            own = None if weight is None else weight[: len(state)]
-            mixed = (None if mix is None else mix(state, own) for mix in (maps.concentration, maps.scale))
+            row_weight = None if weight is None else weight[: len(state)]
+            mixed = (
+                None if mix is None else mix(state, row_weight) for mix in (maps.concentration, maps.scale)
+            )
             self.computed = UpwardOutputs(*mixed)
-        known = (self.computed.concentration, self.computed.scale)
-        if all(tensor is None or len(tensor) == rows for tensor in known):
+        computed = (self.computed.concentration, self.computed.scale)
+        if all(tensor is None or len(tensor) == rows for tensor in computed):
             return self.computed
-        return UpwardOutputs(*(with_rows(tensor, rows) for tensor in known))
+        return UpwardOutputs(*(with_rows(tensor, rows) for tensor in computed))
 
 
 def with_rows(tensor: Tensor | None, rows: int) -> Tensor | None:

@@ -75,8 +75,8 @@ class RecurrentTranslationConfig(PretrainedConfig):
         self.latent_alignment = kwargs.pop("latent_alignment", None)
         self._check_sizes()
         special = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
-        given = {"decoder_start_token_id": kwargs.get("bos_token_id", BEGIN), "is_encoder_decoder": True}
-        super().__init__(**special | given | kwargs)
+        defaults = {"decoder_start_token_id": kwargs.get("bos_token_id", BEGIN), "is_encoder_decoder": True}
+        super().__init__(**special | defaults | kwargs)
 
     @property
     def state_size(self) -> int:

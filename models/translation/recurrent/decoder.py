@@ -130,7 +130,7 @@ def mixture_log_probabilities(
         part = slice(start, start + size)
         logits = output(hidden[:, None, part], states[:, :, None])  # [B, T, few, V]
         joint = logits.log_softmax(dim=-1, dtype=log_weights.dtype) + log_weights[:, :, part, None]
-        found = joint.logsumexp(dim=2)
-        total = found if total is None else torch.logaddexp(total, found)
+        block = joint.logsumexp(dim=2)
+        total = block if total is None else torch.logaddexp(total, block)
     assert total is not None
     return total

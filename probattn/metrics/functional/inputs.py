@@ -176,8 +176,8 @@ def _as_draws(preds: Tensor) -> Tensor:
     return at_least_float32(draws)
 
 
-def _check_probabilities(draws: Tensor, given: torch.dtype) -> None:
-    tolerance = 1e-3 if given in {torch.float32, torch.float64} else 2e-2  # rounding of 8 to 11 bits
+def _check_probabilities(draws: Tensor, dtype: torch.dtype) -> None:
+    tolerance = 1e-3 if dtype in {torch.float32, torch.float64} else 2e-2  # rounding of 8 to 11 bits
     inside = (draws >= -tolerance) & (draws <= 1 + tolerance)  # False for NaN
     if not bool(inside.all()):
         raise ValueError(
