@@ -58,8 +58,8 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one run: ``folder/step-000123/`` each, of which the ``keep_last`` newest stay.
 
-    Each is written to a hidden folder beside them, which is synced to the disk and renamed once complete, so that a
-    kill or a full disk leaves the earlier ones as they were. Loading runs no code.
+    Each is written to a hidden folder in the same place, which is synced to the disk and renamed once complete, so
+    that a kill or a full disk leaves the earlier ones as they were. Loading runs no code.
     """
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:

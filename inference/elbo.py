@@ -123,7 +123,7 @@ class AttentionELBOModule(ELBOModule):
             return self.terms(*args, **kwargs)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """The same in whatever parameter store is current."""
+        """The same in the current parameter store."""
         self._sites = {}
         draws: list[ELBOTerms] = []
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):

@@ -30,7 +30,7 @@ class AttentionGuide(GuideMessenger):
 
     Args:
         model: the Pyro model.
-        kl_weight: w, >= 0; set anew at any step (annealing).
+        kl_weight: w, >= 0; may be set at any step (annealing).
         noise: source of the draws; torch's global generators by default.
 
     Raises:

@@ -47,7 +47,7 @@ class Meter:
         self.sums = [total + term for total, term in zip(self.sums, terms, strict=True)]
 
     def take(self) -> StepTerms:
-        """The means, after which it starts anew."""
+        """The means, after which the accumulation restarts."""
         means = StepTerms(*(total / self.steps for total in self.sums))
         self.steps, self.sums = 0, [0.0] * len(self.sums)
         return means

@@ -107,10 +107,10 @@ class EarlyStopping(Options):
 
     Args:
         metric: validation metric, such as "loss", "log_likelihood" or one of the driver's, as "accuracy".
-        patience: evaluations without improvement that are borne, >= 1.
+        patience: evaluations without improvement before a run stops, >= 1.
         mode: whether less ("min") or more ("max") is better.
         min_delta: an improvement is a change by more than this, >= 0.
-        also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then starts anew whenever
+        also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then restarts whenever
             one of the metrics is at least as good as it ever was, and the best weights are the last at which all of
             them were at once (Velickovic et al. 2018 stop so on loss and accuracy). What equals the best counts, for
             accuracies often do.
@@ -159,7 +159,7 @@ class EarlyStopping(Options):
 
 @dataclass
 class StoppingState:
-    """The best evaluation so far, the evaluations since the patience started anew, and each metric's best value."""
+    """The best evaluation so far, the evaluations since the patience restarted, and each metric's best value."""
 
     best: float | None = None
     best_step: int | None = None
@@ -215,7 +215,7 @@ class RunOptions(Options):
         kl_schedule: weight of the KL.
         batch_size: rows per micro-batch and process, >= 1; of evaluations too.
         collate: rows to batch; torch's default stacks tensors.
-        shuffle: whether to permute the rows anew each epoch.
+        shuffle: whether to permute the rows again in each epoch.
         drop_last: whether to leave out an epoch's incomplete last step.
         length_pool: steps, >= 1, whose rows are sorted by length together, so that batches need little padding; the
             data then have a method ``lengths()``. None leaves batches to chance.

@@ -181,9 +181,9 @@ class ParticleUpdate:
 class HeadParticles(ParticleUpdate):
     r"""Turns the gradients of repulsive heads into :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
 
-    :class:`probattn.inference.SVGDDriver` does so in each update; in a loop of one's own :meth:`direct` stands between
+    :class:`probattn.inference.SVGDDriver` does so in each update; in a loop of your own :meth:`direct` stands between
     ``backward`` and the optimiser's step. Nothing of the network is copied. The heads are found once, here: a network
-    that is converted anew needs a new one.
+    that is converted again needs a new one.
 
     Args:
         model: a module that is, or holds, a network converted with :class:`probattn.RepulsiveAttention`.

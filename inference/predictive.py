@@ -31,7 +31,7 @@ from probattn.sites.site import INFER_KEY
 Model = Callable[[Mapping[str, Tensor]], Tensor]
 ROWS_PER_PASS = 256
 CPU_ROWS_PER_PASS = 16
-"""On a CPU more rows save nothing, and maps that outgrow what the C library keeps are paged in anew at every call."""
+"""On a CPU more rows save nothing, and maps that outgrow what the C library keeps are paged in again at every call."""
 
 
 @dataclass(frozen=True)

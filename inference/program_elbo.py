@@ -1,4 +1,4 @@
-"""Pyro's own estimators of the evidence lower bound as objectives of a driver, and one with closed forms beside."""
+"""Pyro's own estimators of the evidence lower bound as objectives of a driver, and one with closed forms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProgramELBOModule(AttentionELBOModule):
         super().__init__(model, guide, elbo)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """The terms in whatever parameter store is current."""
+        """The terms in the current parameter store."""
         draws: list[ELBOTerms] = []
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             require_data(model_trace)

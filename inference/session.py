@@ -56,7 +56,7 @@ def accelerator_session(
     folder: Path | None = None,
     find_unused_parameters: bool = False,
 ) -> Iterator[Accelerator]:
-    """An accelerator of its own, whatever others live in this process.
+    """An accelerator of its own, independent of others in this process.
 
     accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
     precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
@@ -152,7 +152,7 @@ def restore_random_state(state: RandomState, device: torch.device) -> None:
 
 @contextmanager
 def preserved_random_state(device: torch.device) -> Iterator[None]:
-    """Leaves every generator as it was found, whatever is drawn inside."""
+    """Restores every generator after the block."""
     state = capture_random_state(device)
     try:
         yield

@@ -58,7 +58,7 @@ class SVIDriver(RunOptions):
         guide: by default ``AttentionGuide(model)``. For a model with other latent sites any guide of Pyro's that is an
             ``nn.Module``: it is trained and kept in checkpoints. Unless it has an attribute ``kl_weight``, the
             ``kl_schedule`` must be 1 throughout: ``KLSchedule("constant")``.
-        elbo: by default ``AttentionELBO()``; with a guide of one's own one of Pyro's ``Trace_ELBO``,
+        elbo: by default ``AttentionELBO()``; with your own guide one of Pyro's ``Trace_ELBO``,
             ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
 
     Raises:

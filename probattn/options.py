@@ -215,7 +215,7 @@ def _constraints(metadata: Iterable[Any]) -> Iterable[Any]:
 
 
 def _member(annotation: Any, metadata: tuple[Any, ...], vocabulary: Vocabulary) -> list[str]:
-    """The words of a union's member; the choices of a literal stand beside the other members."""
+    """The words of a union's member; the choices of a literal are listed with the other members."""
     if get_origin(annotation) is Literal:
         return [repr(argument) for argument in get_args(annotation)]
     return [_words(annotation, () if annotation is NoneType else metadata, vocabulary)]

@@ -42,7 +42,7 @@ class EnsembleOptions(ParticleOptions):
             Other priors are factors of the model. Weight decay of an optimiser is one more prior.
         temperature: T > 0 of "spos" and "sgld", whose noise stands for exp(-U / T): 1 is the posterior, "datum" is
             N, the posterior exp(-U / N) of one datum.
-        langevin: w > 0, the weight of Langevin's part in "spos" beside SVGD's; 1 / b in Eq. 5 of An et al. 2020.
+        langevin: w > 0, the weight of Langevin's part in "spos" relative to SVGD's; 1 / b in Eq. 5 of An et al. 2020.
         seed: of the noise, >= 0.
         sets: which parameters make one particle: all of the "model" together, or sets of their own for each "module"
             or each "parameter", within which particles repel each other.
@@ -143,7 +143,7 @@ class EnsembleParticles(ParticleUpdate):
         super().__init__(sets, data, scale=float(data), kernel=kernel)
 
     def mean_squared_gradients(self) -> dict[str, float]:
-        """The same by parameter, whatever makes a particle."""
+        """The same by parameter, for any definition of a particle."""
         grads = {name: parameter.grad for name, parameter in self._ensemble.stacked_parameters().items()}
         return {name: float(grad.square().mean()) for name, grad in grads.items() if grad is not None}
 

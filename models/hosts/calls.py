@@ -28,7 +28,7 @@ class AttentionCall:
         num_key_value_heads: key heads, fewer where they are grouped.
         head_dim: size of a key head.
         windowed: whether the host attends within windows of a datum, which it folds into the batch; its site sees them
-            beside the heads.
+            next to the heads.
         shape: windows per datum, queries and keys of the dry run.
         max_positions: longest query length of the network, or None where there is no limit.
         query_source: module and index of the self attention before a cross attention in its stack, whose mask tells

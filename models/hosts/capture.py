@@ -77,7 +77,7 @@ def capture(
     with untouched(net):
         switch(net, IMPLEMENTATION)
         for module in net.modules():
-            # Beside a converted module's own submodule of that name, which it hides until the pass is over.
+            # Next to a converted module's own submodule of that name, which it hides until the pass is over.
             vars(module)[ATTRIBUTE] = recorder
         net(**batch)
     missing = [call.name for call in chosen if call.name not in recorder.captured]

@@ -74,7 +74,7 @@ class Conversion:
 
     @property
     def disagreement(self) -> DisagreementAttention | None:
-        """The options of the penalty on heads that are alike; None without it."""
+        """The options of the penalty on similar heads; None without it."""
         return self.of(DisagreementAttention)
 
     @property
@@ -127,12 +127,12 @@ def convert(
     factor that draws queries and keys together, and leaves attention as it is, its dropout included. Both together are
     latent attention with aligned queries and keys. :class:`probattn.RepulsiveAttention` makes the heads of query, key
     and value projections particles; it changes what training does with their gradients and nothing else.
-    :class:`probattn.DisagreementAttention` adds a factor by which heads pay for being alike.
+    :class:`probattn.DisagreementAttention` adds a factor by which heads are penalised for similarity.
 
     Every chosen attention module gets a submodule ``probattn`` that holds the parameters of its site and its factor, so
     that state dicts, ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with
     sigma 0 answers as before, up to rounding; the host's attention dropout is not applied to latent weights. New
-    parameters are float32 (float64 in a float64 network), also beside half-precision weights: they are few, and sites
+    parameters are float32 (float64 in a float64 network), also next to half-precision weights: they are few, and sites
     compute in float32.
 
     Args:
@@ -195,7 +195,7 @@ def convert(
 
 
 def revert(net: Network) -> Network:
-    """Undoes :func:`convert`: the network is deterministic again, with whatever weights it has by now.
+    """Undoes :func:`convert`: the network is deterministic again, with its current weights.
 
     Args:
         net: a converted network.

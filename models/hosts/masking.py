@@ -123,7 +123,7 @@ def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
     try:
         switch(net, IMPLEMENTATION)
         for module in modules:
-            # Beside a converted module's own submodule of that name, which it hides until the context ends.
+            # Next to a converted module's own submodule of that name, which it hides until the context ends.
             vars(module)[ATTRIBUTE] = masks
         yield masks
     finally:

@@ -1,4 +1,4 @@
-"""Factors of a host's attention call that has attended, such as the penalty on heads that are alike."""
+"""Factors of a host's attention call that has attended, such as the penalty on similar heads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from probattn.sites.repulsive import HeadProjection
 
 @dataclass(frozen=True, eq=False)
 class AttendedCall:
-    """One attention call with its output: W windows a datum in the batch, beside the heads in ``valid``.
+    """One attention call with its output: W windows a datum in the batch, next to the heads in ``valid``.
 
     ``latent``: whether the weights were drawn, or stand for draws.
     """

@@ -34,7 +34,7 @@ from probattn.sites.inverse_temperature import UnknownSizeError, without_inverse
 
 FILE = "probattn.json"
 WEIGHTS = "probattn.safetensors"
-"""The sites' weights, apart from the host's own: whoever reads the folder with transformers finds a plain network."""
+"""The sites' weights, apart from the host's own: transformers reads the folder as a plain network."""
 LAYERS_PER_WEIGHT = 100
 """Layers may share weights, but not that many."""
 FORMATS = (1, 2, 3, 4, 5)
@@ -101,7 +101,7 @@ def _built(stored: dict[str, Any]) -> Method:
 
 
 def _present(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of heads in today's names; the network predicts the same whatever the noise of its training was."""
+    """Options of heads in today's names; the network predicts the same for any noise of its training."""
     try:
         return without_inverse_temperature(options, None)
     except UnknownSizeError as error:
@@ -110,7 +110,7 @@ def _present(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
-    """Saves a network, converted or not, in Hugging Face's format with ``probattn.json`` beside it.
+    """Saves a network, converted or not, in Hugging Face's format, and ``probattn.json``.
 
     The sites' weights stand in a file of their own, ``probattn.safetensors``; ``manifest.json`` has the size and the
     SHA-256 sum of every file. The folder appears whole or not at all.

@@ -1,4 +1,4 @@
-"""Hosts that fold windows of one datum into the batch: their windows stand beside the heads of the site.
+"""Hosts that fold windows of one datum into the batch: their windows are placed next to the heads of the site.
 
 A Swin network attends within windows, ``[B * W, H, T, D]`` with W windows per image. A site's batch dimension is that
 of the data plate, so its weights are ``[B, W * H, T, S]``: window 0's heads, then window 1's. Both are views of the

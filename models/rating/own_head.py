@@ -1,4 +1,4 @@
-"""A classifier's own head, as a function of states: whatever stands between the last hidden state and the logits."""
+"""A classifier's own head, as a function of states: all that lies between the last hidden state and the logits."""
 
 from __future__ import annotations
 

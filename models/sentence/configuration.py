@@ -29,7 +29,7 @@ class SelfAttentiveConfig(PretrainedConfig):
         hidden_dropout: the same between the LSTM's layers.
         classifier_dropout: the same before and within the ReLU network, or before the linear map.
         **kwargs: ``attention_activation`` is ``"tanh"``, the default, or ``"relu"``. ``uniform_attention=True`` has
-            every word attended to alike, whatever the scores, whose parameters get gradients of 0. The rest is for
+            every word attended to equally, without scores, whose parameters get gradients of 0. The rest is for
             ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left out, is that of the padding word,
             whose embedding is 0 and learns nothing.
 

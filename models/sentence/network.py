@@ -37,7 +37,7 @@ class SelfAttentiveAttention(nn.Module):
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """M ``[B, r, 2u]`` and A ``[B, r, 1, S]`` (None if the implementation gives no weights) of H ``[B, S, 2u]``."""
-        # A copy: whoever keeps what attention was handed must not hold the parameter itself.
+        # A copy: code that keeps the arguments of attention must not hold the parameter itself.
         queries = self.query.weight.to(hidden.dtype)[None, :, None].repeat(len(hidden), 1, 1, 1)
         if self.config.uniform_attention:
             queries = queries * 0  # with a gradient, which is 0: repulsion and several processes ask for one

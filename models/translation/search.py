@@ -60,9 +60,9 @@ def translate(
 ) -> list[str]:
     """Translates sentences by transformers' own beam search, with the posterior expectation of latent attention.
 
-    What a converted network answers without a driver is deterministic, and so is the translation. Sentences of similar
-    length are searched for together, which changes no translation but for the limit of its length: that of the longest
-    source among them.
+    What a converted network answers without a driver is deterministic, and so is the translation. Sentences of
+    similar length are searched for together, which changes no translation except by the limit of its length: that of
+    the longest source among them.
 
     Args:
         model: a :class:`Translator` of a network that has ``generate``; evaluated in evaluation mode, without

@@ -31,7 +31,7 @@ Estimator = Literal["enumerate", "sample"]
 """Computation of the expectation over alignments: exact, or from a draw of each."""
 
 MAX_PLATE_NESTING = 2
-"""Plates of the program: sentence pairs and their tokens; what ``TraceEnum_ELBO`` must be told."""
+"""Plates of the program: sentence pairs and their tokens; ``TraceEnum_ELBO`` needs to know them."""
 
 
 class VariationalTranslator(Translator):

@@ -1,4 +1,4 @@
-"""Rows of files that are predicted: read one after the other, and written with what was predicted beside them."""
+"""Rows of files that are predicted: read one after the other, and written together with their predictions."""
 
 from __future__ import annotations
 

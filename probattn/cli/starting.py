@@ -62,7 +62,7 @@ def commented(recipe: BaseModel, head: str) -> str:
 
 
 def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[str]:
-    """Lines of a section; of sections with names of one's own the first alone is explained."""
+    """Lines of a section; of sections with free names the first alone is explained."""
     indent = "  " * depth
     for place, (name, field) in enumerate(type(model).model_fields.items()):
         value, within = getattr(model, name), section(field.annotation)

@@ -38,7 +38,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like ``word``, whatever the case, or None."""
+    """The known word most similar to ``word``, ignoring case, or None."""
     lowered = {name.casefold(): name for name in known}
     near = get_close_matches(word.casefold(), lowered, n=1, cutoff=0.6)
     return lowered[near[0]] if near else None

@@ -138,7 +138,7 @@ class Subwords:
         Subwords.__init__(self, model)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a sentence, without special ones but for unknown characters."""
+        """Tokens of a sentence, without special ones except for unknown characters."""
         return list(self._processor.encode(text))
 
     def decode(self, tokens: Sequence[int]) -> str:

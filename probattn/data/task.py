@@ -76,7 +76,7 @@ def load_task(
         The data.
 
     Raises:
-        DataError: in one line, whatever is wrong with them.
+        DataError: in one line, for any problem with them.
 
     Warns:
         DataWarning: a data set holds exact copies of texts, or texts of the training data (in one line each).

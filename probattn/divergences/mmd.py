@@ -31,7 +31,7 @@ def mmd(
     has a floor of about 2/n without information, and at a small bandwidth is nearly all of it.
 
     Shrinking queries and keys lowers L, and so does a constant shift of the keys of a head, which the softmax over keys
-    does not see: show norms beside it, and the value ``centred`` as well as raw.
+    does not see: show norms with it, and the value ``centred`` as well as raw.
 
     Args:
         query: ``[B, H, T, D]``.
@@ -118,7 +118,7 @@ def median_bandwidth(
 ) -> Tensor:
     """The median heuristic: per head, the median distance between two tokens of one sample, queries and keys pooled.
 
-    Freeze it on the network before it is aligned: measured anew, it would shrink with queries and keys and hide the
+    Freeze it on the network before it is aligned: measured again, it would shrink with queries and keys and hide the
     change.
 
     Args:

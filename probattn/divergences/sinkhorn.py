@@ -261,7 +261,7 @@ def _swept(
     epsilon: float,
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Over-relaxed updates of both potentials as factors beside a kernel: products with a matrix, no exponentials."""
+    """Over-relaxed updates of both potentials as factors of a kernel: products with a matrix, no exponentials."""
     (source, target), (f, g) = clouds, potentials
     for done in range(0, sweeps, BLOCK):
         kernel = _exponential_((f.unsqueeze(-1) + g.unsqueeze(-2)).sub_(cost).div_(epsilon))

@@ -1,7 +1,7 @@
 """The manifest of a folder: the size and the SHA-256 sum of each of its files, so that a changed one is noticed.
 
-Checkpoints, saved networks and the networks of a run have one each. Files that the manifest does not name are nobody's
-concern: whoever adds one to a folder may do so.
+Checkpoints, saved networks and the networks of a run have one each. Files that the manifest does not name are not
+checked, so others may be added to a folder.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class OutOfDomainMetric(ScoredExamples):
 
 
 def domain_of(out_of_domain: Tensor | bool, like: Tensor) -> Tensor:
-    """bool [N], True out of domain; from a bool [N] or one bool for all, beside values [N]."""
+    """bool [N], True out of domain; from a bool [N] or one bool for all values [N]."""
     if isinstance(out_of_domain, bool):
         return torch.full_like(like, out_of_domain, dtype=torch.bool)
     return kept_by_mask(out_of_domain, like.shape[0], like.device, name="out_of_domain")

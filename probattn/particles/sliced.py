@@ -22,7 +22,7 @@ class MarginalRBF(ParticleKernel, SteinKernel):
     .. math::
         \kappa_d(x, y) = \exp\left(-\frac{(x_d - y_d)^2}{h_d}\right), \qquad h_d = \frac{\mathrm{med}_d^2}{\log M}.
 
-    It keeps the variance of independent dimensions whatever their number, and loses correlations: few particles of a
+    It keeps the variance of independent dimensions for any number of them, and loses correlations: few particles of a
     correlated posterior end up as under a mean-field approximation. Time O(M^2 N); dimensions are taken in blocks, so
     that memory is O(M N). In Pyro's engine it serves ``mode="univariate"``.
 
@@ -165,7 +165,7 @@ def draw_rotation(size: int, like: Tensor, generator: torch.Generator | None) ->
 
 
 class SlicedRBF(ParticleKernel):
-    r"""One Gaussian kernel along each of N random orthogonal directions, drawn anew in every call.
+    r"""One Gaussian kernel along each of N random orthogonal directions, drawn again in every call.
 
     .. math::
         K(x, y) = \sum_{d=1}^N \exp\left(-\frac{(r_d^\top A^{-1} (x - y))^2}{h_d}\right) A r_d r_d^\top A, \qquad
@@ -180,8 +180,8 @@ class SlicedRBF(ParticleKernel):
     With few particles of a posterior that is much wider in some directions than in others, the wide ones grow too wide:
     12 particles of a Gaussian in 50 dimensions whose correlations are 0.9 have nearly twice its variance.
 
-    The bandwidth is wider than elsewhere. In a random slice few particles lie beside each other; with the median's own
-    they keep less of the variance.
+    The bandwidth is wider than elsewhere. In a random slice few particles are close to each other; with the median's
+    own they keep less of the variance.
 
     Time O(M^2 N + M N log N), memory O(M N). It has no number for each pair and dimension, so Pyro's engine cannot
     take it.

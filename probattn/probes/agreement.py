@@ -102,7 +102,7 @@ def random_agreement(lengths: Tensor, top: float = 0.05) -> Tensor:
         top: as for :func:`agreement`.
 
     Returns:
-        ``[...]`` float32; NaN where the length is 0. Its mean over output words stands beside a mean agreement.
+        ``[...]`` float32; NaN where the length is 0. Compare its mean over output words with a mean agreement.
 
     Raises:
         TypeError: ``lengths`` are no tensor of integers.
@@ -194,7 +194,7 @@ class EvaluatedStep(NamedTuple):
     step: int
     """Training steps done, >= 0."""
     performance: float
-    """Accuracy, BLEU: whatever the model is judged by."""
+    """The measure of the model's quality, such as accuracy or BLEU."""
     agreement: float
     """Mean agreement of this step's attention with the attention of the first run when it had finished."""
 

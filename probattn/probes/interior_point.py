@@ -149,7 +149,7 @@ def _linearised(problem: Problem, point: _Point) -> _System:
 def _cholesky(matrix: Tensor) -> Tensor:
     """The factor; a matrix that rounding made indefinite gets a larger diagonal, and a step that is less exact.
 
-    A matrix that overflowed has no factor, whatever is added: its problem goes no further, and keeps its gap.
+    A matrix that overflowed has no factor, for any addition: its problem goes no further, and keeps its gap.
     """
     factor, failed = torch.linalg.cholesky_ex(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1)

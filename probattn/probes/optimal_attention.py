@@ -56,7 +56,7 @@ def optimal_attention(
 
     Args:
         position_logits: gamma_l, ``[..., L, O]``; leading dimensions broadcast against those of ``target``, so that
-            the logits of a sentence serve all its output words: ``[B, 1, L, O]`` beside ``[B, T]``.
+            the logits of a sentence serve all its output words: ``[B, 1, L, O]`` for ``[B, T]``.
         target: y, integers ``[...]`` in 0 .. O - 1.
         query_logits: gamma_s, ``[..., O]``; None for 0.
         mask: bool ``[..., L]``, True for a position that may be attended.

@@ -44,7 +44,7 @@ class AlignmentAttention(Method):
 
     The networks of "gan" and "ct" (discriminator; critic and navigator) are trained in the same step, the adversaries
     among them by gradient reversal. ``weight`` scales what reaches queries and keys, and the factor's value; these
-    networks learn from the unweighted divergence, whatever the weight and the reduction. At weight 0 the rest of the
+    networks learn from the unweighted divergence, for any weight and reduction. At weight 0 the rest of the
     network trains as without alignment, bit for bit.
 
     Args:
@@ -85,7 +85,7 @@ class AlignmentAttention(Method):
     section: ClassVar[str] = "alignment"
     key: ClassVar[str] = "aligned"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "The alignment of queries and keys, beside that method; null for none.",
+        "The alignment of queries and keys, besides that method; null for none.",
         extra=AlignmentTraining,
         order=("method", "preset", "weight", "learning_rate"),
     )

@@ -70,7 +70,7 @@ class BayesianAttention(Method):
         noise: uniform noise of the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the
             KL).
         kl_reduction: how a site's KL enters the objective: "mean" over valid pairs, "keys" (sum over keys, mean over
-            queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are given in nats beside.
+            queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are also given in nats.
         floor: added to k so that it stays positive, >= 0. With 0, k = exp(scores) may be so small at unlikely pairs
             that E[S] or the KL exceed the floating-point range; k itself stays above 3e-10 in float32.
         max_positions: longest query where ``upward`` is "positions"; None for the network's own.

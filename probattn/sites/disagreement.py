@@ -1,4 +1,4 @@
-"""Disagreement regularisation: a penalty on heads that are alike, its options and its factor."""
+"""Disagreement regularisation: a penalty on similar heads, its options and its factor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUFFIX = ".disagreement"
 
 @dataclass(frozen=True)
 class DisagreementAttention(Method):
-    r"""Attention whose heads pay for being alike: the penalties that repulsive attention is compared with.
+    r"""Attention whose heads are penalised for similarity: the penalties that repulsive attention is compared with.
 
     .. math:: \log p(y \mid x) - w \sum_{\text{sites}} P
 
@@ -70,7 +70,7 @@ class DisagreementAttention(Method):
     section: ClassVar[str] = "disagreement"
     key: ClassVar[str] = "regularised"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "What heads pay in training for being alike, beside all that; null for nothing."
+        "The penalty on similar heads in training, besides the other sections; null for none."
     )
     summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
     measured: ClassVar[tuple[Measured, ...]] = ("heads",)

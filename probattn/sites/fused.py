@@ -56,7 +56,7 @@ class Positive:
 
 
 class WeibullDraw(NamedTuple):
-    """log S ``[B, H, T, S]``; the KL but for the terms of the prior alone, weighted and summed, ``[B]``; and k."""
+    """log S ``[B, H, T, S]``; the KL without the terms of the prior alone, weighted and summed, ``[B]``; and k."""
 
     log_value: Tensor
     kl: Tensor
@@ -71,7 +71,7 @@ def draw_weibull(
     weight: Tensor | None,
     options: WeibullOptions,
 ) -> WeibullDraw:
-    r"""Draws log S and sums its KL (Zhang et al. 2021, section 3.2), but for the terms of the prior alone.
+    r"""Draws log S and sums its KL (Zhang et al. 2021, section 3.2), without the terms of the prior alone.
 
     .. math::
         k &= \rho\,\mathrm{softplus}(z) + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\

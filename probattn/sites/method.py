@@ -28,7 +28,7 @@ class RecipeKeys:
     ``seed`` is that of the training.
 
     Args:
-        about: what the section asks for, in a sentence.
+        about: what the section means, in a sentence.
         renamed: keys of options that have another name in recipes.
         extra: options that only recipes have.
         order: keys that come first, in this order; the others follow in that of the options.
@@ -44,7 +44,7 @@ class Method(Options):
     """Base of the options of an attention method.
 
     A method is a frozen dataclass that inherits this and is registered in :data:`METHODS`. How it is put on a network
-    is registered beside it with :func:`probattn.models.hosts.place`.
+    is registered with :func:`probattn.models.hosts.place`.
 
     Attributes:
         kind: what it is called in the description of a saved network.
@@ -52,7 +52,7 @@ class Method(Options):
         key: what networks with it are called in records, where no method before it in the registry is present.
         recipe: how it is written in recipes.
         summarised: options that :meth:`summary` names.
-        measured: what a report measures of a network with it, beside predictions and attention maps.
+        measured: what a report measures of a network with it, besides predictions and attention maps.
 
     Example:
         >>> from probattn import AlignmentAttention

@@ -53,7 +53,7 @@ class ParticleOptions(Options):
             "identity".
         prior: "uniform", or the standard deviation > 0 of a normal prior around 0 of every number of a particle.
         temperature: T > 0 of "spos" and "sgld"; 1 is the posterior, "datum" is N, the posterior exp(-u) of one datum.
-        langevin: w > 0, weight of the Langevin part of "spos" beside SVGD's.
+        langevin: w > 0, weight of the Langevin part of "spos" relative to SVGD's.
         seed: of the noise, >= 0; torch's global generators are not used.
 
     Raises:

@@ -48,7 +48,7 @@ class RepulsiveAttention(ParticleOptions, Method):
 
     Under SGD ``step_size`` multiplies the rate, and the noise has the variance above at a rate of 1. Adam and its like
     divide by the size of a gradient, so that under them ``step_size`` does nothing in "svgd", and in the others changes
-    the size of the noise beside the gradient, as T does; how far heads then spread is not known.
+    the size of the noise relative to the gradient, as T does; how far heads then spread is not known.
 
     Args:
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
@@ -59,7 +59,7 @@ class RepulsiveAttention(ParticleOptions, Method):
             ``convert``.
         attention: kind of attention calls whose heads repel; None leaves it to ``convert``.
         step_size: factor epsilon > 0 of the direction of a head. "adam" and "adamw", which divide by the size of a
-            gradient, undo it. The noise of "spos" and "sgld" is smaller beside the gradient the larger it is.
+            gradient, undo it. The noise of "spos" and "sgld" is smaller relative to the gradient the larger it is.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); unused by "sgld". The loss is a mean over the
             batch, so 1 is far too much.
         kernel: between heads: "median_rbf" (the paper's), "marginal_rbf", "sliced_rbf", "inverse_multiquadric",
@@ -70,8 +70,8 @@ class RepulsiveAttention(ParticleOptions, Method):
         temperature: temperature T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior exp(-N U / T)
             of the N training data: 1 is the posterior. "datum" is T = N, the posterior exp(-U) of one datum, which Eq.
             5 stands for where its U is the mean loss. The noise's standard deviation goes with the square root.
-        langevin: weight w > 0 of Langevin's part in "spos" beside that of "svgd"; 1 / b in Eq. 5. Langevin's part alone
-            has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
+        langevin: weight w > 0 of Langevin's part in "spos" relative to that of "svgd"; 1 / b in Eq. 5. Langevin's part
+            alone has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
         smoothing: whether each head also follows the others' gradients, weighted by the kernel, or its own alone: that,
             with the kernel "cosine", is the second of the three steps of the paper's Table 9, from a penalty to this
             method.
@@ -89,7 +89,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     section: ClassVar[str] = "repulsion"
     key: ClassVar[str] = "repulsive"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "The repulsion between heads in training, beside both; null for none.",
+        "The repulsion between heads in training, besides both; null for none.",
         renamed={"repulsion": "weight"},
         order=("sampler", "projections", "layers", "kind", "weight"),
     )

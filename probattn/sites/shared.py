@@ -13,7 +13,7 @@ from probattn.sites.upward import UpwardCall, UpwardChain, UpwardOutputs, Upward
 
 @dataclass
 class _SharedPath:
-    """One chain's path over a batch: the scores of its first call, the pass at hand, the outputs of its calls."""
+    """One chain's path over a batch: the scores of its first call, the current pass, the outputs of its calls."""
 
     scores: Tensor
     current: weakref.ref[UpwardPass]

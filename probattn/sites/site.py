@@ -36,7 +36,7 @@ class SiteSpec:
         causal: whether queries see only earlier keys.
         max_positions: longest query length, or None where there is no limit.
         kind: "self" or "cross" attention.
-        windowed: whether windows of a datum may stand beside its heads, ``[B, W * H, T, D]`` (Swin).
+        windowed: whether windows of a datum may be placed next to its heads, ``[B, W * H, T, D]`` (Swin).
 
     Raises:
         ValueError: a size below 1.

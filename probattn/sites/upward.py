@@ -35,7 +35,7 @@ class _Mix(nn.Module):
 class HeadMix(_Mix):
     """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
 
-    Windows of one datum that stand beside its heads, ``[B, W * H, T, S]``, are mixed one by one.
+    Windows of one datum next to its heads, ``[B, W * H, T, S]``, are mixed one by one.
     """
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
@@ -48,7 +48,7 @@ class HeadMix(_Mix):
 
 
 class PositionMix(_Mix):
-    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the length at hand."""
+    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the current length."""
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
         """Mixes real queries by their places among them; ``row_weight`` ``[B, 1, T, 1]`` is 0 for padded ones.
@@ -123,7 +123,7 @@ class UpwardChain:
     With L calls, :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))` are
     computed from the first call's scores, before anything is drawn; the first call is served :math:`h^1`, after L
     maps, and the last :math:`h^L`, after one. A chain holds tensors only during a forward pass: the last call empties
-    it, and whoever owns the network clears it when a pass ends early. Each thread that runs the
+    it, and the network's owner clears it when a pass ends early. Each thread that runs the
     network has a pass of its own.
 
     Args:

@@ -25,7 +25,7 @@ class DotAttention(nn.Module):
 
     Attributes:
         query: all W, its weight ``[K * D, E]``: rows kD .. (k + 1)D - 1 are the transpose of :math:`W^k`.
-        is_decoder: True, so that whoever converts the network knows that the queries are those of a decoder.
+        is_decoder: True, so that conversion knows that the queries are those of a decoder.
 
     Example:
         >>> config = RecurrentTranslationConfig(hidden_size=4, decoder_hidden_size=6, num_attention_heads=3)

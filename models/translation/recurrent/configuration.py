@@ -28,11 +28,11 @@ class RecurrentTranslationConfig(PretrainedConfig):
         dropout: share of the embeddings, of what N is given and of its hidden units that is dropped in training, in
             [0, 1).
         hidden_dropout: the same between the layers of the LSTMs.
-        **kwargs: ``uniform_attention=True`` has every token attended to alike, whatever the scores, none of which gets
+        **kwargs: ``uniform_attention=True`` has every token attended to equally, without scores, none of which gets
             a gradient. ``latent_alignment`` says that a network of one head was trained by
             :class:`probattn.models.VariationalTranslator`, and how it answers: ``"mixture"``, with the probability of
             a token over all alignments, or ``"soft"``, from the mean context as any other. The rest is for
-            ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 where nothing else is said, and the
+            ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default, and the
             decoder starts with "begin".
 
     Raises:

@@ -92,7 +92,7 @@ def mutual_information(
         = \frac{1}{P} \sum_p \mathrm{KL}(p_p \,\|\, \bar p)
 
     (Houlsby et al. 2011.) Computed as the last, a mean of non-negative terms, since the difference of entropies
-    loses all digits when draws agree. One draw, or draws that are all alike, give 0. Arguments
+    loses all digits when draws agree. One draw, or draws that are all equal, give 0. Arguments
     are those of :func:`predictive_entropy`, with draws ``[P, N, C]``.
 
     Returns:

@@ -25,7 +25,7 @@ def head_distance(output: Tensor, mask: Tensor | None = None) -> HeadDistance:
 
     .. math:: \mathrm{Dist} = \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \|o_{b,i,t} - o_{b,j,t}\|_2
 
-    Longer outputs lie farther apart, so the relative distance stands beside it: over the mean of :math:`\|o\|_2`. Heads
+    Longer outputs lie farther apart, so the relative distance is given too: over the mean of :math:`\|o\|_2`. Heads
     that are orthogonal and of one length have :math:`\sqrt 2`, equal heads 0.
 
     Args:

@@ -83,7 +83,7 @@ def excess_area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor
 
     .. math:: \mathrm{EAURC} = \mathrm{AURC}(\mathrm{uncertainty}) - \mathrm{AURC}(\mathrm{loss})
 
-    (Geifman et al. 2019), the best area exact for the N at hand instead of its limit
+    (Geifman et al. 2019), the best area exact for the given N instead of its limit
     :math:`r + (1 - r) \log(1 - r)` for an error rate r. AURC depends on the accuracy, this on the ranking
     alone. Arguments and errors are those of :func:`risk_coverage_curve`.
 

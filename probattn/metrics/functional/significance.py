@@ -24,7 +24,7 @@ def welch_p_value(first: Tensor, second: Tensor) -> Tensor:
     .. math:: t = \frac{m_1 - m_2}{\sqrt{v_1/P + v_2/Q}}, \qquad p = I_{\nu / (\nu + t^2)}(\nu / 2, 1/2)
 
     with the degrees of freedom :math:`\nu` of Welch (1947). Equals ``scipy.stats.ttest_ind`` with
-    ``equal_var=False``, except where both samples do not vary: SciPy returns NaN or 0, here p is 0 (certain), be the
+    ``equal_var=False``, except where both samples do not vary: SciPy returns NaN or 0, here p is 0 (certain), for
     means equal or not. One draw does not vary.
 
     Args:
