@@ -51,7 +51,7 @@ def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def options_configuration(options: Any) -> Any:
-    """A dataclass as a dictionary; of anything else its name, which is all that can be compared."""
+    """A dataclass as a dictionary; of any other object its name, since nothing else can be compared."""
     if options is None or _is_plain(options):
         return options
     if is_dataclass(options) and not isinstance(options, type):

@@ -107,7 +107,7 @@ class AttentionELBOModule(ELBOModule):
         self.guide = guide
         self.elbo = elbo
         self._sites: dict[str, SiteTerms] = {}
-        # Pyro's global store goes by name: two models with the same names would meet there.
+        # Pyro's global store is keyed by name: two models with the same names would share entries.
         self._parameters_seen: Any = None
 
     def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:

@@ -1,4 +1,4 @@
-"""The numbers of a step: its gradients, means over rows and ranks, and what is said of one that is not finite."""
+"""The numbers of a step: its gradients, means over rows and ranks, and the message about one that is not finite."""
 
 from __future__ import annotations
 

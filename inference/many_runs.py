@@ -50,7 +50,7 @@ class ManyRunsDriver(Options):
         fingerprint: plain values that a resumed run must match.
         cpu: stay on the CPU where there is a GPU.
         progress: whether to show a bar.
-        title: what the bar says first.
+        title: the first text of the bar.
 
     Raises:
         ValueError: an option out of its range.
@@ -106,7 +106,7 @@ class ManyRunsDriver(Options):
                 written.
             FileExistsError: the folder holds a run and ``resume`` is False.
             KeyboardInterrupt: SIGINT or SIGTERM came; as for :meth:`probattn.inference.SVIDriver.fit`.
-            NonFiniteError: a loss is not finite; the message says whose.
+            NonFiniteError: a loss is not finite; the message names the run.
             ValueError: started as one of several processes.
         """
         options = RunOptions(

@@ -168,7 +168,7 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Trainable parameters without the networks of alignment factors, and those networks' own.
 
-    These learn from the unweighted divergence, whose gradient says nothing about the step of all others.
+    These learn from the unweighted divergence, whose gradient does not determine the step of the others.
     """
     ids = _ids(model, AlignmentFactor)
     parameters = list(_trainable(model))

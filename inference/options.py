@@ -238,7 +238,7 @@ class RunOptions(Options):
         observers: look at the model after chosen updates.
         fingerprint: further plain values that a resumed run must match (a data file's digest, a network's name).
         progress: whether to show a bar.
-        title: what the bar says first, to tell two of them apart ("baseline 1/2").
+        title: the first text of the bar, to distinguish two of them ("baseline 1/2").
         find_unused_parameters: set it if several processes complain about parameters without gradient.
 
     Raises:

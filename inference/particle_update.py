@@ -41,7 +41,7 @@ class ParticleSet(Protocol):
 
 
 class _Once(ParticleKernel):
-    """A kernel that is asked once: what it answered stands where diagnostics ask again."""
+    """A kernel that is computed once: diagnostics reuse its result."""
 
     def __init__(self, kernel: ParticleKernel) -> None:
         self._kernel = kernel
@@ -171,7 +171,7 @@ class ParticleUpdate:
             "norm": float(particles.square().sum(dim=-1).mean().sqrt()),
         }
         self.diagnostics[name] = {key: value for key, value in values.items() if value is not None}
-        # Particles in training are far from equilibrium, where the variance of the posterior says nothing.
+        # Particles in training are far from equilibrium, where the variance of the posterior is no measure.
         trouble = diagnostics.collapse(least_spread=0.0) if member.options.couples else None
         if trouble is not None and not member.warned:
             member.warned = True

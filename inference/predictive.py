@@ -40,8 +40,8 @@ class Posterior:
 
     Attributes:
         logits: ``[P, B, C]``.
-        attention: weights by site, ``[P, B, H, T, S]``; None unless asked for as draws.
-        attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless asked for.
+        attention: weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
+        attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
         attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
     """
 
@@ -119,7 +119,7 @@ def posterior_predict(
     batch_keys: Sequence[str] | None = None,
     label_name: str = "labels",
 ) -> Posterior:
-    """Draws predictions, and attention weights if asked, from the posterior.
+    """Draws predictions, and attention weights if requested, from the posterior.
 
     The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk. Draw p takes
     its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
@@ -132,12 +132,12 @@ def posterior_predict(
     Args:
         model: a Pyro model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation
             mode, without gradients, and left in the mode it was in. A function is called as it is: put the modules
-            behind it into evaluation mode yourself. A model with an attribute ``draws_per_pass`` says how many draws
-            it can take in one pass.
+            behind it into evaluation mode yourself. A model with an attribute ``draws_per_pass`` gives the number of
+            draws it can take in one pass.
         batch: its inputs; labels are ignored.
         num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
-        chunk_size: draws per pass; bounds memory. Default: what the model says, else about 256 rows per pass, 16 on a
+        chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows per pass, 16 on a
             CPU.
         attention: sites whose weights to return, or "all".
         streaming: return mean and standard deviation of the weights instead of all draws.
@@ -226,7 +226,7 @@ class AttentionDraws:
         values = self.moments if self.streaming else self.draws
         order = (
             list(values) if self.wanted == "all" else list(self.wanted)
-        )  # that of the pass, or as asked for
+        )  # that of the pass, or the requested one
         if not self.streaming:
             return {name: torch.cat(self.draws[name]) for name in order}, None, None
         moments = {name: self.moments[name] for name in order}
@@ -288,7 +288,7 @@ def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Seque
 
 
 def rows_per_pass(device: torch.device) -> int:
-    """Rows that the draws of a pass fill, where nothing else is asked for."""
+    """Rows that the draws of a pass fill, by default."""
     return CPU_ROWS_PER_PASS if device.type == "cpu" else ROWS_PER_PASS
 
 

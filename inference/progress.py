@@ -54,7 +54,7 @@ class TrainingProgress:
         self._task = self._bar.add_task(title, total=total, completed=done)
 
     def show(self, step: int, words: Callable[[], str]) -> None:
-        """Shows a completed step and words about it, which are not asked for in silence."""
+        """Shows a completed step and a text about it, which is not computed in silence."""
         if not self._bar.disable:
             self._bar.words = words()
             self._bar.update(self._task, completed=step)
@@ -108,7 +108,7 @@ class StepObserver:
 def observe_step(
     observers: Sequence[StepObserver], step: int, model: nn.Module, device: torch.device, *, last: bool
 ) -> None:
-    """Lets those look whose turn it is after ``step`` updates; ``last`` says that the training ends here."""
+    """Calls the observers that are due after ``step`` updates; ``last`` marks the end of the training."""
     due = [observer for observer in observers if observer.is_due(step, last=last)]
     if not due:
         return

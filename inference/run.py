@@ -31,7 +31,7 @@ class FitResult:
 
     Attributes:
         step: completed updates.
-        total_steps: updates that were asked for.
+        total_steps: updates that were requested.
         stopped_early: whether early stopping ended it.
         best: best value of early stopping's metric, None without early stopping.
         best_step: the update it was seen at; the model holds its weights.
@@ -81,7 +81,7 @@ class Training(ABC):
 
     @abstractmethod
     def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
-        """Records that are due after ``step`` updates, each measured when it is asked for."""
+        """Records that are due after ``step`` updates, each measured on demand."""
 
     @abstractmethod
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -141,7 +141,7 @@ class SVIDriver(RunOptions):
             FileExistsError: the folder holds a run and ``resume`` is False.
             KeyboardInterrupt: SIGINT or SIGTERM came (in the main thread); the update under way is complete and, with a
                 folder, in a checkpoint. A second signal does not wait.
-            NonFiniteError: the loss or its gradient is not finite; the message says where.
+            NonFiniteError: the loss or its gradient is not finite; the message names the place.
             TypeError: data that cannot be read by row.
             ValueError: neither or both of steps and epochs; early stopping without validation data or on a metric that
                 is not there.

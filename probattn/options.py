@@ -1,8 +1,9 @@
 """Options that are declared once: the annotation of a field is its check, its docstring line is its description.
 
-A class of options is a frozen dataclass that inherits :class:`Options`. What its fields may be stands in their
-annotations, what they mean under ``Args:`` of the class's docstring; sections of recipes and the reference of recipes
-are derived from both. pydantic is imported with the first instance: importing this library does not wait for it.
+A class of options is a frozen dataclass that inherits :class:`Options`. The allowed values of its fields are given by
+their annotations, what they mean under ``Args:`` of the class's docstring; sections of recipes and the reference of
+recipes are derived from both. pydantic is imported with the first instance: importing this library does not wait for
+it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _ENTRY = re.compile(r"^(\w+): (.*)$")
 class Options:
     r"""Base of frozen dataclasses whose fields are checked by their annotations.
 
-    Types are taken strictly: no text stands for a number and no truth value for an integer, an integer does for a
+    Types are taken strictly: a text is no number and a truth value no integer, but an integer is accepted as a
     float; infinities and NaN are refused. Lists become tuples, so that options compare and hash alike. Rules between
     fields stand in a ``__post_init__`` that calls this one first.
 

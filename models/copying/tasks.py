@@ -39,8 +39,8 @@ class CopyTask:
 
     A sentence is ``length`` of ``types`` words, drawn without replacement and in random order, out of one of ``sets``
     disjoint vocabularies. With ``length == types`` every sentence is a permutation of the same words, and co-occurrence
-    tells nothing about which output word goes with which input word (Snell et al. 2021, section 3.3); with two sets of
-    permutations it tells the set alone (section A.3).
+    does not show which output word goes with which input word (Snell et al. 2021, section 3.3); with two sets of
+    permutations it identifies the set alone (section A.3).
 
     With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one :math:`\pi` for each run,
     drawn from its seed. What can be known about single words is the same as for copying (section 6.2).

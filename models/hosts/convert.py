@@ -34,8 +34,8 @@ class Conversion:
 
     Attributes:
         plan: the methods, and which calls became what.
-        layers: the layers asked for.
-        attention: the kinds asked for.
+        layers: the requested layers.
+        attention: the requested kinds.
         before: configurations with their former attention implementation.
         hooks: handles of the hooks added.
         attributes: names of the attributes added to the network.

@@ -55,8 +55,8 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     """Runs a network that is not converted once on a short input and lists its attention calls; leaves it as it was.
 
     Raises:
-        TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message says why.
-        ValueError: no input for it is known.
+        TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message gives the
+        reason. ValueError: no input for it is known.
     """
     refuse_unsupported(net)
     base = cast(PreTrainedModel, net.base_model)

@@ -120,7 +120,7 @@ def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
 def _single(
     what: str, brought: Mapping[type[Method], Mapping[str, Item]]
 ) -> tuple[type[Method] | None, Mapping[str, Item]]:
-    """The one method that brings these, and what it brings."""
+    """The one method that adds these, and what it adds."""
     nonempty = [(kind, items) for kind, items in brought.items() if items]
     if len(nonempty) > 1:
         names = " and ".join(kind.__name__ for kind, _ in nonempty)

@@ -59,7 +59,7 @@ class Placement:
 
 @functools.singledispatch
 def place(method: object, calls: AttentionCalls, host: Host) -> Placement:
-    """Makes what a method brings to a network; ``place.register`` adds a method.
+    """Makes the submodules that a method adds to a network; ``place.register`` adds a method.
 
     Args:
         method: the options.

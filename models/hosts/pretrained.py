@@ -8,7 +8,7 @@ from typing import Any
 from probattn.checks import shortened
 
 RUST = "pyo3_runtime"
-"""Module of the exception that stands for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
+"""Module of the exception for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
 
 
 class StoredNetworkError(ValueError):

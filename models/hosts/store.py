@@ -159,7 +159,7 @@ def load(folder: Path | str, auto_class: Any = None, **options: Any) -> PreTrain
     """Loads what :func:`save` wrote: the network, converted as it was, with all its weights.
 
     Files are compared with the sums that were saved with them; a folder without ``manifest.json``, which an earlier
-    version wrote, is loaded without. Code that a folder brings along is not run.
+    version wrote, is loaded without. Code in the folder is not run.
 
     Args:
         folder: the folder.

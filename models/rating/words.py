@@ -44,7 +44,7 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
     - For :class:`probattn.models.SelfAttentiveForSequenceClassification` :math:`\beta_l = N(h_l)_y`, every head at l.
     - For other Hugging Face classifiers the same with their own head and their last layer: the attention is that of
       the position that the head reads. States of a Transformer's last layer have seen all words, so that their probe
-      says what is at a position, not what is known of the word there.
+      describes the position, not the knowledge of the word there.
 
     Args:
         net: one of these, converted or not; latent weights are those of the posterior expectation.

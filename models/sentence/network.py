@@ -121,11 +121,11 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
             input_ids: numbers of words, int64 ``[B, S]``, S >= 1.
             attention_mask: ``[B, S]``, 0 at padding; None where there is none.
             inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
-            output_attentions: whether to give the weights; None for what the configuration says.
+            output_attentions: whether to give the weights; None for the configuration's value.
 
         Returns:
             ``last_hidden_state`` H ``[B, S, 2u]``, 0 at padding; ``pooler_output``, the rows of M one after the other,
-            ``[B, r * 2u]``; ``attentions``, A ``[B, r, 1, S]`` as the only layer's, if asked for.
+            ``[B, r * 2u]``; ``attentions``, A ``[B, r, 1, S]`` as the only layer's, if requested.
 
         Raises:
             ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
@@ -153,7 +153,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
 class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
     r"""The sentence matrix under a ReLU network with one hidden layer: class logits (Lin et al. 2017).
 
-    With ``classifier_size=0`` a linear map stands in its place. With one head and ``attention_activation="relu"`` too
+    With ``classifier_size=0`` a linear map takes its place. With one head and ``attention_activation="relu"`` too
     it is the classifier of Snell et al. (2021, Eq. 7, 8; for two classes they give one logit, the difference of ours):
 
     .. math:: p = \mathrm{softmax}\bigl(\textstyle\sum_l \alpha_l U h_l + b\bigr), \qquad
@@ -208,7 +208,7 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
             output_attentions: whether to give the weights.
 
         Returns:
-            ``logits`` ``[B, C]``, ``loss`` with labels, ``attentions`` if asked for.
+            ``logits`` ``[B, C]``, ``loss`` with labels, ``attentions`` if requested.
         """
         read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions)
         hidden = self.dropout(read.pooler_output)

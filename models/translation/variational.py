@@ -151,7 +151,7 @@ class VariationalTranslator(Translator):
             yield
 
     def targets(self, batch: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor]:
-        """Target tokens ``[B, T]``, 0 at padding, and which are real; without labels None and what the mask says.
+        """Target tokens ``[B, T]``, 0 at padding, and which are real; without labels None and the mask.
 
         Raises:
             ValueError: labels of another shape or outside 0..V-1.

@@ -72,7 +72,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
 
 @contextmanager
 def says_how_to_resume(folder: Path, device: str | None = None) -> Iterator[None]:
-    """Has an interruption in this block say how a run goes on, once its folder holds what that takes."""
+    """Makes an interruption in this block say how to continue the run, once its folder allows it."""
     where = "" if device is None else f" --device {device}"
     try:
         yield

@@ -30,7 +30,7 @@ MOST_CLASSES = 100
 """Most different values of a column that is taken for labels."""
 TEXTS = ("text", "sentence", "message", "review", "comment", "content", "body", "question", "title")
 LABELS = ("label", "class", "category", "target", "sentiment", "intent", "topic", "department", "y")
-"""Usual names of columns, which count before what stands in them."""
+"""Usual names of columns, which take precedence over their content."""
 
 
 def write_recipe(

@@ -37,7 +37,7 @@ class BuiltIn:
         label_names: its classes.
         about: what it is and who made it.
         licence: under which terms.
-        distribution: the package that brings it; None if it comes from the folder of public data.
+        distribution: the package that contains it; None if it comes from the folder of public data.
         examples: reads it.
         paired: whether its texts are pairs.
     """

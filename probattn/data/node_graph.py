@@ -21,7 +21,7 @@ class NodeGraph:
     Args:
         features: float ``[N, F]``.
         labels: int64 ``[N]``; :data:`UNKNOWN` where there is none.
-        edge_index: int64 ``[2, E]``, sources above targets; an undirected edge stands in both directions.
+        edge_index: int64 ``[2, E]``, sources above targets; an undirected edge is listed in both directions.
         train_mask: bool ``[N]``, nodes whose labels are learned from.
         validation_mask: bool ``[N]``, nodes to choose by.
         test_mask: bool ``[N]``, nodes to measure on.

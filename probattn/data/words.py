@@ -35,7 +35,7 @@ def word_tokenizer(
             frequent ones those that come first in the order of their characters. None for all.
         min_frequency: how often a word must stand in the texts, >= 1.
         split: "words" parts punctuation and English clitics (``do n't``, ``it 's``) from words, as treebanks and the
-            vocabularies of word vectors do; "spaces" takes what stands between spaces, for texts that are parted so
+            vocabularies of word vectors do; "spaces" splits at spaces, for texts that are split so
             already (SST-2, TREC).
 
     Returns:
@@ -89,7 +89,7 @@ def _check(size: int | None, min_frequency: int, split: str) -> None:
 
 
 GLOVE = "glove-6b-50d"
-"""Name of the vectors that an installed package brings."""
+"""Name of the vectors of an installed package."""
 Vectors = dict[str, NDArray[np.float32]]
 
 

@@ -25,7 +25,7 @@ def adversarial(
 
     the expectations over the tokens of one head and one sample. Minimise the returned value: gradient reversal on both
     sides of the discriminator lets its parameters ascend while queries and keys, both, descend. L <= 0; where nothing
-    can be told apart the best D is 1/2 and L is -2 log 2.
+    can be distinguished the best D is 1/2 and L is -2 log 2.
 
     Args:
         query: ``[B, H, T, D]``.

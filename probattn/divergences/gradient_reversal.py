@@ -41,7 +41,7 @@ def scale_gradient(tensor: Tensor, factor: float) -> Tensor:
 def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
     r"""The tensor itself; its gradient is multiplied by ``-strength`` on the way back (Ganin et al. 2016).
 
-    What stands before the layer ascends the objective that what stands behind it descends. An adversary inside a
+    Modules before the layer ascend the objective that those behind it descend. An adversary inside a
     differentiable function has one on its output, so that its own parameters ascend, and another on its input, so that
     whatever feeds it descends again.
 

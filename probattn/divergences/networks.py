@@ -155,7 +155,7 @@ class Critic(nn.Module):
 
 
 class Navigator(nn.Module):
-    r"""Maps tokens to the vectors whose products say where mass goes: a two-layer MLP (section 2.3.3).
+    r"""Maps tokens to the vectors whose products give the transport of mass: a two-layer MLP (section 2.3.3).
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
 

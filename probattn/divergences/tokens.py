@@ -122,7 +122,7 @@ def _shaped_mask(name: str, mask: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _cleared(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """At least float32; zeros where masked, so that nothing that stands there can reach a value or a gradient."""
+    """At least float32; zeros where masked, so that no value there can reach a value or a gradient."""
     if tokens.dtype in (torch.float16, torch.bfloat16):
         tokens = tokens.float()
     return tokens if mask is None else tokens.masked_fill(~mask.unsqueeze(-1), 0.0)

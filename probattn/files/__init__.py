@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, with checksums, and read back with errors that say what is wrong with them."""
+"""Files: written whole or not at all, with checksums, and read back with errors that name the problem."""

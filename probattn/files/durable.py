@@ -138,7 +138,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def explain_os_error(error: OSError, doing: str) -> OSError:
-    """The same kind of error with a message that says what was being done and what helps."""
+    """The same kind of error with a message that names the operation and gives advice."""
     return OSError(error.errno, f"{doing}: {os_error_words(error)}")
 
 

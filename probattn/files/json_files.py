@@ -13,7 +13,7 @@ Content = TypeVar("Content")
 
 
 class JSONError(ValueError):
-    """JSON that is damaged or holds something else; the message says where and what."""
+    """JSON that is damaged or holds something else; the message gives the place and the problem."""
 
 
 def read_json(path: Path, kind: TypeAdapter[Content]) -> Content:

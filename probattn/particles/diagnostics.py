@@ -39,7 +39,7 @@ class ParticleDiagnostics:
     def collapse(self, least_distance: float = 1e-5, least_spread: float = 0.3) -> str | None:
         """Why these particles count as collapsed.
 
-        It looks for too little variance. None does not say that there is not too much: few particles under
+        It looks for too little variance. None does not mean that there is not too much: few particles under
         :class:`probattn.particles.SlicedRBF` have up to twice the variance of a strongly correlated posterior.
 
         Args:

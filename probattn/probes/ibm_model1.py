@@ -18,7 +18,7 @@ from probattn.probes.expectation import expected_counts, normalisers, table_entr
 from probattn.probes.rows import valid_positions
 
 NULL = "<null>"
-"""The word that stands in every source sentence where NULL is an option taken; the last row of the table then."""
+"""The word in every source sentence where the NULL option is set; the last row of the table then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +269,7 @@ class IBMModel1:
             The model.
 
         Raises:
-            DataError: there is no such file, or it is damaged or something else; one line that says which.
+            DataError: there is no such file, or it is damaged or of another kind, in one line.
         """
         content = ibm_file.read(Path(path))
         vocabularies = Vocabulary(content.source_words), Vocabulary(content.target_words)

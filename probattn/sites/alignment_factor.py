@@ -34,7 +34,7 @@ class AlignmentFactor(nn.Module):
     r"""Adds ``-weight * sum over heads of L`` to a Pyro model's log density, one term per sample.
 
     Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
-    The divergence is computed when a density is asked for, so prediction does not pay for it.
+    The divergence is computed when a density is requested, so prediction does not compute it.
 
     Args:
         method: the options.

@@ -1,4 +1,4 @@
-"""Making the modules of attention methods; each registers itself where it stands."""
+"""Makes the modules of attention methods; each registers itself where it is defined."""
 
 from __future__ import annotations
 

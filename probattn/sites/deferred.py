@@ -1,4 +1,4 @@
-"""A factor that is computed when its density is asked for."""
+"""A factor that is computed when its density is requested."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DeferredFactor(Unit):
 
 
 def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
-    """``pyro.factor(name, compute())``, computed when its density is asked for."""
+    """``pyro.factor(name, compute())``, computed when its density is requested."""
     factor = DeferredFactor(compute, batch_shape)
     pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
 

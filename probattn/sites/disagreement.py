@@ -111,7 +111,7 @@ class DisagreementFactor(nn.Module):
     r"""Adds ``-weight * penalty`` to a Pyro model's log density, one term per sample.
 
     Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
-    The penalty is computed when a density is asked for.
+    The penalty is computed when a density is requested.
 
     Args:
         method: the options.
@@ -151,7 +151,7 @@ class DisagreementFactor(nn.Module):
         self.announce(name, len(heads), lambda: self.penalty(heads, mask))
 
     def announce(self, name: str, rows: int, measure: Callable[[], Tensor]) -> None:
-        """The same with a penalty ``[B]``, or ``[]`` for all samples, that is computed when it is asked for.
+        """The same with a penalty ``[B]``, or ``[]`` for all samples, that is computed on demand.
 
         Args:
             name: of the attention call.

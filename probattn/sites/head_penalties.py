@@ -147,6 +147,6 @@ def _token_mean(owner: str, values: Tensor, mask: Tensor | None) -> Tensor:
         raise TypeError(f"{owner}: expected a bool mask (True = counts), got {mask.dtype}")
     if mask.shape != values.shape:
         raise ValueError(f"{owner}: expected a mask {list(values.shape)}, got {list(mask.shape)}")
-    # zeroed before the sum: what stands at padding need not be finite
+    # zeroed before the sum: values at padding need not be finite
     valid_values = values.masked_fill(~mask, 0.0)
     return valid_values.sum(dim=-1) / mask.sum(dim=-1).clamp_min(1)

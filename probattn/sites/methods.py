@@ -62,7 +62,7 @@ class MethodRegistry:
             The class.
 
         Raises:
-            TypeError: it is no dataclass of options that says its kind, section and key, and describes every option.
+            TypeError: it is no dataclass of options with kind, section and key, and a description of every option.
             ValueError: another method has its kind, or its section of recipes.
         """
         missing = [name for name in ("kind", "section", "key") if not hasattr(method, name)]

@@ -108,7 +108,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             need_weights: whether to return the weights.
             attn_mask: ``[T, S]`` or ``[B * H, T, S]``; bool: True = forbidden; float: added to the scores.
             average_attn_weights: whether the returned weights are averaged over heads.
-            is_causal: says that ``attn_mask`` is the causal mask; one must be given.
+            is_causal: declares that ``attn_mask`` is the causal mask; one must be given.
 
         Returns:
             Output shaped as the query, and weights ``[B, T, S]`` (``[B, H, T, S]`` unaveraged) or None.

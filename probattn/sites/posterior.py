@@ -32,7 +32,7 @@ TRUNCATION = (0.1, 0.9)
 class PosteriorInputs:
     """The attention scores and the upward path of one call, from which q(S) follows.
 
-    Nothing is computed before it is asked for: a model traced without a guide never pays for its posterior.
+    Values are computed on demand: a model traced without a guide does not compute its posterior.
     """
 
     method: BayesianAttention
@@ -147,7 +147,7 @@ class SitePosterior:
 
         Args:
             noise: where the random numbers come from.
-            with_kl: whether the KL will be asked for, so that it is computed in the same sweep.
+            with_kl: whether the KL will be needed, so that it is computed in the same sweep.
 
         Returns:
             S > 0, ``[B, H, T, S]``, differentiable in the posterior's parameters.

@@ -184,7 +184,7 @@ class UpwardChain:
 
 @dataclass(eq=False)
 class UpwardCall:
-    """One call of a chain in one forward pass; its output is computed when it is asked for, once."""
+    """One call of a chain in one forward pass; its output is computed once, on demand."""
 
     chain: UpwardChain
     position: int

@@ -35,8 +35,8 @@ class RecurrentModelOutput(ModelOutput):
         last_hidden_state: s, the decoder's states ``[B, T, E]``, 0 at padding.
         contexts: c, ``[B, T, D]``.
         encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
-        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if asked for.
-        past_key_values: where the decoder stands, if asked for.
+        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
+        past_key_values: the decoder's state, if requested.
     """
 
     last_hidden_state: Tensor | None = None
@@ -53,8 +53,8 @@ class RecurrentTranslationOutput(ModelOutput):
     Attributes:
         loss: mean cross-entropy of the labels that are no padding; with labels.
         logits: ``[B, T, V]``.
-        past_key_values: where the decoder stands, if asked for.
-        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if asked for.
+        past_key_values: the decoder's state, if requested.
+        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
         encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
         decoder_last_hidden_state: s, ``[B, T, E]``, 0 at padding.
         contexts: c, ``[B, T, D]``.
@@ -140,9 +140,9 @@ class RecurrentModel(RecurrentPreTrainedModel):
             decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
             inputs_embeds: source tokens as vectors ``[B, S, E]`` in place of their numbers.
             encoder_outputs: what the encoder gave, in place of a source.
-            past_key_values: where the decoder stands; ``decoder_input_ids`` then go on from there.
-            use_cache: whether to say where the decoder stands afterwards.
-            output_attentions: whether to give the weights; None for what the configuration says.
+            past_key_values: the decoder's state; ``decoder_input_ids`` continue from it.
+            use_cache: whether to return the decoder's state.
+            output_attentions: whether to give the weights; None for the configuration's value.
 
         Returns:
             States, contexts and weights.
@@ -186,7 +186,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
         """The LSTMs alone, without attention; arguments and errors are those of :meth:`forward`.
 
         Returns:
-            h ``[B, S, D]``, s ``[B, T, E]`` and where the decoder stands.
+            h ``[B, S, D]``, s ``[B, T, E]`` and the decoder's state.
         """
         if decoder_input_ids is None:
             raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the target shifted by one")
