@@ -111,10 +111,7 @@ class AttentionELBOModule(ELBOModule):
         self._parameters_seen: Any = None
 
     def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """Runs the model once per particle.
-
-        Returns:
-            The terms per datum, 0-dimensional tensors; ``terms.loss.backward()`` trains.
+        """Runs the model once per particle; returns the terms per datum, of which ``terms.loss.backward()`` trains.
 
         Raises:
             ValueError: no observed site and no factor; or a latent site that the guide does not know.
@@ -137,12 +134,11 @@ class AttentionELBOModule(ELBOModule):
         return ELBOTerms(*(torch.stack(values).mean() for values in zip(*draws, strict=True)))
 
     def diagnostics(self) -> dict[str, dict[str, float]]:
-        """Health of the posterior in the last step, per site.
+        """Health of the posterior in the last step, by site.
 
-        Returns:
-            For every site ``kl_nats`` (per datum), ``kl_reduced`` (the same after the site's reduction, before the KL
-            weight), ``concentration`` (mean k over valid pairs; Weibull only) and ``cv`` (mean analytic standard
-            deviation over mean of S). A cv near 0 means a collapsed posterior.
+        Each has ``kl_nats`` (per datum), ``kl_reduced`` (the same after the site's reduction, before the KL weight),
+        ``concentration`` (mean k over valid pairs; Weibull only) and ``cv`` (mean analytic standard deviation over
+        mean of S). A cv near 0 means a collapsed posterior.
         """
         return {name: _site_diagnostics(site) for name, site in self._sites.items()}
 

@@ -93,20 +93,11 @@ class ManyRunsDriver(Options):
             raise ValueError(f"{OWNER}.evaluate_at: expected steps from 0 to {self.steps}, got {outside[0]}")
 
     def fit(self, *, resume: Resume = False) -> FitResult:
-        """Trains to the last step.
+        """Trains to the last step; arguments and errors are those of :meth:`probattn.inference.SVIDriver.fit`.
 
-        Args:
-            resume: as for :meth:`probattn.inference.SVIDriver.fit`.
-
-        Returns:
-            What came out; ``validation`` is the last evaluation.
+        ``validation`` of the result is the last evaluation. A ``NonFiniteError`` names the run.
 
         Raises:
-            CheckpointError: nothing to resume, or a checkpoint that is corrupt, of another configuration or cannot be
-                written.
-            FileExistsError: the folder holds a run and ``resume`` is False.
-            KeyboardInterrupt: SIGINT or SIGTERM came; as for :meth:`probattn.inference.SVIDriver.fit`.
-            NonFiniteError: a loss is not finite; the message names the run.
             ValueError: started as one of several processes.
         """
         options = RunOptions(

@@ -68,14 +68,9 @@ class KLSchedule(Options):
         return self.warmup_fraction * total_steps if self.warmup_steps is None else self.warmup_steps
 
     def weight(self, step: int, total_steps: int) -> float:
-        """Weight for the update that follows ``step`` completed ones.
+        """Weight in [0, ``final``] for the update that follows ``step`` of ``total_steps`` completed ones.
 
-        Args:
-            step: completed updates, >= 0; the first update has step 0.
-            total_steps: updates of the whole run, >= 1.
-
-        Returns:
-            A number in [0, ``final``]; "linear" and "sigmoid" start at exactly 0.
+        "linear" and "sigmoid" start at exactly 0.
 
         Raises:
             ValueError: a negative step or a run without steps.

@@ -132,11 +132,7 @@ class ParticleEnsemble(nn.Module):
         return {name: parameter.detach() for name, parameter in self.stacked_parameters().items()}
 
     def particle(self, index: int) -> nn.Module:
-        """A plain model with one particle's parameters, a copy.
-
-        Raises:
-            IndexError: no such particle.
-        """
+        """A copy of the plain model with one particle's parameters; ``IndexError`` where there is no such particle."""
         if not -self.num_particles <= index < self.num_particles:
             raise IndexError(f"{OWNER}: expected a particle below {self.num_particles}, got {index}")
         stacks = self.stacks()
@@ -157,33 +153,19 @@ class ParticleEnsemble(nn.Module):
         return functional_call(self.model, dict(rows), args)
 
     def outputs(self, batch: Any) -> Tensor:
-        """Outputs of every particle for a batch.
-
-        Args:
-            batch: what the model takes; the model returns a tensor.
-
-        Returns:
-            ``[P, ...]``.
-        """
+        """Outputs ``[P, ...]`` of every particle for a batch; the model returns a tensor."""
         return self.execution.run("outputs", self, self.stacks(), lambda rows: self.call(rows, batch))
 
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
 
-        Args:
-            batch: what the model takes; the model returns logits.
-
-        Returns:
-            Logits ``[B, C]``, at least float32, whose softmax is the mean of the particles' probabilities.
+        The model returns logits. The result are logits ``[B, C]``, at least float32, whose softmax is the mean of the
+        particles' probabilities.
         """
         return log_mean_probabilities(self.outputs(batch))
 
     def save(self, path: Path | str) -> None:
-        """Writes the ensemble's tensors to one file, at once or not at all.
-
-        Raises:
-            OSError: the file cannot be written; what was there is untouched.
-        """
+        """Writes the ensemble's tensors to one file atomically; ``OSError`` leaves an older file untouched."""
         content = {
             "format": FORMAT,
             "num_particles": self.num_particles,

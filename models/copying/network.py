@@ -133,14 +133,11 @@ class CopyingRuns(nn.Module):
         return len(self.attention)
 
     def forward(self, source: Tensor, target: Tensor) -> CopyingOutput:
-        """Predicts every output word from the right ones before it.
+        """Predicts every output word from the right ones before it; returns logits, attention weights and states.
 
         Args:
             source: x, integers ``[R, B, L]``.
             target: y, integers ``[R, B, T]``; its last word is not read.
-
-        Returns:
-            Logits, attention weights and states.
         """
         states, last = self.encoder(source)
         start = torch.full_like(target[..., :1], self.options.words)

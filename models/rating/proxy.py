@@ -37,11 +37,7 @@ class ProxyProgram(PyroModule):
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Announces the outputs of a batch: words ``[B, T]``, -100 at padding, or classes ``[B]``.
 
-        Args:
-            batch: ``input_ids``, ``attention_mask`` and ``labels``.
-
-        Returns:
-            Logits ``[B, O]``.
+        A batch has ``input_ids``, ``attention_mask`` and ``labels``. Returns logits ``[B, O]``.
         """
         source, labels = batch["input_ids"], batch["labels"]
         logits = self.proxy(source, batch["attention_mask"].bool())
@@ -53,11 +49,7 @@ class ProxyProgram(PyroModule):
         return logits
 
     def rate(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Logarithm of its lexical probe (Eq. 6), ``[B, T, S]``; T = 1 for classes.
-
-        Args:
-            batch: as above.
-        """
+        """Logarithm of the lexical probe (Eq. 6) of a batch, ``[B, T, S]``; T = 1 for classes."""
         labels = batch["labels"]
         target = (labels if labels.ndim == 2 else labels[:, None]).clamp(min=0)
         with torch.no_grad():

@@ -76,25 +76,16 @@ class RatedWords:
     def flat(
         cls, batches: Iterable[Mapping[str, Tensor]], rate: Callable[[Mapping[str, Tensor]], Tensor]
     ) -> Tensor:
-        """Other ratings of the same examples, in the order in which :meth:`gather` puts them.
+        """Other ratings ``[P]`` of the same examples, in the order of :meth:`gather`, as :meth:`agreement` takes them.
 
         Args:
             batches: the examples, with ``attention_mask`` and ``labels``.
             rate: gives ``[B, T, S]`` of one batch, T = 1 where labels are classes.
-
-        Returns:
-            ``[P]``, what :meth:`agreement` takes.
         """
         return cls.gather(_as_ratings(batch, rate(batch)) for batch in batches).attention
 
     def padded(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Values row by row, 0 behind a row's end.
-
-        Args:
-            values: ``[P]``, such as :attr:`attention`, or another network's of the same examples.
-
-        Returns:
-            ``[W, L]`` with L the largest length, and where it holds values, bool of that shape.
+        """Values ``[P]`` row by row, ``[W, L]``, 0 behind a row's end, and where there are values, bool of that shape.
 
         Raises:
             ValueError: as many values as there are pairs were expected.
@@ -109,11 +100,7 @@ class RatedWords:
         return torch.zeros(mask.shape).masked_scatter(mask, values.float()), mask
 
     def is_of_the_examples_of(self, other: RatedWords) -> bool:
-        """True if both have the same numbers of output words, and of input words for each.
-
-        Args:
-            other: another moment, or another network.
-        """
+        """True if both have the same numbers of output words, and of input words for each."""
         return torch.equal(self.lengths, other.lengths) and torch.equal(self.example, other.example)
 
     def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:

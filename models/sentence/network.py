@@ -198,17 +198,9 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
         output_attentions: bool | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput:
-        """Classifies sentences; arguments as those of :class:`SelfAttentiveModel`.
+        """Classifies sentences; other arguments are those of :class:`SelfAttentiveModel`.
 
-        Args:
-            input_ids: ``[B, S]``.
-            attention_mask: ``[B, S]``, 0 at padding.
-            inputs_embeds: ``[B, S, E]``.
-            labels: int64 ``[B]``; with them the mean cross-entropy is computed.
-            output_attentions: whether to give the weights.
-
-        Returns:
-            ``logits`` ``[B, C]``, ``loss`` with labels, ``attentions`` if requested.
+        With ``labels``, int64 ``[B]``, the output has the mean cross-entropy ``loss``. ``logits`` are ``[B, C]``.
         """
         read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions)
         hidden = self.dropout(read.pooler_output)

@@ -136,11 +136,7 @@ class VariationalTranslator(Translator):
 
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
-        """The plates over pairs and tokens with their scale, padding masked; model and guide share them.
-
-        Args:
-            valid: bool ``[B, T]``, True for real tokens.
-        """
+        """The plates over pairs and tokens (``valid``, bool ``[B, T]``) with their scale, for model and guide."""
         rows, tokens = valid.shape
         subsample = None if self.num_data is None else torch.arange(rows, device=valid.device)
         with ExitStack() as stack:

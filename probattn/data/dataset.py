@@ -127,14 +127,7 @@ class TextDataset:
         return (text_key(text, self.pair(row)) for row, text in enumerate(self.texts))
 
     def require_classes(self) -> TextDataset:
-        """Checks that there is something to learn.
-
-        Returns:
-            The data set itself.
-
-        Raises:
-            DataError: no labels, or a single class.
-        """
+        """Returns the data set if it has two or more classes to learn; ``DataError`` otherwise."""
         if self.labels is None:
             raise DataError(f"{self.source}: expected labels to train on, got texts only")
         present = [name for name, count in self.counts().items() if count]

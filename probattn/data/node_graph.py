@@ -93,11 +93,7 @@ class NodeGraph:
         return len(self.label_names)
 
     def rows(self, role: Literal["train", "validation", "test"]) -> dict[str, Tensor]:
-        """Nodes of a purpose and their labels, as batches of :class:`probattn.models.graph.NodeClassifier` hold them.
-
-        Returns:
-            ``nodes`` and ``labels``, int64 ``[B]`` each.
-        """
+        """Nodes of a purpose and labels, int64 ``[B]``, as :class:`probattn.models.graph.NodeClassifier` takes them."""
         mask: Tensor = getattr(self, f"{role}_mask")
         return {"nodes": mask.nonzero().flatten(), "labels": self.labels[mask]}
 

@@ -72,14 +72,7 @@ class Columns:
         return columns | ({"label": self.label} if labelled else {})
 
     def find(self, names: Sequence[str], where: str) -> bool:
-        """Checks the columns that there are.
-
-        Args:
-            names: the columns.
-            where: the place, for messages.
-
-        Returns:
-            Whether labels are to be read.
+        """Checks the columns ``names`` of the place ``where``; returns whether labels are to be read.
 
         Raises:
             DataError: a column is missing or there twice.

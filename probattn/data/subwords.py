@@ -102,11 +102,7 @@ class Subwords:
 
     @classmethod
     def load(cls, path: Path | str) -> Subwords:
-        """Reads what :meth:`save` wrote.
-
-        Raises:
-            DataError: no such file, or it holds no subwords.
-        """
+        """Reads the file of :meth:`save`; ``DataError`` for no such file, or one without subwords."""
         try:
             return cls(Path(path).read_bytes())
         except OSError as error:
@@ -115,11 +111,7 @@ class Subwords:
             raise DataError(f"{path}: {error}") from None
 
     def save(self, path: Path | str) -> Path:
-        """Writes a file that sentencepiece reads too.
-
-        Returns:
-            The path.
-        """
+        """Writes a file that sentencepiece reads too, and returns its path."""
         write_atomically(Path(path), self._model)
         return Path(path)
 

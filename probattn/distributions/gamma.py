@@ -110,14 +110,9 @@ class Gamma(LogSpaceDistribution, PyroGamma):
     ) -> Tensor:
         """Draws log S = log G - log beta + log U / alpha with G ~ Gamma(alpha + 1, 1), U uniform.
 
-        (Marsaglia & Tsang 2000, section 6.) Gradients are implicit (Figurnov et al. 2018).
-
-        Args:
-            sample_shape: Leading shape of independent draws.
-            generator: Source of randomness; the device's global one if None.
-
-        Returns:
-            log S, shape sample_shape + batch_shape, finite: 1/alpha saturates at 1e34.
+        (Marsaglia & Tsang 2000, section 6.) Gradients are implicit (Figurnov et al. 2018). The result has the shape
+        sample_shape + batch_shape and is finite: 1/alpha saturates at 1e34. Without a generator the device's global
+        one is used.
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         dtype = computing_dtype(self.rate)

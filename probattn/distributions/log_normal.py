@@ -76,12 +76,8 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
     ) -> Tensor:
         """Draws log S = loc + scale * noise with gradients to the parameters.
 
-        Args:
-            sample_shape: Leading shape of independent draws.
-            generator: Source of randomness; the device's global one if None.
-
-        Returns:
-            log S, shape sample_shape + batch_shape. The noise is drawn at least in float32.
+        The result has the shape sample_shape + batch_shape. The noise is drawn at least in float32, from the device's
+        global generator if none is given.
         """
         loc, scale = self.unexpanded.loc, self.unexpanded.scale
         dtype = computing_dtype(loc)

@@ -80,14 +80,7 @@ class SmoothedCategorical(TorchDistribution):
         return indices
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The smoothed log density of observed classes.
-
-        Args:
-            value: int64, broadcastable with the batch shape.
-
-        Returns:
-            Floating-point, of the broadcast shape.
-        """
+        """The smoothed log density of observed classes, int64, broadcast with the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)

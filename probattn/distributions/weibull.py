@@ -149,12 +149,8 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     ) -> Tensor:
         """Draws log S exactly, by inversion of the distribution function, with gradients to the parameters.
 
-        Args:
-            sample_shape: Leading shape of independent draws.
-            generator: Source of randomness; the device's global one if None.
-
-        Returns:
-            log S, shape sample_shape + batch_shape, finite. The noise is drawn at least in float32.
+        The result has the shape sample_shape + batch_shape and is finite. The noise is drawn at least in float32,
+        from the device's global generator if none is given.
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         log_scale, concentration = self.unexpanded.log_scale, self.unexpanded.concentration

@@ -185,10 +185,8 @@ class PAvPU(UncertaintyMetric):
         )
 
     def compute(self) -> Tensor:
-        """PAvPU of all batches and processes.
+        """PAvPU of all batches and processes, float32 ``[K]``; NaN without any example.
 
-        Returns:
-            float32 ``[K]``, 0-d for a single threshold (also one in a sequence, as torchmetrics returns single
-            values); NaN without any example.
+        0-d for a single threshold, also one in a sequence, as torchmetrics returns single values.
         """
         return functional.pavpu_from_counts(self.counts)

@@ -47,14 +47,11 @@ class ParticleKernel(ABC):
 
     @abstractmethod
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """Attraction and repulsion of all particles at once.
+        """Attraction and repulsion of all particles at once, and the bandwidth.
 
         Args:
             particles: ``[M, N]``, floating; computed at least in float32, without gradient.
             grads: ``[M, N]``, gradient of the potential at each particle.
-
-        Returns:
-            Both terms and the bandwidth.
 
         Raises:
             TypeError: particles are not floating-point.

@@ -65,14 +65,10 @@ class MarginalRBF(ParticleKernel, SteinKernel):
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Pyro's form, for ``mode="univariate"``.
+        r"""Pyro's form, for ``mode="univariate"``, of particles ``[M, N]``: two arrays ``[M, M, N]``.
 
-        Args:
-            particles: ``[M, N]``.
-
-        Returns:
-            Two arrays ``[M, M, N]``: :math:`\log \kappa_d(\theta_n, \theta_m)`, and
-            :math:`-\partial_{\theta_{md}} \log \kappa_d(\theta_n, \theta_m)`, whose sign is that of Pyro's own kernels.
+        They are :math:`\log \kappa_d(\theta_n, \theta_m)` and :math:`-\partial_{\theta_{md}} \log \kappa_d(\theta_n,
+        \theta_m)`, whose sign is that of Pyro's kernels.
         """
         particles = checked_particles(type(self).__name__, particles)
         difference, width = self._differences(particles)

@@ -56,19 +56,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:
-        """The vocabulary of some sentences, in the order of first appearance.
-
-        Raises:
-            TypeError: a sentence is a text and not its words.
-        """
+        """The vocabulary of some sentences, in order of first appearance; ``TypeError`` for a text, not words."""
         return cls(tuple(dict.fromkeys(chain.from_iterable(map(_words, sentences)))))
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """Numbers int64 ``[L]`` of the words, :data:`UNKNOWN` for one that is not there.
-
-        Raises:
-            TypeError: a text in place of its words.
-        """
+        """Numbers int64 ``[L]`` of words, :data:`UNKNOWN` for unknown ones; ``TypeError`` for a text, not words."""
         return torch.tensor([self.numbers.get(word, UNKNOWN) for word in _words(words)], dtype=torch.long)
 
 
@@ -201,14 +193,7 @@ class ParallelCorpus:
 
     @classmethod
     def from_words(cls, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> ParallelCorpus:
-        """Counts the words of sentence pairs; the vocabularies are theirs.
-
-        Args:
-            source: sentences as words.
-            target: their translations, as many.
-
-        Returns:
-            The corpus.
+        """Counts the words of sentence pairs, which are sequences of words; the vocabularies are theirs.
 
         Raises:
             DataError: no pair, unequal numbers of sentences, a sentence without words, or one that is a single text.

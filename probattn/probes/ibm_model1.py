@@ -64,15 +64,12 @@ class IBMModel1:
 
     @classmethod
     def fit(cls, corpus: ParallelCorpus, steps: int = 1, *, null: bool = False) -> IBMModel1:
-        """Counts, and improves the counts by expectation-maximisation.
+        """Counts, and improves the counts by expectation-maximisation; returns the model.
 
         Args:
             corpus: sentence pairs.
             steps: steps of expectation-maximisation, >= 1; 1 gives Eq. 16 and 17.
             null: whether to put the word NULL into every source sentence.
-
-        Returns:
-            The model.
 
         Raises:
             TypeError: the corpus is none.
@@ -91,14 +88,7 @@ class IBMModel1:
         return model.improve(corpus, steps - 1)
 
     def improve(self, corpus: ParallelCorpus, steps: int = 1) -> IBMModel1:
-        """Further steps of expectation-maximisation on the corpus that the model was fitted to.
-
-        Args:
-            corpus: the same sentence pairs.
-            steps: number of steps, >= 0.
-
-        Returns:
-            A new model.
+        """A new model after ``steps`` >= 0 further steps of expectation-maximisation on the corpus of :meth:`fit`.
 
         Raises:
             ValueError: ``steps`` is negative, the corpus has other words, or its pairs hold words that never met in the
@@ -132,14 +122,8 @@ class IBMModel1:
 
         .. math:: \sum_m \sum_t \log \frac{1}{L^m} \sum_l \mathrm{Trans}(y_t^m \mid x_l^m)
 
-        (Brown et al. 1993, without the constant for the lengths); NULL counts as a position where it is an option
-        taken.
-
-        Args:
-            corpus: sentence pairs with the model's vocabularies.
-
-        Returns:
-            In nats; -inf where a target word can come from none of the source words.
+        (Brown et al. 1993, without the constant for the lengths), in nats; -inf where a target word can come from
+        none of the source words. NULL counts as a position if the model has it.
 
         Raises:
             ValueError: the corpus has other words.
@@ -197,20 +181,8 @@ class IBMModel1:
 
         .. math:: \alpha^{\mathrm{IBM}}_{t,l} = \beta^{\mathrm{IBM}}_{t,l} \Big/ \sum_{l'} \beta^{\mathrm{IBM}}_{t,l'}
 
-        (Snell et al. 2021, Eq. 19). With NULL, the sum includes it and what is missing to 1 is NULL's.
-
-        Args:
-            source: as for :meth:`probe`.
-            target: as for :meth:`probe`.
-            mask: as for :meth:`probe`.
-
-        Returns:
-            ``[..., T, L]`` float64; rows sum to 1, or with NULL to at most 1. A target word that no word of the
-            sentence translates to has a row of zeros.
-
-        Raises:
-            TypeError: as for :meth:`probe`.
-            ValueError: as for :meth:`probe`.
+        (Snell et al. 2021, Eq. 19.) Rows sum to 1; with NULL, what is missing to 1 is NULL's. A target word that no
+        word of the sentence translates to has a row of zeros. Arguments, shape and errors are those of :meth:`probe`.
         """
         beta = self.probe(source, target, mask)
         total = beta.sum(dim=-1, keepdim=True)
@@ -247,30 +219,13 @@ class IBMModel1:
         return [(self.target_vocabulary.words[columns[each]], float(shares[each])) for each in best]
 
     def save(self, path: str | Path) -> None:
-        """Writes the model to one file, whole or not at all.
-
-        Args:
-            path: of the file; its folder must exist. A file that is there is replaced.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Writes the model to a file in an existing folder atomically; ``OSError`` leaves an older file untouched."""
         words = self.source_vocabulary.words, self.target_vocabulary.words
         ibm_file.write(Path(path), ibm_file.Content(self.counts, *words, self.steps, self.null))
 
     @classmethod
     def load(cls, path: str | Path) -> IBMModel1:
-        """Reads what :meth:`save` wrote.
-
-        Args:
-            path: of the file.
-
-        Returns:
-            The model.
-
-        Raises:
-            DataError: there is no such file, or it is damaged or of another kind, in one line.
-        """
+        """Reads the file of :meth:`save`; ``DataError`` for no such file, or one that is damaged or of another kind."""
         content = ibm_file.read(Path(path))
         vocabularies = Vocabulary(content.source_words), Vocabulary(content.target_words)
         return cls(content.counts, *vocabularies, content.steps, content.null)

@@ -54,14 +54,11 @@ class BagOfWordsProxy(nn.Module):
         self.output = nn.Parameter(torch.randn(target_size, width, generator=generator) / width**0.5)
 
     def forward(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits of every output word.
+        """Logits ``[B, O]`` of every output word; 0 for a sentence without any word.
 
         Args:
             source: x, integers ``[B, S]`` in 0 .. I - 1, also where masked.
             mask: bool ``[B, S]``, True for a word that counts.
-
-        Returns:
-            ``[B, O]``; 0 for a sentence without any word.
         """
         weights = attention_weights(self.embedding.new_zeros(source.shape), mask, "uniform")
         bags = (weights.unsqueeze(-1) * F.embedding(source, self.embedding)).sum(dim=1)
@@ -70,16 +67,10 @@ class BagOfWordsProxy(nn.Module):
     def loss(
         self, source: Tensor, target: Tensor, mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Negative log-likelihood of all output words, summed (Snell et al. 2021, Eq. 14).
+        """Negative log-likelihood of all output words, summed, in nats (Snell et al. 2021, Eq. 14).
 
-        Args:
-            source: as for :meth:`forward`.
-            target: y, integers ``[B, T]`` in 0 .. O - 1.
-            mask: as for :meth:`forward`.
-            target_mask: bool ``[B, T]``, True for an output word that counts.
-
-        Returns:
-            0-d, in nats.
+        ``target`` y holds integers ``[B, T]`` in 0 .. O - 1, ``target_mask`` is True for an output word that counts;
+        the other arguments are those of :meth:`forward`.
         """
         each = -self(source, mask).log_softmax(dim=-1).gather(-1, target)  # [B, T]
         return each[valid_positions("BagOfWordsProxy", target_mask, each)].sum()
@@ -87,16 +78,10 @@ class BagOfWordsProxy(nn.Module):
     def probe(
         self, source: Tensor, target: Tensor, mask: Tensor | None = None, *, log: bool = False
     ) -> Tensor:
-        """Lexical probe of the proxy (Eq. 6).
+        """Lexical probe of the proxy (Eq. 6), ``[B, T, S]``; 0 at masked positions, or -inf with ``log``.
 
-        Args:
-            source: as for :meth:`forward`.
-            target: integers ``[B, T]`` in 0 .. O - 1, any of them for padding.
-            mask: as for :meth:`forward`.
-            log: whether to give logarithms.
-
-        Returns:
-            ``[B, T, S]``; at masked positions 0, or -inf as a logarithm.
+        ``target`` holds integers ``[B, T]`` in 0 .. O - 1, any of them for padding; the other arguments are those of
+        :meth:`forward`.
         """
         logs = F.linear(F.embedding(source, self.embedding), self.output).log_softmax(dim=-1)  # [B, S, O]
         index = target.unsqueeze(-1).expand(*target.shape, source.shape[-1])

@@ -139,10 +139,5 @@ class AlignmentAttention(Method):
         return build(self, num_heads, head_dim, num_sites=num_sites, generator=generator)
 
     def factor_weight(self, num_heads: int, num_sites: int) -> float:
-        """Factor of a site's divergence, summed over its heads.
-
-        Args:
-            num_heads: H.
-            num_sites: calls that are aligned.
-        """
+        """Factor of a site's divergence, summed over its H heads, where ``num_sites`` calls are aligned."""
         return self.weight / (math.prod((num_heads, num_sites)) if self.reduction == "mean" else 1)

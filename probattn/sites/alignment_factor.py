@@ -141,12 +141,9 @@ class AlignmentFactor(nn.Module):
     def divergence(
         self, query: Tensor, key: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None
     ) -> Tensor:
-        """The unweighted divergence of each head, ``[B, H]``; arguments as for the call.
+        """The unweighted divergence of each head, ``[B, H]``; arguments and errors as for the call.
 
         Minimising it trains the site's networks too, each in its direction.
-
-        Raises:
-            ValueError: a wrong head size.
         """
         self._check_sizes("AlignmentFactor.divergence", query, key)
         key = repeat_heads(key, query.shape[1])

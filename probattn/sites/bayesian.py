@@ -169,15 +169,14 @@ class BayesianAttention(Method):
     def build(
         self, num_heads: int, head_dim: int, *, causal: bool = False, max_positions: int | None = None
     ) -> nn.Module:
-        """Makes the module that holds one attention call's prior and posterior networks.
+        """Makes the site of one attention call, with its prior and posterior networks.
+
+        Call it with queries, keys and values, or give it to :func:`probattn.attention`.
 
         Args:
             num_heads: H.
             head_dim: D, size of a key head.
             causal: whether queries see only earlier keys.
             max_positions: longest query length, for ``upward="positions"``.
-
-        Returns:
-            The site, to be called with queries, keys and values or handed to :func:`probattn.attention`.
         """
         return build(self, num_heads, head_dim, causal=causal, max_positions=max_positions)

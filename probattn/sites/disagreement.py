@@ -99,11 +99,7 @@ class DisagreementAttention(Method):
         return "value" if self.method == "subspaces" else "output"
 
     def build(self) -> DisagreementFactor:
-        """Makes the module that adds the factor of one attention call.
-
-        Returns:
-            The module, to be called with a name and what it looks at, inside a Pyro model.
-        """
+        """Makes the factor of one attention call, to be called with a name and the penalised tensor in a Pyro model."""
         return DisagreementFactor(self)
 
 
@@ -151,16 +147,7 @@ class DisagreementFactor(nn.Module):
         self.announce(name, len(heads), lambda: self.penalty(heads, mask))
 
     def announce(self, name: str, rows: int, measure: Callable[[], Tensor]) -> None:
-        """The same with a penalty ``[B]``, or ``[]`` for all samples, that is computed on demand.
-
-        Args:
-            name: of the attention call.
-            rows: B.
-            measure: gives the penalty.
-
-        Raises:
-            RuntimeError: training without a driver.
-        """
+        """As the call, with a penalty ``[B]`` of B ``rows``, or ``[]``, that ``measure`` computes on demand."""
         announce(
             name + SUFFIX,
             lambda: (-self.method.weight * measure()).expand(rows),
@@ -170,11 +157,7 @@ class DisagreementFactor(nn.Module):
         )
 
     def penalty(self, heads: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The unweighted penalty ``[B]``; arguments as for the call.
-
-        Raises:
-            ValueError: the method looks at parameters.
-        """
+        """The unweighted penalty ``[B]``; arguments as for the call. ``ValueError`` for a method on parameters."""
         if self.method.method == "frobenius":
             return frobenius_penalty(heads, mask)
         if self.method.method == "positions":
@@ -186,9 +169,5 @@ class DisagreementFactor(nn.Module):
         return cosine_agreement(heads, mask)
 
     def parameter_penalty(self, projections: Sequence[Tensor]) -> Tensor:
-        """The unweighted penalty on parameters ``[]``, summed over projections.
-
-        Args:
-            projections: the heads' weights ``[H, N]`` of each.
-        """
+        """The unweighted penalty on parameters ``[]``, summed over projections with heads' weights ``[H, N]``."""
         return torch.stack([parameter_agreement(particles) for particles in projections]).sum()

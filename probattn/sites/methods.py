@@ -53,13 +53,7 @@ class MethodRegistry:
         return next((kind.key for kind in self._methods for each in options if isinstance(each, kind)), None)
 
     def register(self, method: Kind) -> Kind:
-        """Adds a method, after the others; a decorator of its class.
-
-        Args:
-            method: the class.
-
-        Returns:
-            The class.
+        """Adds a method after the others and returns its class; a decorator.
 
         Raises:
             TypeError: it is no dataclass of options with kind, section and key, and a description of every option.
@@ -87,11 +81,7 @@ class MethodRegistry:
         return method
 
     def remove(self, method: type[Method]) -> None:
-        """Takes a method out again.
-
-        Raises:
-            ValueError: it is not registered.
-        """
+        """Removes a method; ``ValueError`` if it is not registered."""
         self._methods.remove(method)
 
 

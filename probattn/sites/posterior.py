@@ -143,26 +143,17 @@ class SitePosterior:
         return self.layout.event(self.distribution)
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
-        """Draws S with its logarithm carried along.
+        """Draws S > 0, ``[B, H, T, S]``, with its logarithm, differentiable in the posterior's parameters.
 
-        Args:
-            noise: where the random numbers come from.
-            with_kl: whether the KL will be needed, so that it is computed in the same sweep.
-
-        Returns:
-            S > 0, ``[B, H, T, S]``, differentiable in the posterior's parameters.
+        ``with_kl`` tells whether the KL will be needed, so that it is computed in the same sweep.
         """
         return exp_carrying_log(self.log_draw(noise, with_kl=with_kl))
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
-        """Draws S for a prediction, without gradients or KL; may overwrite the scores, so it comes last.
+        """Draws S ``[P * B, H, T, S]`` with its logarithm or its weights for a prediction, without gradients or KL.
 
-        Args:
-            noise: where the random numbers come from; it knows how many draws are folded into the batch.
-            shared: what the draws of this batch have in common.
-
-        Returns:
-            S, ``[P * B, H, T, S]``, which carries its logarithm or its weights along.
+        It may overwrite the scores, so it comes last. ``noise`` knows how many draws are folded into the batch,
+        ``shared`` what they have in common.
         """
         inputs = self.inputs.for_draws(shared, noise.draws)
         draw = _draw_weights(inputs, noise, self.mask)

@@ -74,15 +74,10 @@ class DotAttention(nn.Module):
         return output.sum(dim=2), weights
 
     def log_weights(self, states: Tensor, hidden: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Logarithms of the weights, whatever the attention implementation.
+        """Logarithms of the weights ``[B, K, T, S]``, for any attention implementation.
 
-        Args:
-            states: s, ``[B, T, E]``.
-            hidden: h, ``[B, S, D]``.
-            key_mask: ``[B, S]``, 0 at padding; None where all are real.
-
-        Returns:
-            ``[B, K, T, S]``, :data:`probattn.sites.masks.MASKED_SCORE` at padding.
+        Arguments as of :meth:`forward`, with ``key_mask`` ``[B, S]``, 0 at padding, where the logarithm is
+        :data:`probattn.sites.masks.MASKED_SCORE`.
         """
         scores = torch.einsum("bktd,bsd->bkts", self._queries(states), hidden)
         return masked_log_softmax(scores, None if key_mask is None else key_mask[:, None, None])
