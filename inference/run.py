@@ -144,7 +144,7 @@ class Run:
             self._after_update()
             interrupted = self._interrupted(interruption)
         if self._finished():
-            self._settle()
+            self._restore_best()
         if interrupted:
             checkpoint = self._rescue()
             raise KeyboardInterrupt(
@@ -218,7 +218,7 @@ class Run:
         mine = torch.tensor(float(interruption.came), device=self._accelerator.device)
         return bool(self._accelerator.reduce(mine, "sum") > 0)
 
-    def _settle(self) -> None:
+    def _restore_best(self) -> None:
         """Leaves the model with the weights to keep, ready for use."""
         best = self._stopping.best_step
         if best is not None and best != self._step:
@@ -298,10 +298,10 @@ class Interruption:
                 former = signal.getsignal(number)
                 if former not in (None, signal.SIG_IGN):
                     self._former[number] = former
-                    signal.signal(number, self._note)
+                    signal.signal(number, self._request_stop)
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self.came = True
         self._restore()
 

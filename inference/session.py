@@ -34,7 +34,7 @@ _SESSION = threading.RLock()
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     """Refuses a second thread: accelerate's state and the seeded generators are the process's."""
     if not _SESSION.acquire(blocking=False):
         raise RuntimeError(
@@ -61,7 +61,7 @@ def accelerator_session(
     accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
     precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
     """
-    with _alone(), _own_accelerate_state():
+    with _one_thread(), _own_accelerate_state():
         accelerator = Accelerator(
             mixed_precision=precision,
             cpu=cpu,

@@ -62,7 +62,7 @@ class RunStorage:
             self._require_best(checkpoint)
             self.latest, self.latest_step = checkpoint.path, checkpoint.step
         self._accelerator.wait_for_everyone()
-        self._take()
+        self._acquire_lock()
         if self._accelerator.is_main_process:
             self.store.remove_leftovers()
             truncate_records(self.records_path, -1 if checkpoint is None else checkpoint.step)
@@ -102,7 +102,7 @@ class RunStorage:
         finally:
             self._lock.release()
 
-    def _take(self) -> None:
+    def _acquire_lock(self) -> None:
         """Keeps other programs from writing the same run; the system lets go of it when the process dies."""
         free = True
         if self._accelerator.is_main_process:

@@ -43,7 +43,7 @@ def _read(
     front = torch.argsort(real.logical_not().byte(), dim=1, stable=True)  # own words first, in their order
     lengths = real.sum(dim=1).clamp_min(1)
     words = _at(embedded, front)
-    if embedded.device.type == "cpu" and _is_its_weights(lstm):
+    if embedded.device.type == "cpu" and _depends_on_weights_only(lstm):
         states, last = _read_padded(lstm, words, lengths, start)
     else:
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -52,7 +52,7 @@ def _read(
     return _at(states, front.argsort(dim=1)).masked_fill(~real[..., None], 0), last
 
 
-def _is_its_weights(lstm: nn.LSTM) -> bool:
+def _depends_on_weights_only(lstm: nn.LSTM) -> bool:
     """True if a call of the module depends on its weights alone; pruning and offloading do more."""
     hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
     return type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)

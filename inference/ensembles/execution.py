@@ -47,7 +47,7 @@ class Execution:
     def settle(self, what: str, owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> None:
         """Finds out how ``what`` runs, if that is not known yet; ``owner`` holds everything that it runs."""
         if what not in self.taken:
-            self.taken[what] = self.choice if self.choice != "auto" else _found(owner, stacks, one)
+            self.taken[what] = self.choice if self.choice != "auto" else _choose_execution(owner, stacks, one)
 
     def parts(self, what: str, stacks: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         """The stacks in the chunks in which ``what`` runs, views."""
@@ -71,7 +71,7 @@ def _values(stacks: Mapping[str, Tensor], one: OneParticle, *, vectorized: bool)
         return torch.stack([one({name: stack[i] for name, stack in stacks.items()}) for i in range(count)])
 
 
-def _found(owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> str:
+def _choose_execution(owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> str:
     """Runs everything both ways without a trace in weights, buffers or generators; what to take, with the reason."""
     if any(isinstance(module, LatentSite) for module in owner.modules()):
         return "loop: attention is latent, and its draws are made particle by particle"

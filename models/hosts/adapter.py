@@ -14,10 +14,10 @@ from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.penalty import AttendedCall, CallFactor
 from probattn.models.hosts.windows import (
     as_tokens,
-    beside_heads,
+    call_windows_to_heads,
     count_windows,
     in_batch,
-    windows_beside_heads,
+    windows_to_heads,
 )
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 
@@ -64,7 +64,7 @@ class HostedSite(nn.Module):
         """Attends with the methods of this call; an error if the module is called more often than at conversion."""
         call = self._call()
         windows = count_windows(len(host.query), self.state.rows, call.name) if call.windowed else 1
-        folded = windows_beside_heads(host, windows)
+        folded = call_windows_to_heads(host, windows)
         # A windowed family makes a mask for every layer: keeping them for the pass would only hold memory.
         read = read_mask(host.module, host.mask) if call.windowed else self.state.read(host.module, host.mask)
         # Read also where attention stays deterministic: a cross attention takes its real queries from it.
@@ -90,7 +90,7 @@ class HostedSite(nn.Module):
         self, call: AttentionCall, read: HostMask, host: HostCall, windows: int
     ) -> AttentionMask | None:
         if call.windowed:
-            return None if read.valid is None else AttentionMask(beside_heads(read.valid, windows))
+            return None if read.valid is None else AttentionMask(windows_to_heads(read.valid, windows))
         cross, real = call.kind == "cross", host.options.get("query_mask")
         return self.state.mask(read.valid, host.query, host.key.shape[2], cross=cross, real=real)
 
@@ -128,7 +128,7 @@ class HostedSite(nn.Module):
             folded.value,
             mask,
             scale=folded.options.get("scaling"),
-            bias=None if bias is None else beside_heads(bias, windows),
+            bias=None if bias is None else windows_to_heads(bias, windows),
             softcap=folded.options.get("softcap"),
             call=self.selected.index(call.index),
         )

@@ -92,14 +92,14 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
                 if not torch.equal(buffer, content):
                     buffer.copy_(content)
         for module, values, dicts in attributes:
-            _put_back(module, values, dicts)
+            _restore_module(module, values, dicts)
 
 
 def _copied_dicts(module: nn.Module) -> dict[str, dict[Any, Any]]:
     return {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
 
 
-def _put_back(module: nn.Module, values: dict[str, Any], dicts: dict[str, dict[Any, Any]]) -> None:
+def _restore_module(module: nn.Module, values: dict[str, Any], dicts: dict[str, dict[Any, Any]]) -> None:
     vars(module).clear()
     vars(module).update(values)
     for name, content in dicts.items():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
-from probattn.models.hosts.windows import as_tokens, beside_heads
+from probattn.models.hosts.windows import as_tokens, windows_to_heads
 from probattn.sites import AttentionMask, DisagreementFactor
 from probattn.sites.repulsive import HeadProjection
 
@@ -36,7 +36,7 @@ class AttendedCall:
 
     def tokens(self, tensor: Tensor) -> Tensor:
         """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``: a datum's windows one after the other."""
-        return as_tokens(beside_heads(tensor, self.windows), self.windows)
+        return as_tokens(windows_to_heads(tensor, self.windows), self.windows)
 
 
 class CallFactor(nn.Module):

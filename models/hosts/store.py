@@ -65,7 +65,7 @@ class _Description(BaseModel):
         return _migrated(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _says_where(self) -> _Description:
+    def _check_location(self) -> _Description:
         if self.built() and (self.layers is None or self.attention is None):
             raise ValueError("expected the layers and the kind of attention that were converted, found none")
         return self
@@ -84,7 +84,9 @@ def _migrated(stored: dict[str, Any]) -> dict[str, Any]:
     for key, kind in FORMER_KEYS.items():
         options = stored.get(key)
         if options is not None:
-            methods.append({"kind": kind, **_present(options)} if isinstance(options, dict) else options)
+            methods.append(
+                {"kind": kind, **_with_present_names(options)} if isinstance(options, dict) else options
+            )
     return {**unchanged, "methods": methods}
 
 
@@ -100,7 +102,7 @@ def _built(stored: dict[str, Any]) -> Method:
     return method(**stored)
 
 
-def _present(options: dict[str, Any]) -> dict[str, Any]:
+def _with_present_names(options: dict[str, Any]) -> dict[str, Any]:
     """Options of heads in today's names; the network predicts the same for any noise of its training."""
     try:
         return without_inverse_temperature(options, None)

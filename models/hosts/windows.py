@@ -14,7 +14,7 @@ from torch import Tensor
 from probattn.models.hosts.eager import HostCall
 
 
-def beside_heads(tensor: Tensor, windows: int) -> Tensor:
+def windows_to_heads(tensor: Tensor, windows: int) -> Tensor:
     """``[B * W, H, ...]`` as ``[B, W * H, ...]``; one row for all stays one row."""
     if windows == 1:
         return tensor
@@ -23,21 +23,21 @@ def beside_heads(tensor: Tensor, windows: int) -> Tensor:
     return tensor.reshape(len(tensor) // windows, windows * tensor.shape[1], *tensor.shape[2:])
 
 
-def windows_beside_heads(host: HostCall, windows: int) -> HostCall:
-    """The call with :func:`beside_heads` of its queries, keys and values; itself where there is one window."""
+def call_windows_to_heads(host: HostCall, windows: int) -> HostCall:
+    """The call with :func:`windows_to_heads` of its queries, keys and values; itself where there is one window."""
     if windows == 1:
         return host
-    query, key, value = (beside_heads(tensor, windows) for tensor in (host.query, host.key, host.value))
+    query, key, value = (windows_to_heads(tensor, windows) for tensor in (host.query, host.key, host.value))
     return replace(host, query=query, key=key, value=value)
 
 
 def in_batch(tensor: Tensor, windows: int) -> Tensor:
-    """``[B, W * H, ...]`` as ``[B * W, H, ...]``, undoing :func:`beside_heads`."""
+    """``[B, W * H, ...]`` as ``[B * W, H, ...]``, undoing :func:`windows_to_heads`."""
     return tensor if windows == 1 else tensor.reshape(len(tensor) * windows, -1, *tensor.shape[2:])
 
 
 def as_tokens(tensor: Tensor, windows: int) -> Tensor:
-    """``[B, W * H, T, ...]`` as ``[B, H, W * T, ...]``: the windows of :func:`beside_heads` one after the other."""
+    """``[B, W * H, T, ...]`` as ``[B, H, W * T, ...]``: the windows of :func:`windows_to_heads` one after the other."""
     if windows == 1:
         return tensor
     return tensor.unflatten(1, (windows, -1)).transpose(1, 2).flatten(2, 3)

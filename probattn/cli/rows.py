@@ -160,11 +160,11 @@ def text_in(place: str, row: Row, column: str) -> str:
     return value
 
 
-def beside(row: Row, answer: Mapping[str, Any]) -> Row:
+def with_answer(row: Row, answer: Mapping[str, Any]) -> Row:
     """A row with its answer; columns that the row has already get a name of their own.
 
     Example:
-        >>> beside({"text": "a film", "label": "?"}, {"label": "good", "probability": 0.9})
+        >>> with_answer({"text": "a film", "label": "?"}, {"label": "good", "probability": 0.9})
         {'text': 'a film', 'label': '?', 'predicted_label': 'good', 'probability': 0.9}
     """
     merged = dict(row)
@@ -199,12 +199,12 @@ def _writer(kind: Format, line: Callable[[str], Any]) -> Callable[[Row, Mapping[
     if kind == "txt":
         return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
     if kind == "jsonl":
-        return lambda row, answer: line(f"{json.dumps(beside(row, answer), ensure_ascii=False)}\n")
+        return lambda row, answer: line(f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n")
     table = csv.writer(_Lines(line), delimiter=DELIMITERS[kind], lineterminator="\n")
     columns: list[str] = []
 
     def put(row: Row, answer: Mapping[str, Any]) -> None:
-        merged = beside(row, answer)
+        merged = with_answer(row, answer)
         if not columns:
             columns.extend(merged)
             table.writerow(columns)

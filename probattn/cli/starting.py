@@ -69,7 +69,7 @@ def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[s
         if place and not depth:
             yield ""
         if explained:
-            yield from _comment(_about(field), depth)
+            yield from _comment(_meaning(field), depth)
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:"
             yield from _keys(value, depth + 1, explained=explained)
@@ -84,7 +84,7 @@ def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[s
             yield f"{indent}{name}: {_plain(value)}"
 
 
-def _about(field: FieldInfo) -> str:
+def _meaning(field: FieldInfo) -> str:
     """Meaning of a key, and its values where they are not plain."""
     takes, description = allowed(field), field.description or ""
     if section(field.annotation) or entries(field.annotation) or takes in {"text", "text or null"}:

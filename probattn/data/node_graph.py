@@ -62,13 +62,13 @@ class NodeGraph:
 
     def __post_init__(self) -> None:
         if self.features.dim() != 2 or not self.features.is_floating_point():
-            raise self._wrong("features", "floating [N, F]", self.features)
+            raise self._shape_error("features", "floating [N, F]", self.features)
         if self.labels.shape != (self.num_nodes,) or self.labels.dtype != torch.int64:
-            raise self._wrong("labels", f"int64 [{self.num_nodes}]", self.labels)
+            raise self._shape_error("labels", f"int64 [{self.num_nodes}]", self.labels)
         for name in ("train_mask", "validation_mask", "test_mask"):
             mask = getattr(self, name)
             if mask.shape != (self.num_nodes,) or mask.dtype != torch.bool:
-                raise self._wrong(name, f"bool [{self.num_nodes}]", mask)
+                raise self._shape_error(name, f"bool [{self.num_nodes}]", mask)
         self._check_edges()
         self._check_labels()
 
@@ -110,7 +110,7 @@ class NodeGraph:
 
     def _check_edges(self) -> None:
         if self.edge_index.dim() != 2 or len(self.edge_index) != 2 or self.edge_index.dtype != torch.int64:
-            raise self._wrong("edge_index", "int64 [2, E]", self.edge_index)
+            raise self._shape_error("edge_index", "int64 [2, E]", self.edge_index)
         missing = ((self.edge_index < 0) | (self.edge_index >= self.num_nodes)).any(dim=0).nonzero()
         if len(missing):
             source, target = self.edge_index[:, missing[0, 0]].tolist()
@@ -139,5 +139,5 @@ class NodeGraph:
                 "but has no label"
             )
 
-    def _wrong(self, name: str, expected: str, got: Tensor) -> DataError:
+    def _shape_error(self, name: str, expected: str, got: Tensor) -> DataError:
         return DataError(f"{self.source}: expected {name} {expected}, got {got.dtype} {list(got.shape)}")

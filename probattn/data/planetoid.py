@@ -209,7 +209,7 @@ def _edges(where: str, neighbours: dict[Any, Any]) -> Tensor:
     return torch.cat([index, index.flip(0)], dim=1).unique(dim=1)
 
 
-def _known() -> Mapping[tuple[str, str], Any]:
+def _allowed_names() -> Mapping[tuple[str, str], Any]:
     """Classes and functions of numeric pickles, under the names of all versions of NumPy and SciPy."""
     reconstruct = np.zeros(1).__reduce__()[0]
     allowed: dict[tuple[str, str], Any] = {
@@ -229,7 +229,7 @@ def _known() -> Mapping[tuple[str, str], Any]:
     return MappingProxyType(allowed)
 
 
-KNOWN = _known()
+KNOWN = _allowed_names()
 """Classes and functions that a pickle may name, by module and name."""
 
 

@@ -91,7 +91,7 @@ def load_task(
         if role in sources:
             loaded[role] = sources[role].load(role, train.label_names)
             _require_alike(train, loaded[role], role)
-    loaded |= _set_aside(train, loaded, validation_fraction, test_fraction)
+    loaded |= _held_out_splits(train, loaded, validation_fraction, test_fraction)
     limited = {role: data.take(limits.get(role)) for role, data in loaded.items()}
     task = Task(
         train=limited["train"].require_classes(),
@@ -140,7 +140,7 @@ def _require_alike(train: TextDataset, data: TextDataset, role: Role) -> None:
     )
 
 
-def _set_aside(
+def _held_out_splits(
     train: TextDataset, loaded: Mapping[Role, TextDataset], validation: float, test: float
 ) -> dict[Role, TextDataset]:
     """Cuts what is missing out of the training data; nothing where nothing is."""

@@ -89,7 +89,7 @@ def token_sets(
         key_mask = None if key_mask is None else _shaped_mask("key_mask", key_mask, key)
     dtype = torch.promote_types(query.dtype, key.dtype)
     query, key = query.to(dtype), key.to(dtype)
-    return TokenSets(_cleared(query, query_mask), _cleared(key, key_mask), query_mask, key_mask)
+    return TokenSets(_zeroed(query, query_mask), _zeroed(key, key_mask), query_mask, key_mask)
 
 
 def _check_tokens(query: Tensor, key: Tensor) -> None:
@@ -121,7 +121,7 @@ def _shaped_mask(name: str, mask: Tensor, tokens: Tensor) -> Tensor:
     return shaped
 
 
-def _cleared(tokens: Tensor, mask: Tensor | None) -> Tensor:
+def _zeroed(tokens: Tensor, mask: Tensor | None) -> Tensor:
     """At least float32; zeros where masked, so that no value there can reach a value or a gradient."""
     if tokens.dtype in (torch.float16, torch.bfloat16):
         tokens = tokens.float()

@@ -122,7 +122,7 @@ class ScoredExamples(UncertaintyMetric):
         self.score.append(score.float())
         self.companion.append(companion.float())
 
-    def _all(self) -> tuple[Tensor, Tensor]:
+    def _scores_and_companions(self) -> tuple[Tensor, Tensor]:
         """Scores and companions [N] of all batches and processes."""
         if isinstance(self.score, list) and not self.score:
             return torch.zeros(0, device=self.device), torch.zeros(0, device=self.device)

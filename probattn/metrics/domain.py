@@ -44,7 +44,7 @@ class OutOfDomainMetric(ScoredExamples):
     @property
     def domains(self) -> tuple[Tensor, Tensor]:
         """Scores in domain [N] and out of domain [M]."""
-        scores, out = self._all()
+        scores, out = self._scores_and_companions()
         return scores[out == 0], scores[out != 0]
 
 

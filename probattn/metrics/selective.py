@@ -77,7 +77,7 @@ class RiskCoverageCurve(Diagram, SelectiveMetric):
 
     def compute(self) -> RiskCoverage:
         """The curve of all batches and processes; torchmetrics makes 0-d tensors of a single example."""
-        return functional.risk_coverage_curve(*self._all())
+        return functional.risk_coverage_curve(*self._scores_and_companions())
 
     def _draw(self, axes: Any, value: RiskCoverage) -> None:
         coverage, risk = (torch.atleast_1d(values).cpu().numpy() for values in value)
@@ -101,7 +101,7 @@ class AreaUnderRiskCoverage(SelectiveMetric):
 
     def compute(self) -> Tensor:
         """AURC of all batches and processes: 0-d float32; NaN without any example."""
-        return functional.area_under_risk_coverage(*self._all())
+        return functional.area_under_risk_coverage(*self._scores_and_companions())
 
 
 class ExcessAreaUnderRiskCoverage(SelectiveMetric):
@@ -120,7 +120,7 @@ class ExcessAreaUnderRiskCoverage(SelectiveMetric):
 
     def compute(self) -> Tensor:
         """Excess AURC of all batches and processes: 0-d float32; NaN without any example."""
-        return functional.excess_area_under_risk_coverage(*self._all())
+        return functional.excess_area_under_risk_coverage(*self._scores_and_companions())
 
 
 class PAvPU(UncertaintyMetric):

@@ -121,7 +121,7 @@ def _step(problem: Problem, point: _Point) -> _Point:
     product = (point.weights * point.bounds).sum(dim=-1, keepdim=True) / counted  # [N, 1]
     straight = _direction(system, torch.zeros_like(product), torch.zeros_like(point.weights))
     ahead = [
-        value + _room(value, direction).clamp(max=1) * direction
+        value + _largest_step(value, direction).clamp(max=1) * direction
         for value, direction in zip(point[:2], straight[:2], strict=True)
     ]
     predicted = (ahead[0] * ahead[1]).sum(dim=-1, keepdim=True) / counted
@@ -129,11 +129,11 @@ def _step(problem: Problem, point: _Point) -> _Point:
     move = _direction(system, aim, straight.weights * straight.bounds)
     counting = torch.where(point.shares > _COUNTED, move.shares, 0)
     pairs = ((point.weights, move.weights), (point.bounds, move.bounds), (point.shares, counting))
-    size = torch.cat([_room(*pair) for pair in pairs], dim=-1).amin(dim=-1, keepdim=True)
+    size = torch.cat([_largest_step(*pair) for pair in pairs], dim=-1).amin(dim=-1, keepdim=True)
     size = (_BOUNDARY * size).clamp(max=1)
     weights, bounds, level, shares = (value + size * each for value, each in zip(point, move, strict=True))
     shares = torch.maximum(shares, _KEPT * point.shares).clamp(min=_TINY)
-    return _Point(_whole(weights), bounds, level, _whole(shares))
+    return _Point(_normalised(weights), bounds, level, _normalised(shares))
 
 
 def _linearised(problem: Problem, point: _Point) -> _System:
@@ -180,10 +180,10 @@ def _direction(system: _System, aim: Tensor, product: Tensor) -> _Point:
     return _Point(move, bounds, level, shares)
 
 
-def _room(value: Tensor, direction: Tensor) -> Tensor:
+def _largest_step(value: Tensor, direction: Tensor) -> Tensor:
     """Largest step before an entry of a value is 0, ``[N, 1]``."""
     return torch.where(direction < 0, -value / direction, torch.inf).amin(dim=-1, keepdim=True)
 
 
-def _whole(value: Tensor) -> Tensor:
+def _normalised(value: Tensor) -> Tensor:
     return value / value.sum(dim=-1, keepdim=True)

@@ -105,7 +105,7 @@ class _WeibullDraw(torch.autograd.Function):
         log_value, concentration = torch.empty_like(log_mean), torch.empty_like(log_mean)
         kl = log_mean.new_zeros(log_mean.shape[0])
         slope = (
-            None if alpha is None else log_mean.new_empty(len(kl), *_four(alpha).shape[1:])
+            None if alpha is None else log_mean.new_empty(len(kl), *_four_dimensional(alpha).shape[1:])
         )  # of kl by alpha
         for piece in _pieces(log_mean):
             mean = finite_exp(log_mean[piece])
@@ -125,7 +125,7 @@ class _WeibullDraw(torch.autograd.Function):
                 surprise.mul_(_rows(weight, piece))
                 terms.mul_(_rows(weight, piece))
             slope[piece] = surprise.sum_to_size(slope[piece].shape)
-            pull = (slope[piece] * _rows(_four(alpha), piece)).flatten(1).sum(dim=1)
+            pull = (slope[piece] * _rows(_four_dimensional(alpha), piece)).flatten(1).sum(dim=1)
             kl[piece] = terms.flatten(1).sum(dim=1).add_(pull)
         ctx.set_materialize_grads(False)
         ctx.options = options
@@ -149,7 +149,7 @@ class _WeibullDraw(torch.autograd.Function):
             grad_kl = None
         if ctx.needs_input_grad[3] and grad_kl is not None:
             by_datum = slope * grad_kl.view(-1, 1, 1, 1)
-            grad_alpha = by_datum.sum_to_size(_four(alpha).shape).view(alpha.shape)
+            grad_alpha = by_datum.sum_to_size(_four_dimensional(alpha).shape).view(alpha.shape)
         for piece in _pieces(log_mean):
             inverse = concentration[piece].reciprocal()
             mean = finite_exp(log_mean[piece])
@@ -225,6 +225,6 @@ def _rows(tensor: Tensor, piece: slice) -> Tensor:
     return tensor[piece] if tensor.dim() == 4 and tensor.shape[0] > 1 else tensor
 
 
-def _four(tensor: Tensor) -> Tensor:
+def _four_dimensional(tensor: Tensor) -> Tensor:
     """The tensor with leading dimensions of size 1, four dimensions in all."""
     return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)

@@ -51,7 +51,7 @@ class GlobalNoise:
         return self._make("normal", like)
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
-        if not _is_ours(like):
+        if not _is_seeded(like):
             return torch.rand_like(like) if kind == "uniform" else torch.randn_like(like)
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
@@ -103,7 +103,7 @@ class SeededNoise:
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
         self._calls += 1
         for part, seed, generator in zip(self._parts(noise), self._seeds, self._generators, strict=True):
-            if _is_ours(like):
+            if _is_seeded(like):
                 _fill(kind, part, (seed, self._calls))
             elif kind == "uniform":
                 part.uniform_(generator=generator)
@@ -120,7 +120,7 @@ class SeededNoise:
         return noise.chunk(draws) if rows else (noise,) * draws
 
 
-def _is_ours(like: Tensor) -> bool:
+def _is_seeded(like: Tensor) -> bool:
     return like.device.type == "cpu" and like.dtype in _NUMPY_TYPES
 
 

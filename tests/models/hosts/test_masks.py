@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask, valid_pairs
-from probattn.models.hosts.windows import beside_heads, count_windows, in_batch
+from probattn.models.hosts.windows import count_windows, in_batch, windows_to_heads
 
 FORBIDDEN = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -51,12 +51,12 @@ def test_a_query_is_real_where_it_sees_itself():
 
 def test_windows_stand_beside_the_heads():
     tensor = torch.arange(6 * 2 * 5).view(6, 2, 5)  # two data of three windows, two heads
-    folded = beside_heads(tensor, 3)
+    folded = windows_to_heads(tensor, 3)
     assert folded.shape == (2, 6, 5)
     for datum, window, head in [(0, 0, 1), (0, 2, 0), (1, 1, 1)]:
         assert torch.equal(folded[datum, window * 2 + head], tensor[datum * 3 + window, head])
-    assert beside_heads(tensor, 1) is tensor
-    assert beside_heads(tensor[:1], 3).shape == (1, 6, 5)
+    assert windows_to_heads(tensor, 1) is tensor
+    assert windows_to_heads(tensor[:1], 3).shape == (1, 6, 5)
     assert torch.equal(in_batch(folded, 3), tensor)
     assert count_windows(6, 2, "site") == 3
     for data in (None, 0, 4):
