@@ -132,7 +132,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             tokenized["train"],
             tokenized["validation"],
             PairCollate(),
-            {"data": pairs_digest(splits), "subwords": subwords.digest},
+            {"data": pairs_digest(splits)},  # and with it the subwords, which the recipe learns from them
             None if self.recipe.probe is None else self._watched(subwords),
             subwords,
         )
