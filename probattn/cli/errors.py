@@ -81,10 +81,10 @@ def says_how_to_resume(folder: Path, device: str | None = None) -> Iterator[None
         recipe = folder / "recipe.yaml"
         if not recipe.exists():
             raise
-        error.args = (
-            f"{f'{error}; ' if error.args else ''}continue with `probattn train {shlex.quote(str(recipe))} --output "
-            f"{shlex.quote(str(folder))} --resume{where}`",
+        command = (
+            f"probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume{where}"
         )
+        error.args = (f"{f'{error}; ' if error.args else ''}continue with `{command}`",)
         raise
 
 
