@@ -44,6 +44,11 @@ def test_one_kernel_per_dimension_has_the_median_bandwidth():
     assert diagnose(particles, particles, MarginalRBF()).bandwidth == pytest.approx(widths.median().item())
 
 
+def test_a_bandwidth_that_is_given_is_scaled_too():
+    kernel = MarginalRBF(bandwidth=2.0, scale=3.0)
+    assert kernel.interact(draws(6, 4), draws(6, 4)).bandwidth.tolist() == [6.0] * 4
+
+
 def test_a_dimension_in_which_most_are_alike_has_the_median_of_those_apart():
     particles = draws(6, 3)
     particles[:5, 1] = particles[0, 1]
