@@ -26,7 +26,6 @@ from probattn.inference.report import (
     training_curves,
 )
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
-from probattn.tasks.classification.task import Classification
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.programs import (
@@ -58,15 +57,9 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     section = "graph"
     recipe_class = GraphRecipe
-    results_class = Results
     unit = "nodes"
     no_limit = "a graph is predicted as a whole"
     no_draws = None
-    headline = Classification.headline
-    table = Classification.table
-    page = Classification.page
-    summary = Classification.summary
-    combine = Classification.combine
 
     @cached_property
     def graph(self) -> NodeGraph:

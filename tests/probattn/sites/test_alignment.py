@@ -199,9 +199,10 @@ def test_copies_and_pickles_carry_everything(method):
         assert torch.equal(log_factor(other, *tokens()), expected)
 
 
-def test_the_median_bandwidth_is_that_of_the_first_training_step():
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_the_median_bandwidth_is_that_of_the_first_training_step(size):
     factor = AlignmentAttention("mmd").build(2, 4)
-    query, key = tokens()
+    query, key = (size * each for each in tokens())
     with torch.no_grad():
         log_factor(factor.train(), query, key)
     assert bool((factor.bandwidth == 0).all()), "evaluation freezes nothing"
