@@ -236,6 +236,17 @@ def test_coincident_points_have_no_median_and_a_divergence_of_0():
     assert bool((factor.bandwidth == 0).all())
 
 
+def test_a_head_without_a_median_takes_the_next_and_leaves_the_others_theirs():
+    factor = AlignmentAttention("mmd").build(2, 4)
+    query, key = (0.1 * each.detach() for each in tokens())
+    apart = median_bandwidth(query, key)
+    query[:, 1], key[:, 1] = 0.0, 0.0
+    log_factor(factor, query, key)
+    assert factor.bandwidth[1] == 0
+    log_factor(factor, *(0.3 * each.detach() for each in tokens()))
+    torch.testing.assert_close(factor.bandwidth, apart * torch.tensor([1.0, 3.0]))
+
+
 def test_a_large_set_is_thinned_by_numbers_of_its_own():
     factor = AlignmentAttention("mmd", max_tokens=4, bandwidth=2.0).build(2, 4)
     query, key = tokens()
