@@ -11,8 +11,13 @@ from probattn.sites.repulsive import RepulsiveAttention
 
 
 def migrated_configuration(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with ``temperature`` and ``langevin`` of heads and ensembles for ``inverse_temperature``."""
+    """The configuration with ``temperature`` and ``langevin`` of heads and ensembles for ``inverse_temperature``.
+
+    The digest of subwords goes: it was of sentencepiece's bytes, which every release writes otherwise.
+    """
     migrated = dict(stored)
+    if "subwords" in stored.get("fingerprint", {}):
+        migrated["fingerprint"] = {k: v for k, v in stored["fingerprint"].items() if k != "subwords"}
     if "ensemble" in stored:
         migrated["ensemble"] = without_inverse_temperature(stored["ensemble"], 1)
     model = stored.get("model", {})

@@ -42,10 +42,10 @@ class KLSchedule(Options):
     exactly ``final``).
 
     Args:
-        kind: "constant", "linear" or "sigmoid".
+        kind: course of the weight while it warms up, from 0; "constant" has no warm-up.
         final: weight after the warm-up, >= 0; 1 is the evidence lower bound as each site's reduction defines it.
-        warmup_steps: W in optimiser steps, >= 0; None takes ``warmup_fraction``. 0 starts at ``final``.
-        warmup_fraction: W as a fraction of the whole run, in [0, 1]; used where ``warmup_steps`` is None.
+        warmup_steps: updates in which the weight rises (W), >= 0; None takes ``warmup_fraction``.
+        warmup_fraction: share of the updates in which the weight rises, in [0, 1]; used where ``warmup_steps`` is None.
         steepness: a > 0 of the sigmoid.
 
     Raises:
@@ -102,7 +102,7 @@ class EarlyStopping(Options):
 
     Args:
         metric: validation metric, such as "loss", "log_likelihood" or one of the driver's, as "accuracy".
-        patience: evaluations without improvement before a run stops, >= 1.
+        patience: evaluations in a row without improvement after which it stops, >= 1.
         mode: whether less ("min") or more ("max") is better.
         min_delta: an improvement is a change by more than this, >= 0.
         also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then restarts whenever
@@ -208,23 +208,23 @@ class RunOptions(Options):
         scheduler: options, a function of optimiser and number of steps to any torch scheduler, or None. A
             ``ReduceLROnPlateau`` steps on each validation loss, others on each update.
         kl_schedule: weight of the KL.
-        batch_size: rows per micro-batch and process, >= 1; of evaluations too.
+        batch_size: rows of a micro-batch on one device, >= 1; of evaluations too.
         collate: rows to batch; torch's default stacks tensors.
         shuffle: whether to permute the rows again in each epoch.
         drop_last: whether to leave out an epoch's incomplete last step.
-        length_pool: steps, >= 1, whose rows are sorted by length together, so that batches need little padding; the
-            data then have a method ``lengths()``. None leaves batches to chance.
+        length_pool: batches hold rows of similar length, sorted within this many updates' rows, >= 1, so that they
+            need little padding; the data then have a method ``lengths()``. None for rows at random.
         num_workers: processes that load data.
-        precision: "no" for the parameters' own, "bf16" or "fp16" for autocast ("fp16" needs a GPU).
+        precision: mixed precision by autocast, "bf16" or "fp16" (which needs a GPU); "no" is that of the parameters.
         cpu: stay on the CPU where there is a GPU.
-        accumulation: micro-batches per update, >= 1.
-        max_grad_norm: joint 2-norm at which gradients are clipped, > 0, or None; the networks of alignment factors are
+        accumulation: micro-batches of an update, >= 1.
+        max_grad_norm: norm at which gradients are clipped, > 0; None for never. The networks of alignment factors are
             clipped apart from all others.
         seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
         log_every: updates between records, >= 1.
         eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.
         checkpoint_every: updates between checkpoints; None for once an epoch. The last update always has one.
-        keep_last: newest checkpoints to keep, >= 1; the best one of early stopping is kept besides.
+        keep_last: newest checkpoints that are kept, >= 1; the best one of early stopping is kept besides.
         early_stopping: the rule, or None.
         validation_metrics: function of model and batch that gives further metrics, per row or as means.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.

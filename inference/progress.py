@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import nn
 
@@ -29,6 +29,13 @@ class _TwoLines(Progress):
         yield Text(self.words)
 
 
+class _TimeLeft(TimeRemainingColumn):
+    """The time left, in words; "done" at the end, also of a training that was complete when it was resumed."""
+
+    def render(self, task: Task) -> Text:
+        return Text("done") if task.completed == task.total else super().render(task) + Text(" left")
+
+
 class TrainingProgress:
     """A bar on the error stream, title, step and time left first; nothing is shown where that is no terminal."""
 
@@ -45,8 +52,7 @@ class TrainingProgress:
         self._bar = _TwoLines(
             TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("left"),
+            _TimeLeft(),
             BarColumn(bar_width=None),
             console=console,
             disable=not (shown and console.is_terminal),

@@ -136,7 +136,7 @@ class Run:
         return self._result()
 
     def _update_until_the_end(self, progress: TrainingProgress, interruption: Interruption) -> None:
-        interrupted = False
+        interrupted = 0
         while not (interrupted or self._finished()):
             self._training.update(self._step, self._rescue)
             self._step += 1
@@ -147,9 +147,10 @@ class Run:
             self._restore_best()
         if interrupted:
             checkpoint = self._rescue()
-            raise KeyboardInterrupt(
+            raise TrainingInterrupted(
                 f"training was interrupted after update {self._step} of {self._training.total}; "
-                + (f"checkpoint: {checkpoint}" if checkpoint else "without a folder there is no checkpoint")
+                + (f"checkpoint: {checkpoint}" if checkpoint else "without a folder there is no checkpoint"),
+                interrupted,
             )
 
     def _after_update(self) -> None:
@@ -211,12 +212,12 @@ class Run:
         rule = self._options.early_stopping
         return rule is not None and self._stopping.exhausted(rule)
 
-    def _interrupted(self, interruption: Interruption) -> bool:
-        """Returns True if any process received a signal; all end after the same update."""
+    def _interrupted(self, interruption: Interruption) -> int:
+        """The signal that reached any of the processes, which all end after the same update; 0 for none."""
         if self._accelerator.num_processes == 1:
             return interruption.came
-        mine = torch.tensor(float(interruption.came), device=self._accelerator.device)
-        return bool(self._accelerator.reduce(mine, "sum") > 0)
+        mine = torch.tensor(interruption.came, device=self._accelerator.device)
+        return int(self._accelerator.gather(mine).max())
 
     def _restore_best(self) -> None:
         """Leaves the model with the weights to keep, ready for use."""
@@ -282,6 +283,18 @@ class Run:
         )
 
 
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal ended a training after a whole update.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 class Interruption:
     """Lets SIGINT and SIGTERM wait for the end of an update; a second one does what it does outside.
 
@@ -289,7 +302,7 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.came = 0
         self._former: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -302,7 +315,7 @@ class Interruption:
         return self
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
+        self.came = number
         self._restore()
 
     def __exit__(

@@ -44,6 +44,9 @@ Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 """An integer >= 0."""
 
+Filled = Annotated[str, MinLen(1)]
+"""Text of one character or more."""
+
 Item = TypeVar("Item")
 SomeOf = Annotated[Sequence[Item], MinLen(1)]
 """One item or more; kept as a tuple."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -57,6 +58,12 @@ def by_name(families: ModuleType) -> dict[str, Any]:
 def bert(by_name: dict[str, Any]) -> Any:
     """The family on which what holds for every family is tested once."""
     return by_name["bert"]
+
+
+def pytest_configure() -> None:
+    """Tests interrupt programs, which a shell lets ignore it that runs the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.checks import check_integer, check_share
+from probattn.models.gat_options import GATOptions
 from probattn.models.graph.layer import GraphAttention
 from probattn.models.graph.sparse import drop
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
@@ -22,36 +22,6 @@ LAYERS = ("hidden", "output")
 ALIGNED_NODES = 512
 """Nodes that stand for a graph's queries and keys in a divergence where the options say nothing: pairs of all nodes
 would not fit memory."""
-
-
-@dataclass(frozen=True)
-class GATOptions:
-    """Sizes and regularisation of the network (Velickovic et al. 2018, section 3.3, transductive learning).
-
-    Args:
-        heads: of the hidden layer, concatenated.
-        features: of a hidden head.
-        output_heads: of the output layer, averaged; 1 for Cora and Citeseer, 8 for Pubmed.
-        dropout: of both layers' inputs.
-        attention_dropout: of the attention weights, latent ones too: each node sees a sample of its neighbours.
-        negative_slope: of the leaky ReLU in the scores.
-
-    Raises:
-        ValueError: a size below 1 or a share outside [0, 1).
-    """
-
-    heads: int = 8
-    features: int = 8
-    output_heads: int = 1
-    dropout: float = 0.6
-    attention_dropout: float = 0.6
-    negative_slope: float = 0.2
-
-    def __post_init__(self) -> None:
-        for name in ("heads", "features", "output_heads"):
-            check_integer("GATOptions", name, getattr(self, name), least=1)
-        for name in ("dropout", "attention_dropout"):
-            check_share("GATOptions", name, getattr(self, name), one=False)
 
 
 class LayerPass(NamedTuple):

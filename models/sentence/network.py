@@ -73,8 +73,11 @@ class SelfAttentivePreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draws weights as torch's modules do by themselves."""
-        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)):
+        """Draws weights as torch's modules do by themselves; loaded ones stay, the row of padding too."""
+        loaded = all(
+            getattr(weight, "_is_hf_initialized", False) for weight in module.parameters(recurse=False)
+        )
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)) and not loaded:
             module.reset_parameters()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +15,8 @@ from typing import ParamSpec, TextIO, TypeVar
 import typer
 
 EXIT_STATUS = 2
-INTERRUPTED = 130
-"""128 and the number of SIGINT, as shells have it."""
+SIGNALLED = 128
+"""What shells add to the number of the signal that ended a program."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -65,7 +66,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
                 raise typer.Exit(EXIT_STATUS) from error
             except KeyboardInterrupt as error:
                 typer.echo(printable(f"interrupted{f': {error}' if error.args else ''}"), err=True)
-                raise typer.Exit(INTERRUPTED) from error
+                raise typer.Exit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
 
     return guarded
 
@@ -80,10 +81,11 @@ def says_how_to_resume(folder: Path, device: str | None = None) -> Iterator[None
         recipe = folder / "recipe.yaml"
         if not recipe.exists():
             raise
-        raise KeyboardInterrupt(
-            f"{f'{error}; ' if error.args else ''}continue with `probattn train {shlex.quote(str(recipe))} --output "
-            f"{shlex.quote(str(folder))} --resume{where}`"
-        ) from error
+        command = (
+            f"probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume{where}"
+        )
+        error.args = (f"{f'{error}; ' if error.args else ''}continue with `{command}`",)
+        raise
 
 
 def _check_arguments(values: Iterable[object]) -> None:

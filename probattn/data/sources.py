@@ -14,6 +14,7 @@ from probattn.data.hub import PREFIX, read_hub
 from probattn.data.identity import SPLITS, Split
 from probattn.data.rows import Columns, LabelUse, unknown_label
 from probattn.data.tables import SUFFIXES, is_table, other_format, read_table
+from probattn.options import Filled, Options
 
 Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]
 """Role of data: the splits of the task, the task under a shift, out-of-distribution texts, unlabelled texts."""
@@ -23,32 +24,38 @@ ROLES: tuple[Role, ...] = get_args(Role)[:-1]
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Options):
     """A source of texts and the options of reading it.
 
     Args:
-        source: name of a built-in data set, path of a CSV, TSV or JSON Lines file, or ``hub:owner/name``.
-        split: which part of a built-in or hub data set; None for the usual one of its role.
-        configuration: which configuration of a hub data set.
-        text: column of the texts.
-        label: column of the labels.
-        label_map: label in the data to class name.
-        quotes: whether fields of a CSV or TSV file may stand in double quotes.
-        text_pair: column of the second texts, where the task is about pairs of texts.
+        source: a data set that has a name (``rotten_tomatoes``, ``imdb``, ``bbc_news``, ``sst2``, ``trec``, ``mrpc``,
+            ``cola``, ``cola_out_of_domain``), a file ending in .csv, .tsv, .jsonl (relative to the working directory),
+            or ``hub:owner/name``.
+        split: part of a named or hub data set; None for the usual one: its own for train, validation and test, all of
+            it for shifted and out_of_domain (of a hub data set the test part).
+        configuration: which configuration of a hub data set; None for its only one.
+        text: column of the texts, in a file or hub data set.
+        label: column of the labels, in a file or hub data set.
+        label_map: label in the data to class name, such as ``{0: negative, 1: positive}``.
+        quotes: whether fields of a .csv or .tsv file may stand in double quotes; False for plain characters.
+        text_pair: column of the second texts, in a file or hub data set of pairs of texts; None for single texts.
+
+    Raises:
+        ValueError: a value of another type, or an empty one.
 
     Example:
         >>> Source("rotten_tomatoes").kind, Source("my.tsv").kind, Source("hub:SetFit/sst5").kind
         ('built-in', 'file', 'hub')
     """
 
-    source: str
-    split: str | None = None
-    configuration: str | None = None
-    text: str = "text"
-    label: str = "label"
+    source: Filled
+    split: Filled | None = None
+    configuration: Filled | None = None
+    text: Filled = "text"
+    label: Filled = "label"
     label_map: Mapping[str, str] = field(default_factory=dict)
     quotes: bool = True
-    text_pair: str | None = None
+    text_pair: Filled | None = None
 
     @property
     def kind(self) -> Literal["built-in", "file", "hub"]:

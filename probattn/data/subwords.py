@@ -120,8 +120,9 @@ class Subwords:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of the vocabulary."""
-        return hashlib.sha256(self._model).hexdigest()[:16]
+        """A fingerprint of the pieces and their scores; releases of sentencepiece write them in other bytes."""
+        pieces = [(self._processor.id_to_piece(i), self._processor.get_score(i)) for i in range(len(self))]
+        return hashlib.sha256(repr(pieces).encode()).hexdigest()[:16]
 
     def __getstate__(self) -> bytes:
         return self._model

@@ -45,8 +45,18 @@ class DeferredFactor(Unit):
 
 
 def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
-    """``pyro.factor(name, compute())``, computed when its density is requested."""
-    factor = DeferredFactor(compute, batch_shape)
+    """``pyro.factor(name, compute())``, computed when its density is requested, of the given shape."""
+
+    def checked() -> Tensor:
+        log_factor = compute()
+        if log_factor.shape != batch_shape:
+            raise ValueError(
+                f"site {name!r}: expected a log factor of shape {list(batch_shape)}, a number a row, got "
+                f"{list(log_factor.shape)}"
+            )
+        return log_factor
+
+    factor = DeferredFactor(checked, batch_shape)
     pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
 
 
@@ -57,6 +67,7 @@ def announce(
 
     Raises:
         RuntimeError: in training mode with gradients, outside all handlers: training would leave ``what`` out.
+        ValueError: ``compute`` gives a tensor of another shape than ``batch_shape``.
     """
     if am_i_wrapped():
         deferred_factor(name, compute, batch_shape)

@@ -23,8 +23,6 @@ from transformers.utils import logging as transformers_logging
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
-from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
-from probattn.inference.options import KLSchedule
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     MODEL_LABELS,
@@ -253,40 +251,12 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             program: with repulsive heads it gets an ``SVGDDriver``.
             **options: further options of the driver.
         """
-        training: TrainingRecipe = self.recipe.training
         alignment = getattr(self.recipe, "alignment", None)
-        rule = training.early_stopping
         kind = SVGDDriver if repulsive_heads(program) else SVIDriver
-        standard: dict[str, Any] = {
-            "guide": AttentionGuide(program),
-            "optimizer": OptimizerOptions(
-                training.optimizer_class,
-                training.learning_rate,
-                training.site_learning_rate,
-                alignment_learning_rate=None if alignment is None else alignment.learning_rate,
-                weight_decay=training.weight_decay,
-                arguments=training.optimizer_arguments,
-            ),
-            "scheduler": SchedulerOptions(training.schedule, training.warmup_steps, training.warmup),
-            "kl_schedule": KLSchedule(
-                training.kl_schedule,
-                final=training.kl_weight,
-                warmup_steps=training.kl_warmup_steps,
-                warmup_fraction=training.kl_warmup,
-            ),
-            "batch_size": training.batch_size,
-            "precision": training.precision,
-            "cpu": training.device == "cpu",
-            "accumulation": training.accumulation,
-            "max_grad_norm": training.gradient_clip,
-            "seed": training.seed,
-            "log_every": training.log_every,
-            "eval_every": training.eval_every,
-            "checkpoint_every": training.checkpoint_every,
-            "keep_last": training.keep,
-            "early_stopping": None if rule is None else rule.build(),
-        }
-        return kind(program, **(standard | options))
+        standard = self.recipe.training.driver_options(
+            alignment_learning_rate=None if alignment is None else alignment.learning_rate
+        )
+        return kind(program, **({"guide": AttentionGuide(program)} | standard | options))
 
     def fit(
         self,

@@ -27,7 +27,24 @@ TASKS: list[type[Task[Any, Any]]] = [Graphs, Translation, Experiments, Classific
 
 
 def task_class(sections: Mapping[str, Any]) -> type[Task[Any, Any]]:
-    """The task of a recipe, by the keys that stand in it."""
+    """The task of a recipe, by the keys that stand in it.
+
+    Raises:
+        TypeError: the section of a registered task does not tell its recipes from others.
+    """
+    for task in TASKS:
+        if task.section is None:
+            continue
+        if task.section not in task.recipe_class.model_fields:
+            raise TypeError(
+                f"{task.__name__}.section: expected a key of {task.recipe_class.__name__}, got {task.section!r}"
+            )
+        for other in TASKS:
+            if other is not task and task.section in other.recipe_class.model_fields:
+                raise TypeError(
+                    f"{task.__name__}.section: expected a key that no other task's recipes have, got {task.section!r}, "
+                    f"which {other.__name__} has; choose another name"
+                )
     return next(task for task in TASKS if task.section is None or task.section in sections)
 
 

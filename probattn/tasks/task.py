@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
-from probattn.inference.report import Sheet
+from probattn.inference.report import Results, Sheet, combine, headline, render_report, results_table
+from probattn.inference.report.terminal import comparisons
 from probattn.inference.run import FitResult
 from probattn.tasks.errors import RunError
 
@@ -56,7 +57,9 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     Attributes:
         section: the key of a recipe that makes it one of this task; None for classification, which needs none.
         recipe_class: the recipe's class.
-        results_class: the class of the records in ``metrics.json``.
+        results_class: the class of the records in ``metrics.json``. Where it is another than that of predictions, with
+            which the report, the table and the comparison over seeds come, a task brings its own ``headline``,
+            ``table`` and ``page``.
         no_seeds: why several runs of this task are not compared over their seeds; None where they are.
         unit: what its data are counted in, in the plural.
         no_limit: why ``--limit`` cannot be given; None where :meth:`limited` takes it.
@@ -66,7 +69,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     section: ClassVar[str | None] = None
     recipe_class: ClassVar[type[Any]]
-    results_class: ClassVar[type[Any]]
+    results_class: ClassVar[type[Any]] = Results
     no_seeds: ClassVar[str | None] = None
     unit: ClassVar[str] = "examples"
     no_limit: ClassVar[str | None] = "this kind of run measures nothing anew"
@@ -104,24 +107,28 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         """
 
     @classmethod
-    @abstractmethod
     def headline(cls, results: AnyResults) -> str:
         """What was found, in one line."""
+        return headline(cast(Results, results))
 
     @classmethod
-    @abstractmethod
     def table(cls, results: AnyResults) -> Sheet:
         """The results for a terminal."""
+        return results_table(cast(Results, results))
 
     @classmethod
-    @abstractmethod
     def page(cls, results: AnyResults) -> str:
         """The report: one HTML page that needs nothing but itself."""
+        return render_report(cast(Results, results))
 
     @classmethod
     def summary(cls, results: AnyResults) -> dict[str, Any]:
         """The headline and the comparisons behind it, for programs."""
-        return {"headline": cls.headline(results)}
+        words = {"headline": cls.headline(results)}
+        if not issubclass(cls.results_class, Results):
+            return words
+        measured = cast(Results, results)
+        return {**words, "seeds": measured.seeds, "comparisons": comparisons(measured)}
 
     @classmethod
     def combine(cls, results: Mapping[str, AnyResults]) -> AnyResults:
@@ -130,7 +137,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         Raises:
             ValueError: the evaluations do not fit each other.
         """
-        raise RunError(f"{next(iter(results))}: expected one run, {cls.no_seeds}")
+        return cast(AnyResults, combine(cast(Mapping[str, Results], results)))
 
     def notes(self) -> Iterable[str]:
         """Lines about the data that are printed before training."""

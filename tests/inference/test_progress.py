@@ -35,6 +35,13 @@ def test_title_step_and_time_left_come_first_and_nothing_is_cut(width: int) -> N
     assert all(len(line) <= width for line in lines)
 
 
+def test_a_training_that_was_complete_has_no_time_left() -> None:
+    buffer = io.StringIO()
+    with TrainingProgress(total=8, done=8, console=Console(file=buffer, force_terminal=True, width=80)):
+        pass
+    assert "8/8" in buffer.getvalue() and "done" in buffer.getvalue() and "left" not in buffer.getvalue()
+
+
 def test_nothing_is_written_where_no_one_looks() -> None:
     assert drawn(terminal=False) == ""
     assert drawn(terminal=True, shown=False) == ""

@@ -145,12 +145,24 @@ def vars_of(cls: type[Any]) -> set[str]:
     return {name for base in cls.__mro__ for name in vars(base)}
 
 
+class _Made:
+    """A default that pydantic makes, which its releases show as one thing or another."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_MADE = _Made()
+
+
 def _parameters(place: str, thing: Any) -> Iterator[str]:
     """A line a parameter; and one with those that must be given, which further ones would break."""
     try:
         parameters = [each for each in inspect.signature(thing).parameters.values() if each.name != "self"]
     except (TypeError, ValueError):
         return
+    made = {name for name, field in getattr(thing, "model_fields", {}).items() if field.default_factory}
+    parameters = [each.replace(default=_MADE) if each.name in made else each for each in parameters]
     required = [each.name for each in parameters if _default(each) == "required"]
     yield f"{place} requires {' '.join(required) or 'nothing'}"
     for number, each in enumerate(parameters):

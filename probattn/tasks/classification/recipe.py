@@ -12,6 +12,7 @@ from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
 from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionRecipe,
@@ -34,50 +35,16 @@ command is run.
 """
 
 
-class SourceRecipe(Section):
+_Source: Any = options_section(Source)
+
+
+class SourceRecipe(_Source):
     """One source of texts; written as a bare name or path where the other keys keep their defaults.
 
     Example:
         >>> SourceRecipe.model_validate("my.csv").source
         'my.csv'
     """
-
-    source: str = Field(
-        min_length=1,
-        description="A data set that has a name (`rotten_tomatoes`, `imdb`, `bbc_news`, `sst2`, `trec`, `mrpc`, "
-        "`cola`, `cola_out_of_domain`), a file ending in .csv, .tsv, .jsonl (relative to where the command is run), or "
-        "`hub:owner/name`.",
-    )
-    split: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Part of a named or hub data set; null for the usual one: its own for train, validation and test, "
-        "all of it for shifted and out_of_domain (of a hub data set the test part).",
-    )
-    configuration: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Which configuration of a hub data set; null for its only one.",
-    )
-    text: str = Field(
-        default="text", min_length=1, description="Column of the texts, in a file or hub data set."
-    )
-    text_pair: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Column of the second texts, in a file or hub data set of pairs of texts; null for single texts.",
-    )
-    label: str = Field(
-        default="label", min_length=1, description="Column of the labels, in a file or hub data set."
-    )
-    label_map: dict[str, str] = Field(
-        default_factory=dict,
-        description="Label in the data to class name, such as `{0: negative, 1: positive}`.",
-    )
-    quotes: bool = Field(
-        default=True,
-        description="Whether fields of a .csv or .tsv file may stand in double quotes; false: plain characters.",
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -88,10 +55,6 @@ class SourceRecipe(Section):
     def _known(self) -> SourceRecipe:
         _ = self.build().kind
         return self
-
-    def build(self) -> Source:
-        """The source, ready to be read."""
-        return Source(**self.model_dump())
 
     def resolved(self) -> SourceRecipe:
         """The same, with the path of a file made absolute."""

@@ -32,18 +32,13 @@ from probattn.inference.report import (
     RunDescription,
     Sheet,
     clouds,
-    combine,
-    comparisons,
     confident_mistakes,
     describe,
     evaluate,
     gather,
     head_bandwidths,
-    headline,
     most_uncertain,
     predictions_table,
-    render_report,
-    results_table,
     site_alignments,
     training_curves,
 )
@@ -126,7 +121,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from nothing."""
 
     recipe_class = Recipe
-    results_class = Results
     unit = "texts"
     no_limit = None
     no_draws = None
@@ -571,31 +565,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "mutual_information": round(answer.mutual_information, DIGITS),
             "spread": round(example.spread, DIGITS),
         }
-
-    @classmethod
-    def headline(cls, results: Results) -> str:
-        """What was found, in one line."""
-        return headline(results)
-
-    @classmethod
-    def table(cls, results: Results) -> Sheet:
-        """The network against its baseline, measure by measure."""
-        return results_table(results)
-
-    @classmethod
-    def page(cls, results: Results) -> str:
-        """The report."""
-        return render_report(results)
-
-    @classmethod
-    def summary(cls, results: Results) -> dict[str, Any]:
-        """The headline and every comparison with its verdict."""
-        return {"headline": headline(results), "seeds": results.seeds, "comparisons": comparisons(results)}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, Results]) -> Results:
-        """The comparison of several runs over their seeds."""
-        return combine(results)
 
 
 def class_names(network: TrainedClassifier) -> tuple[str, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
+from probattn.models.gat_options import GATOptions
+from probattn.options import Count, Natural
 from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
-from probattn.tasks.sections.training import EarlyStoppingRecipe
+from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe, training_keys
 
 INTRODUCTION = """# Recipes of graphs
 
@@ -20,41 +23,53 @@ A recipe with a section `graph` trains a graph attention network on a citation g
 """
 
 
-class GraphTrainingRecipe(Section):
+_Training: Any = drawn_section(
+    {
+        "epochs": (
+            int,
+            Field(default=2000, ge=1, description="Updates, unless early stopping ends the run before."),
+        ),
+        **training_keys(
+            *("device", "seed", "kl_schedule", "log_every", "keep"),
+            learning_rate={"default": 0.005, "description": "Of Adam; 0.01 for Pubmed."},
+            site_learning_rate={"default": None},
+            weight_decay={
+                "default": 5e-4,
+                "description": "L2 penalty of everything but biases; 1e-3 for Pubmed.",
+            },
+            gradient_clip={"default": None},
+            kl_weight={"default": 1.0, "description": "Weight of the divergence after its warm-up."},
+            kl_warmup_steps={
+                "annotation": Natural,
+                "default": 100,
+                "description": "Updates in which that weight rises.",
+            },
+            checkpoint_every={
+                "annotation": Count,
+                "default": 100,
+                "description": "Updates between checkpoints.",
+            },
+        ),
+        "early_stopping": (
+            EarlyStoppingRecipe | None,
+            Field(
+                default=EarlyStoppingRecipe(
+                    metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
+                ),
+                description="When to stop before the end, evaluated after every update; null for never.",
+            ),
+        ),
+    },
+    DriverSection,
+)
+
+
+class GraphTrainingRecipe(_Training):
     """How the network is trained: all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
 
-    epochs: int = Field(default=2000, ge=1, description="Updates, unless early stopping ends the run before.")
-    learning_rate: float = Field(default=0.005, gt=0, lt=10, description="Of Adam; 0.01 for Pubmed.")
-    site_learning_rate: float | None = Field(
-        default=None,
-        gt=0,
-        lt=10,
-        description="Of the parameters that latent attention brings along; null for `learning_rate`.",
-    )
-    weight_decay: float = Field(
-        default=5e-4, ge=0, description="L2 penalty of everything but biases; 1e-3 for Pubmed."
-    )
-    gradient_clip: float | None = Field(
-        default=None, gt=0, description="Norm at which gradients are clipped; null for never."
-    )
-    device: Literal["auto", "cpu"] = Field(
-        default="auto", description="`auto` takes an accelerator where there is one."
-    )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of all parameters, noise and dropout.")
-    kl_weight: float = Field(default=1.0, ge=0, description="Weight of the divergence after its warm-up.")
-    kl_schedule: Literal["constant", "linear", "sigmoid"] = Field(
-        default="linear", description="Course of that weight while it warms up, from 0."
-    )
-    kl_warmup_steps: int = Field(default=100, ge=0, description="Updates in which that weight rises.")
-    log_every: int = Field(default=10, ge=1, description="Updates between records.")
-    checkpoint_every: int = Field(default=100, ge=1, description="Updates between checkpoints.")
-    keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept.")
-    early_stopping: EarlyStoppingRecipe | None = Field(
-        default=EarlyStoppingRecipe(
-            metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
-        ),
-        description="When to stop before the end, evaluated after every update; null for never.",
-    )
+    def driver_options(self, **optimizer: Any) -> dict[str, Any]:
+        """Options of the driver; see the base class."""
+        return super().driver_options(name="Adam", **optimizer) | {"scheduler": None}
 
 
 class GraphDataRecipe(Section):
@@ -87,17 +102,11 @@ class GraphDataRecipe(Section):
         return self.model_copy(update={"folder": str(Path(self.folder).expanduser().absolute())})
 
 
-class GraphNetworkRecipe(Section):
-    """The graph attention network of Velickovic et al. 2018."""
+_Network: Any = options_section(GATOptions)
 
-    heads: int = Field(default=8, ge=1, description="Heads of the hidden layer, concatenated.")
-    features: int = Field(default=8, ge=1, description="Features of a hidden head.")
-    output_heads: int = Field(
-        default=1, ge=1, description="Heads of the output layer, averaged; 8 for Pubmed in the paper."
-    )
-    dropout: float = Field(default=0.6, ge=0, lt=1, description="Of both layers' inputs.")
-    attention_dropout: float = Field(default=0.6, ge=0, lt=1, description="Of the attention weights.")
-    negative_slope: float = Field(default=0.2, ge=0, description="Of the leaky ReLU in the scores.")
+
+class GraphNetworkRecipe(_Network):
+    """The graph attention network of Velickovic et al. 2018."""
 
 
 class GraphPredictionRecipe(Section):

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from probattn.data import NodeGraph
-from probattn.inference import AttentionGuide, SVIDriver
-from probattn.inference.optimizers import OptimizerOptions
-from probattn.inference.options import KLSchedule
+from probattn.inference import SVIDriver
 from probattn.inference.report import (
     DataSet,
     EdgeAttention,
@@ -28,7 +26,6 @@ from probattn.inference.report import (
     training_curves,
 )
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
-from probattn.tasks.classification.task import Classification
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.programs import (
@@ -60,15 +57,9 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     section = "graph"
     recipe_class = GraphRecipe
-    results_class = Results
     unit = "nodes"
     no_limit = "a graph is predicted as a whole"
     no_draws = None
-    headline = Classification.headline
-    table = Classification.table
-    page = Classification.page
-    summary = Classification.summary
-    combine = Classification.combine
 
     @cached_property
     def graph(self) -> NodeGraph:
@@ -118,32 +109,12 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     def driver(self, program: NodeClassifier, **options: Any) -> SVIDriver:
         """Adam on the whole graph at once, with the options of the recipe."""
-        training, alignment, data = self.recipe.training, self.recipe.alignment, self.data
-        rule = training.early_stopping
-        standard: dict[str, Any] = {
-            "guide": AttentionGuide(program),
-            "optimizer": OptimizerOptions(
-                "Adam",
-                training.learning_rate,
-                training.site_learning_rate,
-                None if alignment is None else alignment.learning_rate,
-                training.weight_decay,
-            ),
-            "scheduler": None,
-            "kl_schedule": KLSchedule(
-                training.kl_schedule, final=training.kl_weight, warmup_steps=training.kl_warmup_steps
-            ),
+        data = self.data
+        whole = {
             "batch_size": max(len(data.train["nodes"]), len(data.validation["nodes"])),
             "shuffle": False,
-            "cpu": training.device == "cpu",
-            "max_grad_norm": training.gradient_clip,
-            "seed": training.seed,
-            "log_every": training.log_every,
-            "checkpoint_every": training.checkpoint_every,
-            "keep_last": training.keep,
-            "early_stopping": None if rule is None else rule.build(),
         }
-        return SVIDriver(program, **(standard | options))
+        return super().driver(program, **(whole | options))
 
     def save(self, program: NodeClassifier, folder: Path) -> None:
         """Keeps the weights."""

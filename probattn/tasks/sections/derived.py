@@ -7,8 +7,8 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
-from types import GenericAlias, NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+from types import GenericAlias, MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from pydantic import Field, create_model, model_validator
 
@@ -20,6 +20,8 @@ LEFT_TO_CONVERT = "; None leaves it to `convert`"
 """What descriptions say of ``layers`` and ``attention``; in a recipe "all" is meant instead."""
 WORDS = {"None": "null", "True": "true", "False": "false"}
 """What YAML calls Python's constants."""
+RANGE = re.compile(r", (?:[<>]=? -?\d+(?:\.\d+)?|in [\[(][^\])]*[\])])(?=[.;,:]|$)")
+"""A range in a description, which stands in a column of its own in the reference."""
 
 
 class MethodSection(Section):
@@ -81,6 +83,67 @@ class OptionsSection(Section):
         return make(**self.model_dump())
 
 
+class Key(NamedTuple):
+    """A key of a section that is one of the options of a class.
+
+    Attributes:
+        options: the class.
+        option: its name there.
+        changes: what differs from the declaration: ``annotation``, or arguments of pydantic's ``Field``.
+    """
+
+    options: type[Any]
+    option: str
+    changes: Mapping[str, Any] = MappingProxyType({})
+
+    def changed(self, changes: Mapping[str, Any]) -> Key:
+        """The key with further changes."""
+        return self._replace(changes={**self.changes, **changes})
+
+
+class DrawnSection(Section):
+    """A section whose keys are options of several classes; ``drawn`` has the keys by their names."""
+
+    drawn: ClassVar[Mapping[str, Key]] = {}
+
+    def options_of(self, options: type[Any]) -> dict[str, Any]:
+        """The values of the options of a class, as its keyword arguments."""
+        return {key.option: getattr(self, name) for name, key in self.drawn.items() if key.options is options}
+
+
+def drawn_section(keys: Mapping[str, Key | tuple[Any, Any]], base: Any = DrawnSection) -> Any:
+    """The section of some options, and of keys of its own, given as annotation and pydantic's field.
+
+    A key that ``base`` has is declared anew in its place.
+    """
+    drawn = {name: key for name, key in keys.items() if isinstance(key, Key)}
+    declared = {kind: option_fields(kind) for kind in {key.options for key in drawn.values()}}
+    own: dict[str, Any] = {}
+    for name, key in keys.items():
+        if not isinstance(key, Key):
+            own[name] = key
+            continue
+        annotation, given = declared[key.options][key.option]
+        changes = {"description": _renamed(given.description, key.options, base.drawn | drawn), **key.changes}
+        annotation = changes.pop("annotation", annotation)
+        default = changes.pop("default", given.default)
+        factory = functools.partial(dict, default) if isinstance(default, dict) else given.default_factory
+        standard = {"default_factory": factory} if factory else {"default": default}
+        own[name] = (annotation, Field(**standard, **changes))
+    make: Any = create_model
+    model = make("Drawn", __base__=base, **own)
+    model.drawn = base.drawn | drawn
+    return model
+
+
+def _renamed(text: str, options: type[Any], drawn: Mapping[str, Key]) -> str:
+    """A description with the names of keys for those of options."""
+    for name, key in drawn.items():
+        if key.options is options:
+            text = text.replace(f"`{key.option}`", f"`{name}`")
+    return text
+
+
 def options_section(options: type[Options]) -> Any:
     """The section of a class of options, with its keys, defaults, ranges and descriptions."""
     make: Any = create_model
@@ -95,7 +158,9 @@ def option_fields(options: type[Options]) -> dict[str, tuple[Any, Any]]:
     described = descriptions(own)
     found: dict[str, tuple[Any, Any]] = {}
     for option in fields(own):
-        text = re.sub(r"\b(None|True|False)\b", lambda word: WORDS[word[0]], described[option.name])
+        text = re.sub(
+            r"\b(None|True|False)\b", lambda word: WORDS[word[0]], RANGE.sub("", described[option.name])
+        )
         found[option.name] = (_written(hints(own)[option.name]), Field(**_default(option), description=text))
     return found
 

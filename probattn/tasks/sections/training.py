@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field, field_validator, model_validator
 
 from probattn.data.errors import suggestion
-from probattn.inference.options import EarlyStopping
+from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
+from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.tasks.sections.base import Section
-from probattn.tasks.sections.derived import options_section
+from probattn.tasks.sections.derived import DrawnSection, Key, drawn_section, options_section
 
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 EPOCHS = 3
 """Passes over the data where neither epochs nor steps are given."""
+LARGEST_SEED = 2**31 - 1
 
 
 _EarlyStopping: Any = options_section(EarlyStopping)
@@ -25,7 +28,118 @@ class EarlyStoppingRecipe(_EarlyStopping):
     """Stops when a validation metric no longer improves, and takes the best weights."""
 
 
-class TrainingRecipe(Section):
+STEP_SIZE = {"lt": 10}
+"""Learning rates beyond it are slips."""
+
+TRAINING: dict[str, Any] = {
+    "epochs": (
+        int | None,
+        Field(
+            default=None,
+            ge=1,
+            description=f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given.",
+        ),
+    ),
+    "steps": (int | None, Field(default=None, ge=1, description="Updates, instead of `epochs`.")),
+    "batch_size": Key(RunOptions, "batch_size"),
+    "accumulation": Key(RunOptions, "accumulation"),
+    "optimizer": (
+        Literal["adamw", "adam", "sgd"],
+        Field(default="adamw", description="Optimiser of torch."),
+    ),
+    "optimizer_arguments": Key(
+        OptimizerOptions, "arguments", {"annotation": dict[str, bool | int | float | list[float]]}
+    ),
+    "learning_rate": Key(OptimizerOptions, "learning_rate", STEP_SIZE),
+    "site_learning_rate": Key(OptimizerOptions, "site_learning_rate", STEP_SIZE),
+    "weight_decay": Key(OptimizerOptions, "weight_decay"),
+    "schedule": Key(
+        SchedulerOptions,
+        "name",
+        {
+            "annotation": Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"],
+            "description": "Course of the learning rates after their warm-up.",
+        },
+    ),
+    "warmup": Key(SchedulerOptions, "warmup_fraction"),
+    "warmup_steps": Key(SchedulerOptions, "warmup_steps"),
+    "gradient_clip": Key(RunOptions, "max_grad_norm"),
+    "precision": Key(RunOptions, "precision"),
+    "device": (
+        Literal["auto", "cpu"],
+        Field(default="auto", description="`auto` takes an accelerator where there is one."),
+    ),
+    "seed": Key(
+        RunOptions,
+        "seed",
+        {
+            "le": LARGEST_SEED,
+            "description": "Of new parameters, the order of the data, noise and dropout.",
+        },
+    ),
+    "kl_weight": Key(
+        KLSchedule,
+        "final",
+        {
+            "default": 1e-3,
+            "description": "Weight of the divergence after its warm-up. 1 is the lower bound of the evidence, up to "
+            "the reduction; fine-tuning a pretrained network asks for far less.",
+        },
+    ),
+    "kl_schedule": Key(KLSchedule, "kind"),
+    "kl_warmup": Key(KLSchedule, "warmup_fraction"),
+    "kl_warmup_steps": Key(KLSchedule, "warmup_steps"),
+    "log_every": Key(RunOptions, "log_every"),
+    "eval_every": Key(RunOptions, "eval_every"),
+    "checkpoint_every": Key(RunOptions, "checkpoint_every"),
+    "keep": Key(RunOptions, "keep_last"),
+    "early_stopping": (
+        EarlyStoppingRecipe | None,
+        Field(default=None, description="When to stop before the end; null for never."),
+    ),
+    "frozen_probe": (
+        bool,
+        Field(
+            default=False,
+            description="Whether nothing but attention learns, so that what the network knows of single words stays "
+            "what it was at the start (Snell et al. 2021, A.6); for the networks `self_attentive` and, in translation, "
+            "`lstm`.",
+        ),
+    ),
+}
+"""Keys of the training of networks, in the order of the reference: options of the drivers, and a few besides."""
+
+
+def training_keys(*names: str, **changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Some of these keys in their order; those that are options with what changes in their declaration."""
+    keys = {name: key for name, key in TRAINING.items() if name in {*names, *changes}}
+    return keys | {name: keys[name].changed(change) for name, change in changes.items()}
+
+
+class DriverSection(DrawnSection):
+    """A training that one of the drivers does."""
+
+    def driver_options(self, **optimizer: Any) -> dict[str, Any]:
+        """Options of the driver.
+
+        Args:
+            **optimizer: further options of the optimiser.
+        """
+        asked: Any = self
+        rule = asked.early_stopping
+        return self.options_of(RunOptions) | {
+            "optimizer": OptimizerOptions(**self.options_of(OptimizerOptions), **optimizer),
+            "scheduler": SchedulerOptions(**self.options_of(SchedulerOptions)),
+            "kl_schedule": KLSchedule(**self.options_of(KLSchedule)),
+            "cpu": asked.device == "cpu",
+            "early_stopping": None if rule is None else rule.build(),
+        }
+
+
+_Training: Any = drawn_section(TRAINING, DriverSection)
+
+
+class TrainingRecipe(_Training):
     """How the network is trained.
 
     Example:
@@ -35,84 +149,9 @@ class TrainingRecipe(Section):
         True
     """
 
-    epochs: int | None = Field(
-        default=None,
-        ge=1,
-        description=f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given.",
-    )
-    steps: int | None = Field(default=None, ge=1, description="Updates, instead of `epochs`.")
-    batch_size: int = Field(default=16, ge=1, description="Texts of a micro-batch on one device.")
-    accumulation: int = Field(default=1, ge=1, description="Micro-batches of an update.")
-    optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adamw", description="Optimiser of torch.")
-    optimizer_arguments: dict[str, bool | int | float | list[float]] = Field(
-        default_factory=dict, description="Further arguments of the optimiser, such as `{eps: 1e-6}`."
-    )
-    learning_rate: float = Field(default=2e-5, gt=0, lt=10, description="Of the network's own parameters.")
-    site_learning_rate: float | None = Field(
-        default=1e-3,
-        gt=0,
-        lt=10,
-        description="Of the parameters that attention brings along; null for `learning_rate`.",
-    )
-    weight_decay: float = Field(
-        default=0.01, ge=0, description="Of matrices; biases and norms are not decayed."
-    )
-    schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = Field(
-        default="linear", description="Course of the learning rates after their warm-up."
-    )
-    warmup: float = Field(
-        default=0.1, ge=0, le=1, description="Share of the updates in which the learning rates rise."
-    )
-    warmup_steps: int | None = Field(
-        default=None, ge=0, description="The same in updates; null for `warmup`, which it replaces."
-    )
-    gradient_clip: float | None = Field(
-        default=1.0, gt=0, description="Norm at which gradients are clipped; null for never."
-    )
-    precision: Literal["no", "bf16", "fp16"] = Field(
-        default="no", description="Mixed precision; `fp16` needs a GPU, `no` is that of the parameters."
-    )
-    device: Literal["auto", "cpu"] = Field(
-        default="auto", description="`auto` takes an accelerator where there is one."
-    )
-    seed: int = Field(
-        default=0,
-        ge=0,
-        le=2**31 - 1,
-        description="Of new parameters, the order of the data, noise and dropout.",
-    )
-    kl_weight: float = Field(
-        default=1e-3,
-        ge=0,
-        description="Weight of the divergence after its warm-up. 1 is the lower bound of the evidence, up to the "
-        "reduction; fine-tuning a pretrained network asks for far less.",
-    )
-    kl_schedule: Literal["constant", "linear", "sigmoid"] = Field(
-        default="linear",
-        description="Course of that weight while it warms up, from 0; `constant` has no warm-up.",
-    )
-    kl_warmup: float = Field(
-        default=0.5, ge=0, le=1, description="Share of the updates in which that weight rises."
-    )
-    kl_warmup_steps: int | None = Field(
-        default=None, ge=0, description="The same in updates; null for `kl_warmup`, which it replaces."
-    )
-    log_every: int = Field(default=10, ge=1, description="Updates between records.")
-    eval_every: int | None = Field(
-        default=None, ge=1, description="Updates between evaluations; null for once an epoch."
-    )
-    checkpoint_every: int | None = Field(
-        default=None, ge=1, description="Updates between checkpoints; null for once an epoch."
-    )
-    keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept.")
-    early_stopping: EarlyStoppingRecipe | None = Field(
-        default=None, description="When to stop before the end; null for never."
-    )
-    frozen_probe: bool = Field(
-        default=False,
-        description="Whether nothing but attention learns, so that what the network knows of single words stays what "
-        "it was at the start (Snell et al. 2021, A.6); for the networks `self_attentive` and, in translation, `lstm`.",
-    )
+    def driver_options(self, **optimizer: Any) -> dict[str, Any]:
+        """Options of the driver; see the base class."""
+        return cast(dict[str, Any], super().driver_options(name=self.optimizer_class, **optimizer))
 
     @model_validator(mode="before")
     @classmethod

@@ -8,9 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
+from probattn.inference.options import RunOptions
 from probattn.models.translation.search import SearchOptions
 from probattn.tasks.sections.base import Section
-from probattn.tasks.sections.derived import options_section
+from probattn.tasks.sections.derived import Key, drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     DisagreementRecipe,
@@ -19,7 +20,7 @@ from probattn.tasks.sections.methods import (
     TranslationAttentionRecipe,
     beside,
 )
-from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe
+from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe, training_keys
 
 OF_ONE: dict[str, tuple[str, ...]] = {
     "transformer": ("feed_forward", "attention_dropout", "activation_dropout"),
@@ -122,11 +123,40 @@ STEPS = 20_000
 """Updates where neither steps nor epochs are given."""
 
 
-def _betas() -> dict[str, bool | int | float | list[float]]:
-    return {"betas": [0.9, 0.98]}
+_Training: Any = drawn_section(
+    {
+        "epochs": (
+            int | None,
+            Field(
+                default=None,
+                ge=1,
+                description=f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where "
+                "neither is given.",
+            ),
+        ),
+        **training_keys(
+            batch_size={"default": 256},
+            optimizer_arguments={"default": {"betas": [0.9, 0.98]}},
+            learning_rate={"default": 5e-4},
+            weight_decay={"default": 1e-4},
+            schedule={"default": "inverse_sqrt"},
+            warmup_steps={"default": 4000},
+        ),
+        "length_pool": Key(
+            RunOptions,
+            "length_pool",
+            {
+                "default": 20,
+                "description": "Batches hold pairs of similar length, sorted within this many updates' pairs; null for "
+                "pairs at random.",
+            },
+        ),
+    },
+    TrainingRecipe,
+)
 
 
-class TranslationTrainingRecipe(TrainingRecipe):
+class TranslationTrainingRecipe(_Training):
     """How a translation network is trained, from random weights.
 
     The defaults are those of IWSLT experiments with a small Transformer.
@@ -138,35 +168,7 @@ class TranslationTrainingRecipe(TrainingRecipe):
         True
     """
 
-    epochs: int | None = Field(
-        default=None,
-        ge=1,
-        description=f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where neither is "
-        "given.",
-    )
-    batch_size: int = Field(default=256, ge=1, description="Sentence pairs of a micro-batch on one device.")
-    length_pool: int | None = Field(
-        default=20,
-        ge=1,
-        description="Batches hold pairs of similar length, sorted within this many updates' pairs; null for pairs "
-        "at random.",
-    )
     optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adam", description="Optimiser of torch.")
-    optimizer_arguments: dict[str, bool | int | float | list[float]] = Field(
-        default_factory=_betas, description="Further arguments of the optimiser."
-    )
-    learning_rate: float = Field(default=5e-4, gt=0, lt=10, description="Of the network's own parameters.")
-    weight_decay: float = Field(
-        default=1e-4, ge=0, description="Of matrices; biases and norms are not decayed."
-    )
-    schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = Field(
-        default="inverse_sqrt", description="Course of the learning rates after their warm-up."
-    )
-    warmup_steps: int | None = Field(
-        default=4000,
-        ge=0,
-        description="Updates in which the learning rates rise; null for `warmup`, which it replaces.",
-    )
     label_smoothing: float = Field(
         default=0.1,
         ge=0,

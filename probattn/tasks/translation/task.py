@@ -132,7 +132,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             tokenized["train"],
             tokenized["validation"],
             PairCollate(),
-            {"data": pairs_digest(splits), "subwords": subwords.digest},
+            {"data": pairs_digest(splits)},  # and with it the subwords, which the recipe learns from them
             None if self.recipe.probe is None else self._watched(subwords),
             subwords,
         )
@@ -187,16 +187,15 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         self.data.subwords.save(folder / SUBWORDS)
 
     def driver_options(self, program: Translator) -> dict[str, Any]:
-        """Batches of pairs of similar length; of a latent alignment also guide and estimator."""
-        options: dict[str, Any] = {"length_pool": self.recipe.training.length_pool}
+        """Guide and estimator of a latent alignment."""
         if not isinstance(program, VariationalTranslator):
-            return options
+            return {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.training.seed)
             guide = AlignmentGuide(program, self.recipe.attention.estimator)
         exact = self.recipe.attention.estimator == "enumerate"
         elbo = TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraphMeanFieldELBO()
-        return options | {"guide": guide, "elbo": elbo}
+        return {"guide": guide, "elbo": elbo}
 
     @staticmethod
     def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -244,7 +244,7 @@ def test_an_interruption_keeps_a_checkpoint_and_says_how_to_go_on(recipe, tmp_pa
         time.sleep(0.05)
     started.send_signal(number)
     said = started.communicate(timeout=60)[1].splitlines()
-    assert started.returncode == 130
+    assert started.returncode == 128 + number
     resume = f"probattn train '{folder}/recipe.yaml' --output '{folder}' --resume"
     assert said[-1].startswith("interrupted: ") and said[-1].endswith(f"; continue with `{resume}`")
     step = int(said[-1].split("after update ")[1].split()[0])

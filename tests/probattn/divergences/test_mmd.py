@@ -114,6 +114,17 @@ def test_the_mean_difference_is_over_all_tokens_that_count():
     torch.testing.assert_close(found, expected)
 
 
+def test_the_mean_difference_takes_a_mask_for_each_head():
+    query, key = sets()
+    mask = torch.rand(3, 2, 5, generator=seeded(2)) < 0.6
+    means = [query[:, head][mask[:, head]].mean(0) for head in range(2)]
+    expected = key.mean(dim=(0, 2)) - torch.stack(means)
+    torch.testing.assert_close(mean_difference(query, key, query_mask=mask), expected)
+    mask[:, 1] = False  # a head of which no query counts
+    found = mean_difference(query, key, query_mask=mask)
+    torch.testing.assert_close(found[1], key[:, 1].mean(dim=(0, 1)))
+
+
 def test_centred_values_do_not_see_a_shift_of_a_head():
     query, key = sets()
     shift = torch.randn(2, 1, 4, generator=seeded(7)).double()

@@ -122,6 +122,13 @@ def test_low_precision_probabilities_are_accepted(case: Any, data: Any, dtype: t
         torch.testing.assert_close(metric.compute(), case.expected(data), rtol=0.1, atol=0.05)
 
 
+def test_values_are_checked_unless_that_is_declined(case: Any, data: Any) -> None:
+    preds, second = case.arguments(data[:50])
+    with pytest.raises(ValueError, match="expected"):
+        case.make().update(2 * preds, second)
+    case.make(validate_args=False).update(2 * preds, second)
+
+
 def test_empty_batch_changes_nothing(case: Any, data: Any) -> None:
     metric = fed(case.make(), case, [data[:0], data[:50], data[:0]])
     assert_same(metric.compute(), case.expected(data[:50]))

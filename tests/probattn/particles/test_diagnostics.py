@@ -44,6 +44,21 @@ def test_one_kernel_per_dimension_has_the_median_bandwidth():
     assert diagnose(particles, particles, MarginalRBF()).bandwidth == pytest.approx(widths.median().item())
 
 
+def test_a_bandwidth_that_is_given_is_scaled_too():
+    kernel = MarginalRBF(bandwidth=2.0, scale=3.0)
+    assert kernel.interact(draws(6, 4), draws(6, 4)).bandwidth.tolist() == [6.0] * 4
+
+
+def test_a_dimension_in_which_most_are_alike_has_the_median_of_those_apart():
+    particles = draws(6, 3)
+    particles[:5, 1] = particles[0, 1]
+    widths = MarginalRBF().interact(particles, particles).bandwidth
+    apart = (particles[5, 1] - particles[0, 1]).square().item()
+    assert widths[1].item() == pytest.approx(apart / math.log(6))
+    others = [torch.nn.functional.pdist(particles[:, [i]]).median().item() ** 2 / math.log(6) for i in (0, 2)]
+    assert widths[[0, 2]].tolist() == pytest.approx(others)
+
+
 @pytest.mark.parametrize("size", [1, 10, 300])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 2.0])
 def test_the_spread_is_the_share_of_the_variance(size, scale):

@@ -199,9 +199,10 @@ def test_copies_and_pickles_carry_everything(method):
         assert torch.equal(log_factor(other, *tokens()), expected)
 
 
-def test_the_median_bandwidth_is_that_of_the_first_training_step():
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_the_median_bandwidth_is_that_of_the_first_training_step(size):
     factor = AlignmentAttention("mmd").build(2, 4)
-    query, key = tokens()
+    query, key = (size * each for each in tokens())
     with torch.no_grad():
         log_factor(factor.train(), query, key)
     assert bool((factor.bandwidth == 0).all()), "evaluation freezes nothing"
@@ -233,6 +234,17 @@ def test_coincident_points_have_no_median_and_a_divergence_of_0():
     value.sum().backward()
     assert bool((value == 0).all()) and bool((query.grad == 0).all())
     assert bool((factor.bandwidth == 0).all())
+
+
+def test_a_head_without_a_median_takes_the_next_and_leaves_the_others_theirs():
+    factor = AlignmentAttention("mmd").build(2, 4)
+    query, key = (0.1 * each.detach() for each in tokens())
+    apart = median_bandwidth(query, key)
+    query[:, 1], key[:, 1] = 0.0, 0.0
+    log_factor(factor, query, key)
+    assert factor.bandwidth[1] == 0
+    log_factor(factor, *(0.3 * each.detach() for each in tokens()))
+    torch.testing.assert_close(factor.bandwidth, apart * torch.tensor([1.0, 3.0]))
 
 
 def test_a_large_set_is_thinned_by_numbers_of_its_own():

@@ -40,3 +40,11 @@ def test_it_expands_without_being_computed():
         factor.log_prob(factor.sample())
     known = DeferredFactor(lambda: torch.ones(1), torch.Size([1])).expand([2, 3])
     assert torch.equal(known.log_prob(known.sample()), torch.ones(2, 3))
+
+
+def test_another_shape_is_refused_where_the_density_is_asked_for():
+    trace = poutine.trace(
+        lambda: deferred_factor("f", lambda: torch.zeros(3, 2), torch.Size([3]))
+    ).get_trace()
+    with pytest.raises(ValueError, match=r"site 'f': expected a log factor of shape \[3\], .* got \[3, 2\]"):
+        trace.compute_log_prob()

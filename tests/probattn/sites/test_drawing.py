@@ -8,7 +8,7 @@ from scipy import special
 
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
-from probattn.sites import AttentionMask, SeededNoise, SiteSpec
+from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
 from probattn.sites.fused import CPU_PIECE, Positive, WeibullOptions, draw_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.shared import SharedUpward
@@ -92,6 +92,27 @@ METHODS = [
     BayesianAttention.bam(),
     BayesianAttention.bam(posterior="lognormal"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("method", "fused"), [(BayesianAttention(), True), (BayesianAttention(scores="raw"), False)]
+)
+def test_the_default_is_drawn_with_its_weights_at_once(monkeypatch, method, fused):
+    taken = []
+    monkeypatch.setattr(posterior, "draw_weights", lambda *given: taken.append(1) or draw_weights(*given))
+    (site,) = sites(1, method)
+    scores = torch.randn(1, 2, 3, 3)
+
+    class Predicting(AttentionGuide):
+        def _draw(self, msg, q):
+            msg["value"] = q.predict(self.noise, SharedUpward())
+
+    def network():
+        return site("site", scores, scores, scores)
+
+    with torch.no_grad(), Predicting(network, noise=SeededNoise([0], "cpu")):
+        network()
+    assert bool(taken) == fused
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

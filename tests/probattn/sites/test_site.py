@@ -147,6 +147,18 @@ def test_chain_serves_the_first_call_all_maps_and_the_last_call_one():
         sites[1].posterior(torch.randn(1, 2, 5, 5), None)
 
 
+def test_a_site_that_is_called_twice_begins_with_its_first_call():
+    chain = UpwardChain()
+    site = AttentionSite(BayesianAttention(rho=1.5), SiteSpec(2, 5), chain)
+    site.join(chain)
+    losses = []
+    for asked in ({}, {"call": 0}):
+        torch.manual_seed(0)
+        model = program(site, inputs(heads=2), **asked)
+        losses.append(AttentionELBO()(model, AttentionGuide(model))())
+    torch.testing.assert_close(*losses)
+
+
 ELBO_METHODS = dict(zip(IDS, VARIANTS, strict=True)) | {
     "no floor": BayesianAttention(rho=0.0, floor=0.0),
     "raw, no floor": BayesianAttention.paper(rho=0.0, sigma=0.0),

@@ -311,3 +311,13 @@ def test_a_run_loads_its_network_once_a_model(recipe, tmp_path, monkeypatch) -> 
         "AutoModelForSequenceClassification"
     ) == 2  # and its baseline
     assert len(opened) == 4  # configuration and tokenizer
+
+
+@pytest.mark.parametrize(
+    ("section", "words"), [("report", r"which \w+ has"), ("absent", "expected a key of Recipe")]
+)
+def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, words):
+    other = type("Other", (tasks.Classification,), {"section": section})
+    monkeypatch.setattr(tasks.registry, "TASKS", [other, *tasks.TASKS])
+    with pytest.raises(TypeError, match=rf"Other\.section: .*{words}"):
+        tasks.load_task("cora_ct")

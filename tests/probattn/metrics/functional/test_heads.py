@@ -18,10 +18,10 @@ def some():
     return torch.arange(5) < torch.tensor([[5], [2], [0]])
 
 
-@pytest.mark.parametrize("mask", [None, some()])
-def test_distance_is_that_of_scipy(mask):
-    output = outputs()
-    chosen = [(b, t) for b in range(3) for t in range(5) if mask is None or mask[b, t]]
+@pytest.mark.parametrize(("mask", "queries"), [(None, 5), (some(), 5), (None, 2)])
+def test_distance_is_that_of_scipy(mask, queries):
+    output = outputs(shape=(3, 4, queries, 6))
+    chosen = [(b, t) for b in range(3) for t in range(queries) if mask is None or mask[b, t]]
     pairs = [pdist(output[b, :, t].numpy()).mean() for b, t in chosen]
     norms = [np.linalg.norm(output[b, :, t].numpy(), axis=-1).mean() for b, t in chosen]
     found = head_distance(output, mask)
