@@ -54,7 +54,7 @@ DeviceOption = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option(help="Most examples of each data set, a fixed choice; metrics.json records it.", min=1),
+    typer.Option(help="Most examples of each data set, a fixed choice; metrics.json says so.", min=1),
 ]
 SamplesOption = Annotated[int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)]
 
