@@ -271,6 +271,8 @@ def opening(results: Results) -> str:
         return f"{isolated(results.run.network)} was measured on {place}."
     text = TEXTS["accuracy"]
     words = f"Of {place}, {MODEL_LABELS[model]} attention got {text.value(ours.accuracy)} right"
+    if ours is base:
+        return f"{words}."
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
     words += f" and deterministic attention {text.value(base.accuracy)}"

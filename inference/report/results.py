@@ -21,6 +21,7 @@ from probattn.inference.report.heads import Heads
 from probattn.inference.report.measures import TEXTS, Verdict
 from probattn.inference.report.record import (
     DETECTION,
+    LATENT,
     SINGLE,
     Curve,
     DataSet,
@@ -103,9 +104,9 @@ class Results(Record):
 
     @property
     def compared(self) -> ModelKey:
-        """The model that is compared with the baseline: the mean over draws, or a network of one pass."""
+        """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
         measured = {score.model for score in self.scores}
-        return next((model for model in SINGLE if model in measured), "bayesian_mean")
+        return next((model for model in (*SINGLE, LATENT, "deterministic") if model in measured), LATENT)
 
     home = in_domain
     contender = compared

@@ -280,6 +280,7 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
         "results": results,
         "models": {score.model for score in results.scores},
         "latent": latent,
+        "alone": results.compared == "deterministic",
         "compared": MODEL_TITLES[results.compared],
         "compared_label": MODEL_LABELS[results.compared],
         "level": f"{found[0].difference.level:.0%}" if found else "",

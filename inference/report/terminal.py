@@ -180,7 +180,9 @@ def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
     model = model or results.compared
     compared = [
-        key for key in ("deterministic", model) if results.score(key, results.in_domain.key) is not None
+        key
+        for key in dict.fromkeys(("deterministic", model))
+        if results.score(key, results.in_domain.key) is not None
     ]
     headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
     found = findings(results)

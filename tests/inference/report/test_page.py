@@ -30,6 +30,7 @@ from probattn.inference.report.page import RAMPS, duration, render_report, write
 from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, RunDescription
 from probattn.inference.report.results import Results, read_results, write_results
 from probattn.inference.report.sites import EDGE_MEASURES, SiteHealth
+from probattn.inference.report.terminal import results_table
 
 VOID = {"meta", "link", "br", "input"}
 ALONE = [
@@ -335,9 +336,37 @@ def test_one_model_alone(results: Results, only: str) -> None:
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
     assert ("posterior-mean weights" in heads) == (only == "bayesian_expectation")
-    assert ("mean of draws" in heads) == (only not in SINGLE)
+    assert ("mean of draws" in heads) == only.startswith("bayesian")
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")
+
+
+def test_without_a_bayesian_model_no_draw_is_spoken_of(results: Results) -> None:
+    scores = tuple(
+        score.model_copy(update={"draws": None, "pavpu_curve": ()})
+        for score in results.scores
+        if score.model == "deterministic"
+    )
+    own = (results.attention[0].maps[0].model_copy(update={"ratio": ()}),)
+    example = results.uncertain[0].model_copy(update={"draws": (), "spread": 0.0})
+    found = changed(
+        results,
+        scores=scores,
+        attention=(results.attention[0].model_copy(update={"maps": own, "example": example}),),
+        uncertain=(example,),
+        **dict.fromkeys(("differences", "health", "curves", "mistakes", "edges", "dynamics"), ()),
+        alignment=None,
+        heads=None,
+        run=results.run.model_copy(
+            update={"method": "deterministic attention", "versions": {}, "recipe": ""}
+        ),
+    )
+    assert found.compared == "deterministic"
+    words = Page(render_report(found)).inside["main"][0]
+    assert "deterministic attention got" in words and "one pass" in words
+    assert "draws" not in words and "Bayesian" not in words and "posterior" not in words
+    table = results_table(found)
+    assert table.headings == ("measure", "deterministic") and not table.notes
 
 
 def test_better_lies_right_of_the_line_and_worse_left(text: str, page: Page, results: Results) -> None:
