@@ -233,13 +233,11 @@ def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[Panel, .
         drawings = [
             (
                 _title(cloud.model),
-                Markup(
-                    cloud_chart(
-                        cloud.query,
-                        cloud.key,
-                        reach,
-                        f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention",
-                    )
+                cloud_chart(
+                    cloud.query,
+                    cloud.key,
+                    reach,
+                    f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention",
                 ),
             )
             for cloud in members

@@ -310,7 +310,7 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
         "choices": _choices(item, labels),
         "showing": entry["showing"],
         "maps": [
-            (kind.name, kind.heading, Markup(_drawn(item, first, kind, entry)), entry[f"{kind.name}_words"])
+            (kind.name, kind.heading, _drawn(item, first, kind, entry), entry[f"{kind.name}_words"])
             for kind in kinds
         ],
         "strongest": entry["strongest"],

@@ -220,14 +220,12 @@ def _figures(found: Sequence[Dynamics]) -> tuple[Figure, ...]:
         ("Attention agrees with the last step's", "the attention after the last update", [*course, chance]),
         ("First choice is right", "on the same examples", accuracy),
     )
-    drawn = [
-        Figure(title, Markup(line_chart(lines, x, y, title)), note=note) for title, note, lines in charts
-    ]
+    drawn = [Figure(title, line_chart(lines, x, y, title), note=note) for title, note, lines in charts]
     scores = [_line(each, "bleu", places) for each in found if each.steps[-1].bleu is not None]
     if scores:
         top = max(5.0, *(value for line in scores for _, value in line.points))
         up = Axis(0, top, "BLEU", ticks(0, top, 4))
-        chart = Markup(line_chart(scores, x, up, "BLEU of the watched sentences"))
+        chart = line_chart(scores, x, up, "BLEU of the watched sentences")
         drawn.append(Figure("BLEU", chart, note="of the same sentences, greedy search"))
     return tuple(drawn)
 
@@ -293,7 +291,7 @@ def _pair(
     return tuple(
         (
             f"{title}, up to {highest:.2g}",
-            Markup(heatmap(rows, keys, values, highest, ramp, f"{title} {when}")),
+            heatmap(rows, keys, values, highest, ramp, f"{title} {when}"),
         )
         for title, ramp, values, highest in drawn
     )

@@ -185,22 +185,20 @@ def _figures(results: Results, difference: Difference) -> str:
     ours = results.score(difference.model, difference.data)
     base = results.score("deterministic", difference.data)
     values = [text.value(score.measure(difference.measure) if score else None) for score in (ours, base)]
-    low, high = (text.difference(value, sign=False) for value in (difference.low, difference.high))
+    low, high = interval_ends(difference)
     gap = f"{text.difference(difference.value)}{text.points}"
     return f"{values[0]} against {values[1]}: {gap} ({low} to {high})"
 
 
-def interval_words(difference: Difference) -> str:
-    """A difference with its interval.
-
-    Example:
-        >>> d = Difference(measure="ece", model="bayesian_mean", data="test", value=-0.031, low=-0.05, high=-0.01,
-        ...                p=0.02, corrected=0.02, resamples=100)
-        >>> interval_words(d)
-        '−3.1 points, 95% interval −5.0 to −1.0'
-    """
+def interval_ends(difference: Difference) -> tuple[str, str]:
+    """The ends of its interval, without unit."""
     text = TEXTS[difference.measure]
-    low, high = (text.difference(value, sign=False) for value in (difference.low, difference.high))
+    return text.difference(difference.low, sign=False), text.difference(difference.high, sign=False)
+
+
+def interval_words(difference: Difference) -> str:
+    """A difference with its interval."""
+    text, (low, high) = TEXTS[difference.measure], interval_ends(difference)
     return (
         f"{text.difference(difference.value)}{text.points}, {difference.level:.0%} interval {low} to {high}"
     )

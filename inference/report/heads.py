@@ -366,7 +366,7 @@ def _falls(found: Heads, measure: str) -> tuple[Figure, ...]:
     low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
     x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
     y = Axis(low, high, f"{measure} lost (points)", _points(low, high))
-    chart = Markup(line_chart(lines, x, y, f"{measure.capitalize()} lost without each head"))
+    chart = line_chart(lines, x, y, f"{measure.capitalize()} lost without each head")
     return (Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted"),)
 
 
@@ -405,7 +405,7 @@ def _similarity(found: Heads, name: str, label: str) -> Panel:
         # from -1 to 1 onto the ramp's 0 to 1
         values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
         title = f"Cosine between heads, {label}, {_label(model)}"
-        drawings.append((_title(model), Markup(heatmap(heads, heads, values, 1.0, "cosine", title))))
+        drawings.append((_title(model), heatmap(heads, heads, values, 1.0, "cosine", title)))
     return Panel(label, tuple(drawings))
 
 
@@ -426,4 +426,4 @@ def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
     top = max((value for member in members for row in member.weights for value in row), default=1.0)
     heads = [f"head {head}" for head in range(len(item.weights))]
     title = f"Attention of each head, {_label(item.model)}: {isolated(item.text)}"
-    return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))
+    return heatmap(heads, item.tokens, item.weights, top, "mean", title)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated
 
 import torch
-from markupsafe import Markup
 from pydantic import Field
 from torch import Tensor
 
@@ -218,7 +217,7 @@ def posterior_section(health: Sequence[SiteHealth]) -> Section | None:
     context = {
         "words": posterior_words(health),
         "rows": [
-            (site, labels[site.site], Markup(bar_glyph(site.spread, top, f"spread {site.spread:.3f}")))
+            (site, labels[site.site], bar_glyph(site.spread, top, f"spread {site.spread:.3f}"))
             for site in health
         ],
         "collapsed": COLLAPSED,

@@ -148,14 +148,13 @@ def _figure(results: ExperimentResults, name: str, heading: str, y_title: str) -
         for index, item in enumerate(results.conditions)
         if name in item.measures
     ]
-    return Figure(heading, Markup(runs_chart(groups, heading, y_title)))
+    return Figure(heading, runs_chart(groups, heading, y_title))
 
 
 def _odds_figure(item: ConditionRuns) -> Figure:
     groups = [Group(words, css, item.steps, item.measures[name]) for name, words, css in PLACES]
-    return Figure(
-        item.title, Markup(runs_chart(groups, f"Log-odds, {isolated(item.title)}", "log-odds", share=False))
-    )
+    chart = runs_chart(groups, f"Log-odds, {isolated(item.title)}", "log-odds", share=False)
+    return Figure(item.title, chart)
 
 
 def _odds_rows(item: ConditionRuns) -> list[list[Markup]]:
