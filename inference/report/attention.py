@@ -6,8 +6,7 @@ import base64
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from markupsafe import Markup
@@ -242,19 +241,8 @@ BETWEEN = "\N{MIDDLE DOT}"
 """Stands between the two texts of a pair in a title."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A quantity that maps show.
-
-    Attributes:
-        name: field of the record.
-        heading: above the drawing.
-        title: read by a screen reader.
-        unit: stands beside a number.
-        scale: of the packed integers.
-        digits: decimals of a number.
-        ramp: colours.
-    """
+class _Kind(NamedTuple):
+    """A quantity that maps show: its field of the record, words for it, and how its numbers are packed and coloured."""
 
     name: str
     heading: str
@@ -263,9 +251,6 @@ class Kind:
     scale: int
     digits: int
     ramp: str
-
-
-Option = tuple[str, str, str]
 
 
 def attention_section(
@@ -290,7 +275,7 @@ def attention_section(
 def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
     """One example for the template: its first map drawn, and the numbers of all maps for the script."""
     first = item.maps[0]
-    kinds = [kind for kind in _kinds(first, model) if getattr(first, kind.name)]
+    kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     entry = entries[0]
     payload = {
@@ -355,14 +340,15 @@ def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
 
 def _choices(
     item: AttentionExample, labels: Mapping[str, str]
-) -> tuple[tuple[str, str, tuple[Option, ...]], ...]:
-    sites = tuple((name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps))
-    heads = dict.fromkeys(one.head for one in item.maps)
-    options = tuple(
-        (_head_value(head), "average" if head is None else str(head), _head(head)) for head in heads
-    )
-    offered = (("site", "Attention call", sites), ("head", "Head", options))
-    return tuple(choice for choice in offered if len(choice[2]) > 1)
+) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
+    """What can be chosen: field, legend, and a value, label and title for each option."""
+    sites = [(name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps)]
+    heads = [
+        (_head_value(head), _head_value(head), _head(head))
+        for head in dict.fromkeys(one.head for one in item.maps)
+    ]
+    offered = [("site", "Attention call", sites), ("head", "Head", heads)]
+    return [choice for choice in offered if len(choice[2]) > 1]
 
 
 def _head(head: int | None) -> str:
@@ -373,35 +359,29 @@ def _head_value(head: int | None) -> str:
     return "average" if head is None else str(head)
 
 
-def _kinds(one: AttentionMap, model: ModelKey) -> tuple[Kind, ...]:
-    """Quantities of a map, from left to right."""
-    latent, title, label = bool(one.ratio), MODEL_TITLES[model], MODEL_LABELS[model]
-    return (
-        Kind(
-            "baseline", "Deterministic", "Deterministic attention weights", "deterministic", 10_000, 4, "mean"
-        ),
-        Kind("mean", "Mean weight", "Posterior mean of the attention weights", "mean", 10_000, 4, "mean")
-        if latent
-        else Kind("mean", title, f"{title} attention weights", label, 10_000, 4, "mean"),
-        Kind(
-            "ratio",
-            "Std / mean",
-            "Standard deviation over mean of the attention weights",
-            "std/mean",
-            1_000,
-            3,
-            "ratio",
-        ),
+def _kinds(one: AttentionMap, model: ModelKey) -> list[_Kind]:
+    """Quantities of a map that are there, from left to right."""
+    name, title, label = "Mean weight", "Posterior mean of the attention weights", "mean"
+    if not one.ratio:
+        name, label = MODEL_TITLES[model], MODEL_LABELS[model]
+        title = f"{name} attention weights"
+    spread = "Standard deviation over mean of the attention weights"
+    plain = "Deterministic attention weights"
+    kinds = (
+        _Kind("baseline", "Deterministic", plain, "deterministic", 10_000, 4, "mean"),
+        _Kind("mean", name, title, label, 10_000, 4, "mean"),
+        _Kind("ratio", "Std / mean", spread, "std/mean", 1_000, 3, "ratio"),
     )
+    return [kind for kind in kinds if getattr(one, kind.name)]
 
 
-def _drawn(item: AttentionExample, one: AttentionMap, kind: Kind, entry: Mapping[str, Any]) -> str:
+def _drawn(item: AttentionExample, one: AttentionMap, kind: _Kind, entry: Mapping[str, Any]) -> str:
     values, top, title = getattr(one, kind.name), entry[f"{kind.name}_top"], entry[f"{kind.name}_title"]
     return heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
 
 
 def _entry(
-    item: AttentionExample, one: AttentionMap, kinds: Sequence[Kind], labels: Mapping[str, str]
+    item: AttentionExample, one: AttentionMap, kinds: Sequence[_Kind], labels: Mapping[str, str]
 ) -> dict[str, Any]:
     place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else _head(one.head)}"
     entry: dict[str, Any] = {

@@ -145,8 +145,13 @@ def evaluate(
     """Measures every model on every data set, and compares each with the deterministic one.
 
     Data sets that are not in domain are also scored as something to detect by predictive entropy (AUROC, FPR95)
-    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap over examples, and p
-    values from the same resamples, corrected by Holm's method over all comparisons of a model.
+    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap (Efron 1979): a
+    resample draws as many examples as each data set has, with replacement, and measures every model on the same ones;
+    for detection, in-domain and OOD examples are drawn independently. The p values come from the same resamples
+    (:func:`bootstrap_p`), corrected by Holm's method over all comparisons of a model; each interval is of its
+    comparison alone. The chance that they cover is that of the examples, given the networks that one seed gave.
+    Calibration errors are biased upwards on a resample, more so where they are small: intervals then err towards no
+    difference.
 
     Args:
         predicted: the data sets.

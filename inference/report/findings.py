@@ -18,7 +18,7 @@ from probattn.inference.report.claims import (
     over_seeds,
 )
 from probattn.inference.report.markup import exact
-from probattn.inference.report.measures import MODEL_LABELS, TEXTS, Verdict, counted, listed
+from probattn.inference.report.measures import MODEL_LABELS, TEXTS, Verdict, capital, counted, listed
 from probattn.inference.report.record import MEASURES, DataSet, Difference, Measure, Scores, SingleRun
 from probattn.inference.report.results import Results
 
@@ -173,11 +173,10 @@ def _finding(results: Results, data: DataSet, difference: Difference) -> Finding
     text = TEXTS[difference.measure]
     verdict = results.verdict(difference)
     claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
-    words = claim[0].upper() + claim[1:]
     figures = _figures(results, difference)
     if verdict != "unclear":
         figures = f"{text.short} {figures}"
-    return Finding(difference, data, verdict, words, figures, results.data.index(data))
+    return Finding(difference, data, verdict, capital(claim), figures, results.data.index(data))
 
 
 def _figures(results: Results, difference: Difference) -> str:
@@ -221,7 +220,7 @@ def headline(results: Results) -> str:
     if not reliable:
         return f"No reliable difference {basis}"
     subject = f"{MODEL_LABELS[found[0].difference.model]} attention"
-    subject = subject[0].upper() + subject[1:] if results.runs else f"In this run, {subject}"
+    subject = capital(subject) if results.runs else f"In this run, {subject}"
     if gains and losses:
         return f"{subject} is {gains}, but {losses} {basis}"
     if gains or losses:

@@ -95,19 +95,7 @@ def render_page(
     script: str = "",
     package: str | None = None,
 ) -> str:
-    """A page that loops over its sections, those that are None left out.
-
-    Args:
-        sections: in their order.
-        kind: which report it is, in its title.
-        run: what was run.
-        headline: the heading.
-        facts: names and values below it.
-        opening: the paragraph below the heading.
-        evidence: what the heading rests on.
-        script: file of a script.
-        package: whose templates are known besides those of this package.
-    """
+    """A page of the sections that are not None; ``package`` has templates besides those of this package."""
     environment = _environment(package)
     shown = [section for section in sections if section is not None]
     return environment.get_template("page.html").render(
@@ -182,12 +170,7 @@ def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """A time in words.
-
-    Example:
-        >>> duration(42.2), duration(754), duration(7380)
-        ('42 seconds', '12.6 minutes', '2 h 3 min')
-    """
+    """A time in words."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     if seconds < 5400:
