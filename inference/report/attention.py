@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from markupsafe import Markup
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -278,15 +276,6 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
     kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     entry = entries[0]
-    payload = {
-        "queries": list(map(printable, item.queries)),
-        "keys": list(map(printable, item.keys)),
-        "kinds": [
-            {"name": kind.name, "said": kind.unit, "scale": kind.scale, "digits": kind.digits}
-            for kind in kinds
-        ],
-        "maps": entries,
-    }
     return {
         "reason": REASONS[item.reason],
         "title": shortened(_whole(item)),
@@ -299,16 +288,16 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
             for kind in kinds
         ],
         "strongest": entry["strongest"],
-        "payload": _script_json(payload),
+        "payload": {
+            "queries": list(map(printable, item.queries)),
+            "keys": list(map(printable, item.keys)),
+            "kinds": [
+                {"name": kind.name, "said": kind.unit, "scale": kind.scale, "digits": kind.digits}
+                for kind in kinds
+            ],
+            "maps": entries,
+        },
     }
-
-
-def _script_json(value: Any) -> Markup:
-    """JSON for a ``<script>``: no character that ends it."""
-    words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        words = words.replace(character, f"\\u{ord(character):04x}")
-    return Markup(words)
 
 
 def _whole(item: AttentionExample) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -207,26 +208,17 @@ def training_curves(
     curves = []
     if not any(record.get("kl_nats") for record in records):
         quantities = [name for name in quantities if name != "kl_weight"]
-    for name in quantities:
-        for kind in ("train", "validation") if name != "kl_weight" else ("train",):
-            found = [
-                (int(record["step"]), float(record[name]))
-                for record in records
-                if record.get("kind") == kind and isinstance(record.get(name), (int, float))
-            ]
-            if any(value for _, value in found):
-                window = -(-len(found) // points)
-                steps, values = _averaged(found, window)
-                curves.append(
-                    Curve(
-                        model=model,
-                        name=name,
-                        kind="train" if kind == "train" else "validation",
-                        steps=steps,
-                        values=values,
-                        window=window,
-                    )
-                )
+    kinds: tuple[Literal["train", "validation"], ...] = ("train", "validation")
+    for name, kind in product(quantities, kinds):
+        found = [
+            (int(record["step"]), float(record[name]))
+            for record in records
+            if record.get("kind") == kind and isinstance(record.get(name), (int, float))
+        ]
+        if any(value for _, value in found) and (name, kind) != ("kl_weight", "validation"):
+            window = -(-len(found) // points)
+            steps, values = _averaged(found, window)
+            curves.append(Curve(model=model, name=name, kind=kind, steps=steps, values=values, window=window))
     return curves
 
 

@@ -51,7 +51,10 @@ def combine(runs: Mapping[str, Results]) -> Results:
     """
     each = _checked(runs)
     first = each[0]
-    scores = tuple(_mean([_same_score(results, score) for results in each]) for score in first.scores)
+    scores = tuple(
+        _mean([score for results in each if (score := results.score(item.model, item.data)) is not None])
+        for item in first.scores
+    )
     level = first.differences[0].level if first.differences else LEVEL
     differences: list[Difference] = []
     for item in first.differences:
@@ -101,12 +104,6 @@ def _models(results: Results) -> tuple[tuple[str, str], ...]:
 
 def _words(values: Sequence[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
-
-
-def _same_score(results: Results, score: Scores) -> Scores:
-    found = results.score(score.model, score.data)
-    assert found is not None
-    return found
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:

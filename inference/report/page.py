@@ -145,6 +145,11 @@ def _environment(package: str | None) -> Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
+    environment.policies["json.dumps_kwargs"] = {
+        "ensure_ascii": False,
+        "allow_nan": False,
+        "separators": (",", ":"),
+    }
     environment.filters |= {"isolated": isolated, "formatted": formatted}
     environment.globals |= {"plain": plain, "minus": MINUS, "roles": ROLE_TITLES}
     return environment

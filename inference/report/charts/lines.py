@@ -46,10 +46,10 @@ class Line:
     dots: bool = False
 
 
-def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: float = 84) -> Markup:
+def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str) -> Markup:
     """Draws lines with labels at their ends, so that no legend is needed."""
     lines = [line for line in lines if line.points]
-    right = max([labels, *(LETTER * len(line.label) + 14 for line in lines)])
+    right = max([84, *(LETTER * len(line.label) + 14 for line in lines)])
     left = max([Frame.left, *(DIGIT * len(label) + 10 for _, label in y.ticks)])
     plot = Plot.begin(Frame(right=right, left=left), x, y, title, "; ".join(_spoken(line) for line in lines))
     for line in lines:
