@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from probattn.inference.records import Number
 from probattn.inference.report.charts.svg import cloud_chart
-from probattn.inference.report.markup import Panel, Section, by_call, columns, exact, site_labels
+from probattn.inference.report.markup import Panel, Section, by_call, exact, site_labels
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, capital
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
@@ -129,16 +129,14 @@ def alignment_section(found: Alignment | None) -> Section | None:
     names = site_labels([site.site for site in found.sites])
     none = _number(None)
     context = {
+        "found": found,
         "words": _words(found),
-        "columns": columns(found.models),
         "quantities": _quantities(found),
         "layers": by_call(
             found, names, lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))), (none, none)
         ),
         "panels": _panels(found.clouds, names),
         "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[found.projection],
-        "bandwidth": f"the {MODEL_LABELS[found.bandwidth_of]} network",
-        "texts": found.texts,
     }
     return Section(
         "alignment", "Queries and keys", "How far apart are queries and keys?", "alignment.html", context

@@ -265,7 +265,7 @@ def attention_section(
         "examples": [_shown(item, labels, model) for item in examples],
         "latent": latent,
         "beside": any(item.baseline for example in examples for item in example.maps),
-        "compared": MODEL_LABELS[model],
+        "own": model,
     }
     return Section("attention", "Attention", heading, "attention.html", context)
 

@@ -12,7 +12,7 @@ from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, number_word, ticks
 from probattn.inference.report.charts.svg import Axis, isolated
 from probattn.inference.report.markup import Figure, Section, exact, formatted, shortened
-from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
+from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 Matrix = tuple[tuple[Probability, ...], ...]
@@ -181,11 +181,10 @@ def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
     context = {
         "words": _words(own),
         "figures_over_steps": _figures(found),
-        "columns": [(MODEL_TITLES[item.model], MODEL_STYLES[item.model]) for item in found],
+        "models": [item.model for item in found],
         "rows": _rows(found),
         "panels": [_panel(example) for item in found for example in item.maps],
-        "examples": own.examples,
-        "outputs": own.outputs,
+        "own": own,
         "chance": exact(own.chance, f"{own.chance:.2f}"),
     }
     return Section("dynamics", "Dynamics", "How did attention change in training?", "dynamics.html", context)
@@ -213,18 +212,15 @@ def _figures(found: Sequence[Dynamics]) -> list[Figure]:
     y = Axis(0, 1, "share of outputs", ticks(0, 1, 4, percent=True))
     chance = Line("chance", "in", ((0.0, found[-1].chance), (places[steps[-1]], found[-1].chance)))
     charts = (
-        ("agreement", "Attention agrees with the probe", "the network's own, at that step", [chance]),
-        (
-            "with_last",
-            "Attention agrees with the last step's",
-            "the attention after the last update",
-            [chance],
-        ),
-        ("accuracy", "First choice is right", "on the same examples", []),
+        ("agreement", "Attention agrees with the probe", "the network's own, at that step"),
+        ("with_last", "Attention agrees with the last step's", "the attention after the last update"),
+        ("accuracy", "First choice is right", "on the same examples"),
     )
     drawn = []
-    for name, title, note, beside in charts:
-        lines = [*(_line(each, name, places) for each in found), *beside]
+    for name, title, note in charts:
+        lines = [_line(each, name, places) for each in found]
+        if name != "accuracy":
+            lines.append(chance)
         drawn.append(Figure(title, line_chart(lines, x, y, title), note=note))
     scores = [_line(each, "bleu", places) for each in found if each.steps[-1].bleu is not None]
     if scores:

@@ -20,7 +20,6 @@ from probattn.inference.report.markup import (
     Panel,
     Section,
     by_call,
-    columns,
     exact,
     shortened,
     site_labels,
@@ -272,7 +271,6 @@ def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accu
     context = {
         "found": found,
         "words": _words(found),
-        "columns": columns(found.models),
         "rows": _rows(found),
         "layers": by_call(
             found, names, lambda site: (_number(site.relative), _number(site.overlap)), (none, none)

@@ -9,7 +9,6 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from probattn.inference.report.charts.svg import printable
-from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, capital
 
 
 def exact(value: float | None, words: str) -> Markup:
@@ -47,11 +46,6 @@ class Section:
 
 Panel = tuple[str, list[tuple[str, Markup]]]
 """A heading, and drawings that stand side by side with the network of each."""
-
-
-def columns(models: Iterable[str]) -> list[tuple[str, str]]:
-    """Headings and colours of networks of which single passes were measured."""
-    return [(capital(MODEL_LABELS[model]), MODEL_STYLES[model]) for model in models]
 
 
 def by_call(

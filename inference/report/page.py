@@ -13,7 +13,15 @@ from probattn.files.durable import write_atomically
 from probattn.inference.report.charts.svg import isolated, printable_lines
 from probattn.inference.report.findings import evidence, headline, opening
 from probattn.inference.report.markup import Section, formatted, plain
-from probattn.inference.report.measures import MINUS, ROLE_TITLES, counted
+from probattn.inference.report.measures import (
+    MINUS,
+    MODEL_LABELS,
+    MODEL_STYLES,
+    MODEL_TITLES,
+    ROLE_TITLES,
+    capital,
+    counted,
+)
 from probattn.inference.report.record import DataSet, RunDescription
 from probattn.inference.report.results import Results
 from probattn.inference.report.sections import report_sections
@@ -150,8 +158,9 @@ def _environment(package: str | None) -> Environment:
         "allow_nan": False,
         "separators": (",", ":"),
     }
-    environment.filters |= {"isolated": isolated, "formatted": formatted}
+    environment.filters |= {"isolated": isolated, "formatted": formatted, "capital": capital}
     environment.globals |= {"plain": plain, "minus": MINUS, "roles": ROLE_TITLES}
+    environment.globals |= {"titles": MODEL_TITLES, "labels": MODEL_LABELS, "styles": MODEL_STYLES}
     return environment
 
 

@@ -231,8 +231,6 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
         "models": {score.model for score in results.scores},
         "latent": latent,
         "own": results.compared,
-        "compared": MODEL_TITLES[results.compared],
-        "compared_label": MODEL_LABELS[results.compared],
         "level": f"{found[0].difference.level:.0%}" if found else "",
     }
     if found:

@@ -13,7 +13,6 @@ from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.inference.report.charts.svg import bar_glyph
 from probattn.inference.report.markup import Section, site_labels
-from probattn.inference.report.measures import MODEL_TITLES
 from probattn.inference.report.record import ModelKey, Record
 from probattn.sites.bayesian import KLReduction
 
@@ -204,7 +203,7 @@ def edges_section(records: Sequence[EdgeAttention], *, latent: bool) -> Section 
         return None
     order = list(dict.fromkeys(record.site for record in records))
     rows = sorted(records, key=lambda record: order.index(record.site))
-    context = {"rows": rows, "measures": EDGE_MEASURES, "titles": MODEL_TITLES, "latent": latent}
+    context = {"rows": rows, "measures": EDGE_MEASURES, "latent": latent}
     return Section("edges", "Edges", "Does attention tell neighbours apart?", "edges.html", context)
 
 
