@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from probattn.inference.report.attention import AttentionExample, AttentionMap, Example
-from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, Entropy, Scores
+from probattn.inference.report.record import MEASURES, MODELS, SINGLE, DataSet, Entropy, Scores
 from probattn.inference.report.results import Results
 from probattn.inference.report.sites import SiteHealth
 
@@ -64,11 +64,6 @@ def test_maps_have_a_row_per_query_and_a_column_per_key(mean: tuple, ratio: tupl
 def test_an_attention_example_has_a_map() -> None:
     with pytest.raises(ValidationError, match="at least 1"):
         AttentionExample(example=EXAMPLE, reason="chosen", queries=("a",), keys=("a",), maps=())
-
-
-def test_curves_have_a_value_per_step() -> None:
-    with pytest.raises(ValidationError, match="as many values as steps"):
-        Curve(model="deterministic", name="loss", kind="train", steps=(1, 2), values=(0.5,))
 
 
 def test_records_name_known_data_sets(results: Results) -> None:
