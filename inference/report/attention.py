@@ -272,22 +272,26 @@ def attention_section(
 
 def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
     """One example for the template: its first map drawn, and the numbers of all maps for the script."""
-    first = item.maps[0]
+    first, pair = item.maps[0], item.example.pair
     kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
-    entry = entries[0]
+    maps = []
+    for kind in kinds:
+        top, title, words = (entries[0][f"{kind.name}_{part}"] for part in ("top", "title", "words"))
+        values = getattr(first, kind.name)
+        drawn = heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
+        maps.append((kind.name, kind.heading, drawn, words))
     return {
         "reason": REASONS[item.reason],
-        "title": shortened(_whole(item)),
-        "answer": _answer(item),
+        "title": shortened(
+            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
+        ),
+        "answer": _answer(item.example),
         "strip": _strip(item),
         "choices": _choices(item, labels),
-        "showing": entry["showing"],
-        "maps": [
-            (kind.name, kind.heading, _drawn(item, first, kind, entry), entry[f"{kind.name}_words"])
-            for kind in kinds
-        ],
-        "strongest": entry["strongest"],
+        "showing": entries[0]["showing"],
+        "maps": maps,
+        "strongest": entries[0]["strongest"],
         "payload": {
             "queries": list(map(printable, item.queries)),
             "keys": list(map(printable, item.keys)),
@@ -300,21 +304,14 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
     }
 
 
-def _whole(item: AttentionExample) -> str:
-    pair = item.example.pair
-    return item.example.text if pair is None else f"{item.example.text} {BETWEEN} {pair}"
-
-
-def _answer(item: AttentionExample) -> str:
-    example = item.example
+def _answer(example: Example) -> str:
     words = f"{isolated(example.predicted)}, {example.probability:.0%}"
     if example.draws or example.spread:
         words += f" ± {100 * example.spread:.0f} points"
     if example.label is None:
         return words
-    return (
-        f"{words}; {'right' if example.label == example.predicted else f'in truth {isolated(example.label)}'}"
-    )
+    truth = "right" if example.label == example.predicted else f"in truth {isolated(example.label)}"
+    return f"{words}; {truth}"
 
 
 def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
@@ -364,11 +361,6 @@ def _kinds(one: AttentionMap, model: ModelKey) -> list[_Kind]:
     return [kind for kind in kinds if getattr(one, kind.name)]
 
 
-def _drawn(item: AttentionExample, one: AttentionMap, kind: _Kind, entry: Mapping[str, Any]) -> str:
-    values, top, title = getattr(one, kind.name), entry[f"{kind.name}_top"], entry[f"{kind.name}_title"]
-    return heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
-
-
 def _entry(
     item: AttentionExample, one: AttentionMap, kinds: Sequence[_Kind], labels: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -401,19 +393,17 @@ def _top(values: Sequence[Sequence[float]]) -> tuple[float, bool]:
 def _strongest(item: AttentionExample, one: AttentionMap) -> str:
     cells = [(value, q, k) for q, row in enumerate(one.mean) for k, value in enumerate(row)]
     cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
-    words = [
-        f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.queries[q], 24))}\N{RIGHT DOUBLE QUOTATION MARK} to "
-        f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.keys[k], 24))}\N{RIGHT DOUBLE QUOTATION MARK} "
-        f"{value:.2f}{_beside(one, q, k)}"
-        for value, q, k in cells[:3]
-    ]
+    words = []
+    for value, q, k in cells[:3]:
+        query, key = (
+            f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(token, 24))}\N{RIGHT DOUBLE QUOTATION MARK}"
+            for token in (item.queries[q], item.keys[k])
+        )
+        beside = f" (deterministic {one.baseline[q][k]:.2f})" if one.baseline else ""
+        if one.ratio:
+            beside = f" (std/mean {one.ratio[q][k]:.2f})"
+        words.append(f"{query} to {key} {value:.2f}{beside}")
     return f"Largest weights: {', '.join(words)}."
-
-
-def _beside(one: AttentionMap, query: int, key: int) -> str:
-    if one.ratio:
-        return f" (std/mean {one.ratio[query][key]:.2f})"
-    return f" (deterministic {one.baseline[query][key]:.2f})" if one.baseline else ""
 
 
 def _packed(rows: Sequence[Sequence[float]], scale: int) -> str:

@@ -157,33 +157,25 @@ class Finding:
 
 def findings(results: Results) -> list[Finding]:
     """Comparisons of the run's own network with the deterministic baseline, in the order of data sets and measures."""
-    found = []
-    for data in results.data:
-        for measure in MEASURES:
-            difference = results.difference(measure, results.compared, data.key)
-            if difference is not None:
-                found.append(_finding(results, data, difference))
-    return found
+    return [
+        _finding(results, data, difference)
+        for data in results.data
+        for measure in MEASURES
+        if (difference := results.difference(measure, results.compared, data.key)) is not None
+    ]
 
 
 def _finding(results: Results, data: DataSet, difference: Difference) -> Finding:
-    text = TEXTS[difference.measure]
-    verdict = results.verdict(difference)
+    text, verdict = TEXTS[difference.measure], results.verdict(difference)
     claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
-    figures = _figures(results, difference)
+    scores = [results.score(model, difference.data) for model in (difference.model, "deterministic")]
+    ours, base = (text.value(score.measure(difference.measure) if score else None) for score in scores)
+    low, high = interval_ends(difference)
+    gap = f"{text.difference(difference.value)}{text.points}"
+    figures = f"{ours} against {base}: {gap} ({low} to {high})"
     if verdict != "unclear":
         figures = f"{text.short} {figures}"
     return Finding(difference, data, verdict, capital(claim), figures, results.data.index(data))
-
-
-def _figures(results: Results, difference: Difference) -> str:
-    text = TEXTS[difference.measure]
-    ours = results.score(difference.model, difference.data)
-    base = results.score("deterministic", difference.data)
-    values = [text.value(score.measure(difference.measure) if score else None) for score in (ours, base)]
-    low, high = interval_ends(difference)
-    gap = f"{text.difference(difference.value)}{text.points}"
-    return f"{values[0]} against {values[1]}: {gap} ({low} to {high})"
 
 
 def interval_ends(difference: Difference) -> tuple[str, str]:

@@ -243,13 +243,9 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
 
 
 def _calibration(results: Results) -> Section | None:
-    groups = _reliability_figures(results)
-    heading = "Is the confidence calibrated?"
-    return (
-        Section("calibration", "Calibration", heading, "calibration.html", {"groups": groups})
-        if groups
-        else None
-    )
+    groups, heading = _reliability_figures(results), "Is the confidence calibrated?"
+    section = Section("calibration", "Calibration", heading, "calibration.html", {"groups": groups})
+    return section if groups else None
 
 
 def _entropy(results: Results) -> Section | None:
