@@ -63,7 +63,7 @@ def predict_bayesian(
         ValueError: no batch.
     """
     draws, expectation, labels = [], [], []
-    for number, batch in enumerate(_moved(batches, device), first_batch):
+    for number, batch in enumerate(moved(batches, device), first_batch):
         posterior = posterior_predict(
             model, batch, num_samples, seed=(seed, number), chunk_size=chunk_size, label_name=label_name
         )
@@ -107,7 +107,7 @@ def predict_deterministic(
         raise ValueError(f"predict_deterministic: expected num_samples >= 1, got {num_samples}")
     probabilities, draws, labels = [], [], []
     with torch.no_grad(), _seeded(seed, model):
-        for batch in _moved(batches, device):
+        for batch in moved(batches, device):
             inputs = {name: value for name, value in batch.items() if name != label_name}
             with _mode(model, dropout=False):
                 probabilities.append(model(inputs).float().softmax(dim=-1).cpu())
@@ -154,7 +154,8 @@ def _seeded(seed: int, model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:
+def moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:
+    """Batches on a device; where they are without one."""
     for batch in batches:
         yield batch if device is None else {name: value.to(device) for name, value in batch.items()}
 

@@ -177,14 +177,16 @@ def _differences(
     data: Sequence[DataSet], table: Table, in_domain: str, rows: Mapping[str, Tensor] | None
 ) -> dict[Key, float]:
     found: dict[Key, float] = {}
+    known_rows = rows[in_domain] if rows else None
     for item in data:
-        measured = {
-            model: _measures(item, table[item.key, model], table.get((in_domain, model)), in_domain, rows)
+        own_rows = rows[item.key] if rows else None
+        values = {
+            model: measured(item, table[item.key, model], table.get((in_domain, model)), own_rows, known_rows)
             for model in MODELS
             if (item.key, model) in table
         }
-        base = measured.pop("deterministic", {})
-        for model, own in measured.items():
+        base = values.pop("deterministic", {})
+        for model, own in values.items():
             for measure in MEASURES:
                 ours, theirs = own.get(measure), base.get(measure)
                 if ours is not None and theirs is not None:
@@ -192,11 +194,15 @@ def _differences(
     return found
 
 
-def _measures(
-    item: DataSet, own: Columns, reference: Columns | None, in_domain: str, rows: Mapping[str, Tensor] | None
+def measured(
+    item: DataSet,
+    own: Columns,
+    in_domain: Columns | None,
+    rows: Tensor | None = None,
+    known_rows: Tensor | None = None,
 ) -> dict[Measure, float | None]:
-    mine = rows[item.key] if rows else None
-    measured = own.measures(mine)
-    if item.role != "in_domain" and reference is not None:
-        measured |= own.detection(reference, mine, rows[in_domain] if rows else None)
-    return measured
+    """All measures of one model, those of detection outside the domain; over some rows of both sets or all."""
+    found = own.measures(rows)
+    if item.role != "in_domain" and in_domain is not None:
+        found |= own.detection(in_domain, rows, known_rows)
+    return found

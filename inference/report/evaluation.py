@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from probattn.inference.report.attention import Example
-from probattn.inference.report.columns import Columns, columns, paired_intervals
+from probattn.inference.report.columns import Columns, columns, measured, paired_intervals
 from probattn.inference.report.record import (
     MODELS,
     SINGLE,
@@ -205,15 +205,12 @@ def evaluate(
 def _scores(
     item: PredictedData, model: ModelKey, own: Columns, in_domain: Columns | None, thresholds: Sequence[float]
 ) -> Scores:
-    measured = own.measures(None)
-    if item.data.role != "in_domain" and in_domain is not None:
-        measured |= own.detection(in_domain)
     predictions, labels = item.models[model], item.labels
     draws = predictions.draws
     return Scores(
         model=model,
         data=item.data.key,
-        **measured,
+        **measured(item.data, own, in_domain),
         entropy=_entropy(own.entropy),
         mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
         reliability=() if labels is None else _reliability(own),
@@ -233,23 +230,24 @@ def _entropy(values: Tensor) -> Entropy:
 def _reliability(own: Columns) -> tuple[ReliabilityBin, ...]:
     sums = own.bin_sums(None)
     bins = reliability_from_sums(sums)
-    edges = torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    edges = [
+        round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    ]
     records = []
     for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
-        if not count:
-            continue
-        interval = binomtest(correct, count).proportion_ci(method="wilson")
-        records.append(
-            ReliabilityBin(
-                low=round(edges[index], 12),
-                high=round(edges[index + 1], 12),
-                count=count,
-                confidence=min(1.0, bins.confidence[index].item()),
-                accuracy=bins.accuracy[index].item(),
-                accuracy_low=max(0.0, float(interval.low)),
-                accuracy_high=min(1.0, float(interval.high)),
+        if count:
+            interval = binomtest(correct, count).proportion_ci(method="wilson")
+            records.append(
+                ReliabilityBin(
+                    low=edges[index],
+                    high=edges[index + 1],
+                    count=count,
+                    confidence=min(1.0, bins.confidence[index].item()),
+                    accuracy=bins.accuracy[index].item(),
+                    accuracy_low=max(0.0, float(interval.low)),
+                    accuracy_high=min(1.0, float(interval.high)),
+                )
             )
-        )
     return tuple(records)
 
 

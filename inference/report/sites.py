@@ -12,6 +12,7 @@ from torch import Tensor
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.inference.report.charts.svg import bar_glyph
+from probattn.inference.report.collect import moved
 from probattn.inference.report.markup import Section, site_labels
 from probattn.inference.report.record import ModelKey, Record
 from probattn.sites.bayesian import KLReduction
@@ -94,8 +95,7 @@ def weight_spreads(
         raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for number, given in enumerate(batches):
-        batch = given if device is None else {name: value.to(device) for name, value in given.items()}
+    for number, batch in enumerate(moved(batches, device)):
         posterior = posterior_predict(
             model,
             batch,
