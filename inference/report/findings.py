@@ -257,13 +257,12 @@ def opening(results: Results) -> str:
         return f"{isolated(results.run.network)} was measured on {place}."
     text = TEXTS["accuracy"]
     words = f"Of {place}, {MODEL_LABELS[model]} attention got {text.value(ours.accuracy)} right"
+    seeds = ", on average over seeds" if results.runs else ""
     if ours is base:
-        return f"{words}."
+        return f"{words}{seeds}."
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
-    words += f" and deterministic attention {text.value(base.accuracy)}"
-    if results.runs:
-        words += ", on average over seeds"
+    words += f" and deterministic attention {text.value(base.accuracy)}{seeds}"
     difference = results.difference("accuracy", model, data.key)
     if difference is None:
         return f"{words}."
