@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from probattn.inference.records import Number
 from probattn.inference.report.charts.svg import cloud_chart
 from probattn.inference.report.markup import Panel, Section, by_call, exact, site_labels
-from probattn.inference.report.measures import MINUS, MODEL_LABELS, capital
+from probattn.inference.report.measures import MINUS, MODEL_LABELS
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 ByHead = tuple[Number, ...]
@@ -216,8 +216,7 @@ def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> list[Panel]:
         reach = 1.05 * max(ends, default=0.0) or 1.0
         drawings = []
         for cloud in members:
-            name = MODEL_LABELS[cloud.model]
-            title = f"Queries and keys of {heading}, {name} attention"
-            drawings.append((capital(name), cloud_chart(cloud.query, cloud.key, reach, title)))
+            title = f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention"
+            drawings.append((cloud.model, cloud_chart(cloud.query, cloud.key, reach, title)))
         panels.append((heading, drawings))
     return panels

@@ -24,7 +24,7 @@ from probattn.inference.report.markup import (
     shortened,
     site_labels,
 )
-from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
+from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
 
@@ -291,7 +291,7 @@ def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accu
 
 
 def _words(found: Heads) -> str:
-    own, beside = found.models[-1], [model for model in found.models if model == "deterministic"]
+    own = found.models[-1]
     relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
     assert relative is not None
     name = MODEL_LABELS[own]
@@ -300,7 +300,7 @@ def _words(found: Heads) -> str:
     )
     if overlap is not None:
         said += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
-    if not beside or own == "deterministic":
+    if "deterministic" not in found.models or own == "deterministic":
         return f"{said}."
     before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
     if overlap is None or shared is None:
@@ -333,25 +333,22 @@ def _number(value: float | None) -> Markup:
     return exact(value, words.replace("-", MINUS))
 
 
-def _falls(found: Heads, measure: str) -> tuple[Figure, ...]:
+def _falls(found: Heads, measure: str) -> list[Figure]:
     if not found.drops:
-        return ()
+        return []
     lines = []
     for model in found.whole:
         ordered = sorted(found.falls(model), reverse=True)
         points = tuple((float(rank), value) for rank, value in enumerate(ordered, 1))
         lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
-    count = max(len(line.points) for line in lines)
+    last = max(2, *(len(line.points) for line in lines))
     values = [value for line in lines for _, value in line.points]
     low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
-    x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
-    y = Axis(low, high, f"{measure} lost (points)", _points(low, high))
+    x = Axis(1, last, "heads, the most needed first", ticks(1, last, 4))
+    marks = tuple((value / 100, label) for value, label in ticks(100 * low, 100 * high, 5))
+    y = Axis(low, high, f"{measure} lost (points)", marks)
     chart = line_chart(lines, x, y, f"{measure.capitalize()} lost without each head")
-    return (Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted"),)
-
-
-def _points(low: float, high: float) -> tuple[tuple[float, str], ...]:
-    return tuple((value / 100, label.replace("-", MINUS)) for value, label in ticks(100 * low, 100 * high, 5))
+    return [Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted")]
 
 
 def _fallen(found: Heads, model: ModelKey, measure: str) -> str:
@@ -373,9 +370,7 @@ def _similarity(found: Heads, name: str, label: str) -> Panel:
         # from -1 to 1 onto the ramp's 0 to 1
         values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
         title = f"Cosine between heads, {label}, {MODEL_LABELS[own.model]}"
-        drawings.append(
-            (capital(MODEL_LABELS[own.model]), heatmap(heads, heads, values, 1.0, "cosine", title))
-        )
+        drawings.append((own.model, heatmap(heads, heads, values, 1.0, "cosine", title)))
     return label, drawings
 
 
@@ -384,7 +379,7 @@ def _heads_of_texts(found: Heads) -> list[Panel]:
     for item in found.rows:
         groups.setdefault(item.text, []).append(item)
     return [
-        (shortened(text), [(capital(MODEL_LABELS[item.model]), _rows_map(item, members)) for item in members])
+        (shortened(text), [(item.model, _rows_map(item, members)) for item in members])
         for text, members in groups.items()
     ]
 

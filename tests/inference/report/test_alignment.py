@@ -71,7 +71,7 @@ def test_clouds_of_a_head_share_their_scale(results: Results) -> None:
     ends = [float(re.search(r'query" d="M([\d.]+)', svg).group(1)) - 66 for _, svg in drawings]
     assert ends[0] == pytest.approx(10 * ends[1], rel=0.01)
     assert 50 < ends[0] < 60
-    assert [title for title, _ in drawings] == ["Deterministic", "Bayesian"]
+    assert [model for model, _ in drawings] == ["deterministic", "bayesian_mean"]
 
 
 def test_one_network_alone(results: Results) -> None:
