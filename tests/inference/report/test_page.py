@@ -436,20 +436,21 @@ def test_cross_attention_shows_the_keys(results: Results) -> None:
     assert [a["title"] for a in page.all("span", "tok")] == [isolated(f"k{n}") for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("write", [write_results, write_report])
 def test_writing_is_atomic(
-    results: Results, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Results, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_report(results, tmp_path / "report.html")
-    assert path.read_text(encoding="utf-8") == text
+    path = write(results, tmp_path / "file")
+    before = path.read_bytes()
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk is full"):
-        write_report(changed(results, curves=()), path)
-    assert path.read_text(encoding="utf-8") == text
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+        write(changed(results, curves=()), path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
