@@ -4,6 +4,10 @@ Predictions become :class:`Scores` and :class:`Difference` records by :func:`eva
 are :class:`Results`, which :func:`write_results` and :func:`read_results` keep to the last digit and
 :func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
 seeds. :func:`is_reliable` decides which differences count.
+
+The records, measures and section of a topic are in one file: ``attention`` (maps), ``alignment`` (queries and keys),
+``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from ``collect`` (predictions) over ``evaluation``
+and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
 """
 
 from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment
@@ -106,101 +110,36 @@ from probattn.inference.report.sites import (
 )
 from probattn.inference.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
 
-__all__ = [
-    "Group",
-    "Sheet",
-    "comparisons",
-    "predictions_table",
-    "results_table",
-    "evaluate",
-    "Evaluation",
-    "PredictedData",
-    "Predictions",
-    "predict_bayesian",
-    "predict_deterministic",
-    "BayesianPredictions",
-    "DeterministicPredictions",
-    "describe",
-    "most_uncertain",
-    "confident_mistakes",
-    "attention_example",
-    "own_tokens",
-    "gather",
-    "head_bandwidths",
-    "head_distances",
-    "site_alignments",
-    "site_heads",
-    "clouds",
-    "TokenSample",
-    "HeadDistances",
-    "Projection",
-    "weight_spreads",
-    "site_health",
-    "training_curves",
-    "Results",
-    "RunDescription",
-    "SingleRun",
-    "DataSet",
-    "Scores",
-    "Comparison",
+# Predictions and their measures
+__all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
+__all__ += ["PredictedData", "Predictions", "Evaluation"]
+__all__ += ["evaluate", "describe", "most_uncertain", "confident_mistakes"]
+# Records of a run, their file and their page
+__all__ += ["Results", "RunDescription", "SingleRun", "DataSet", "Scores", "Comparison"]
+__all__ += [
     "Difference",
     "Entropy",
+    "Curve",
     "ReliabilityBin",
     "RiskCoverage",
     "PAvPUPoint",
-    "SiteHealth",
-    "EdgeAttention",
-    "EDGE_MEASURES",
-    "Alignment",
-    "SiteAlignment",
-    "HeadCloud",
-    "Heads",
-    "SiteHeads",
-    "HeadDrops",
-    "HeadRows",
-    "HeadsKey",
-    "Curve",
-    "Agreement",
-    "Contextualized",
-    "PairAgreement",
-    "Rating",
-    "Dynamics",
-    "WatchedExample",
-    "WatchedMaps",
-    "WatchedStep",
-    "Example",
-    "AttentionExample",
-    "AttentionMap",
-    "Measure",
-    "ClassMeasure",
-    "ModelKey",
-    "Role",
-    "MEASURES",
-    "MODELS",
-    "MODEL_LABELS",
-    "MODEL_TITLES",
-    "ROLE_TITLES",
     "SCHEMA_VERSION",
-    "MeasureText",
-    "TEXTS",
-    "Finding",
-    "findings",
-    "headline",
-    "evidence",
-    "Verdict",
-    "LEAST_EFFECT",
-    "LEAST_EXAMPLES",
-    "LEAST_SEEDS",
-    "is_reliable",
-    "bootstrap_p",
-    "seeds_p",
-    "corrected",
-    "combine",
-    "printable",
-    "printable_lines",
-    "write_results",
-    "read_results",
-    "ResultsFileError",
-    "write_report",
-    "render_report",
 ]
+__all__ += ["ResultsFileError", "write_results", "read_results", "combine", "write_report", "render_report"]
+# Names of models, roles and measures
+__all__ += ["Measure", "ClassMeasure", "ModelKey", "Role", "MeasureText", "TEXTS"]
+__all__ += ["MEASURES", "MODELS", "MODEL_LABELS", "MODEL_TITLES", "ROLE_TITLES"]
+# What is claimed, and when a difference counts
+__all__ += ["Verdict", "Finding", "findings", "headline", "evidence", "comparisons"]
+__all__ += ["LEAST_EFFECT", "LEAST_EXAMPLES", "LEAST_SEEDS"]
+__all__ += ["is_reliable", "bootstrap_p", "seeds_p", "corrected"]
+# Topics of a page: maps, queries and keys, heads, sites, training
+__all__ += ["Example", "AttentionExample", "AttentionMap", "attention_example", "own_tokens"]
+__all__ += ["Alignment", "SiteAlignment", "HeadCloud", "TokenSample", "HeadDistances", "Projection"]
+__all__ += ["gather", "head_bandwidths", "head_distances", "site_alignments", "clouds"]
+__all__ += ["Heads", "SiteHeads", "HeadDrops", "HeadRows", "HeadsKey", "site_heads"]
+__all__ += ["SiteHealth", "EdgeAttention", "EDGE_MEASURES", "weight_spreads", "site_health"]
+__all__ += ["Dynamics", "WatchedExample", "WatchedMaps", "WatchedStep", "training_curves"]
+__all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
+# Tables and text of a terminal
+__all__ += ["Group", "Sheet", "results_table", "predictions_table", "printable", "printable_lines"]

@@ -10,12 +10,15 @@ from pydantic import Field, model_validator
 
 from probattn.inference.records import Number
 from probattn.inference.report.charts.svg import cloud_chart
-from probattn.inference.report.markup import Layer, Panel, Section, exact, site_labels
-from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
+from probattn.inference.report.markup import Panel, Section, by_call, exact, site_labels
+from probattn.inference.report.measures import MINUS, MODEL_LABELS
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 ByHead = tuple[Number, ...]
 """One number a head."""
+
+Total = Literal["mmd", "mmd_centred"]
+Mean = Literal["query_norm", "key_norm", "auc", "auc_centred"]
 
 
 class SiteAlignment(Record):
@@ -84,13 +87,11 @@ class Alignment(Record):
     projection: Literal["pca", "tsne"] = "pca"
     clouds: tuple[HeadCloud, ...] = ()
 
-    def total(self, model: ModelKey, name: Literal["mmd", "mmd_centred"]) -> float:
+    def total(self, model: ModelKey, name: Total) -> float:
         """Sum over calls and heads."""
         return sum(sum(getattr(site, name)) for site in self.sites if site.model == model)
 
-    def mean(
-        self, model: ModelKey, name: Literal["query_norm", "key_norm", "auc", "auc_centred"]
-    ) -> float | None:
+    def mean(self, model: ModelKey, name: Mean) -> float | None:
         """Mean over calls and heads; None where there is no number."""
         found = [value for site in self.sites if site.model == model for value in getattr(site, name)]
         return sum(found) / len(found) if found else None
@@ -101,8 +102,6 @@ class Alignment(Record):
         return tuple(dict.fromkeys(site.model for site in self.sites))
 
 
-Total = Literal["mmd", "mmd_centred"]
-Mean = Literal["query_norm", "key_norm", "auc", "auc_centred"]
 TOTALS: tuple[tuple[Total, str, str], ...] = (
     ("mmd", "Discrepancy", "Squared MMD of queries and keys within a text, summed over heads and layers"),
     (
@@ -121,8 +120,6 @@ MEANS: tuple[tuple[Mean, str, str], ...] = (
     ),
     ("auc_centred", "Separability, means removed", "The same without a shift of all keys of a head"),
 )
-Quantity = tuple[str, str, tuple[Markup, ...], Markup]
-"""A row of the table: title, meaning, a value a model, and the first over the last."""
 
 
 def alignment_section(found: Alignment | None) -> Section | None:
@@ -130,25 +127,20 @@ def alignment_section(found: Alignment | None) -> Section | None:
     if found is None:
         return None
     names = site_labels([site.site for site in found.sites])
+    none = _number(None)
     context = {
+        "found": found,
         "words": _words(found),
-        "models": [(_title(model), MODEL_STYLES[model]) for model in found.models],
         "quantities": _quantities(found),
-        "layers": [_layer(found, name, label) for name, label in names.items()],
+        "layers": by_call(
+            found, names, lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))), (none, none)
+        ),
         "panels": _panels(found.clouds, names),
         "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[found.projection],
-        "bandwidth": f"the {MODEL_LABELS[found.bandwidth_of]} network",
-        "texts": found.texts,
     }
     return Section(
         "alignment", "Queries and keys", "How far apart are queries and keys?", "alignment.html", context
     )
-
-
-def _title(model: ModelKey) -> str:
-    """Queries and keys come from one pass, not from a mean over draws."""
-    words = MODEL_LABELS[model]
-    return words[0].upper() + words[1:]
 
 
 def _words(found: Alignment) -> str:
@@ -186,7 +178,8 @@ def _change(found: Alignment, own: ModelKey, name: Literal["query_norm", "key_no
     return f"{abs(percent):.0f}% {'longer' if percent > 0 else 'shorter'}"
 
 
-def _quantities(found: Alignment) -> tuple[Quantity, ...]:
+def _quantities(found: Alignment) -> list[tuple[str, str, list[Markup], Markup]]:
+    """Rows of the table: title, meaning, a value a model, and the first over the last."""
     rows: list[tuple[str, str, list[float | None]]] = [
         (title, meaning, [found.total(model, name) for model in found.models])
         for name, title, meaning in TOTALS
@@ -194,11 +187,11 @@ def _quantities(found: Alignment) -> tuple[Quantity, ...]:
     rows += [
         (title, meaning, [found.mean(model, of) for model in found.models]) for of, title, meaning in MEANS
     ]
-    return tuple(
-        (title, meaning, tuple(_number(value) for value in values), _ratio(values))
+    return [
+        (title, meaning, [_number(value) for value in values], _ratio(values))
         for title, meaning, values in rows
         if any(value is not None for value in values)
-    )
+    ]
 
 
 def _number(value: float | None) -> Markup:
@@ -212,16 +205,7 @@ def _ratio(values: Sequence[float | None]) -> Markup:
     return Markup(f"{first / last:.3g}")
 
 
-def _layer(found: Alignment, name: str, label: str) -> Layer:
-    values = []
-    for model in found.models:
-        own = next((site for site in found.sites if (site.model, site.site) == (model, name)), None)
-        totals = (None, None) if own is None else (sum(own.mmd), sum(own.mmd_centred))
-        values.append((_number(totals[0]), _number(totals[1])))
-    return name, label, tuple(values)
-
-
-def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[Panel, ...]:
+def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> list[Panel]:
     groups: dict[tuple[str, int], list[HeadCloud]] = {}
     for cloud in found:
         groups.setdefault((cloud.site, cloud.head), []).append(cloud)
@@ -230,19 +214,9 @@ def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> tuple[Panel, .
         heading = f"{names.get(site, site)}, head {head}"
         ends = [abs(end) for cloud in members for point in (*cloud.query, *cloud.key) for end in point]
         reach = 1.05 * max(ends, default=0.0) or 1.0
-        drawings = [
-            (
-                _title(cloud.model),
-                Markup(
-                    cloud_chart(
-                        cloud.query,
-                        cloud.key,
-                        reach,
-                        f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention",
-                    )
-                ),
-            )
-            for cloud in members
-        ]
-        panels.append(Panel(heading, tuple(drawings)))
-    return tuple(panels)
+        drawings = []
+        for cloud in members:
+            title = f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention"
+            drawings.append((cloud.model, cloud_chart(cloud.query, cloud.key, reach, title)))
+        panels.append((heading, drawings))
+    return panels

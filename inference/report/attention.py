@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from markupsafe import Markup
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -242,19 +239,8 @@ BETWEEN = "\N{MIDDLE DOT}"
 """Stands between the two texts of a pair in a title."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A quantity that maps show.
-
-    Attributes:
-        name: field of the record.
-        heading: above the drawing.
-        title: read by a screen reader.
-        unit: stands beside a number.
-        scale: of the packed integers.
-        digits: decimals of a number.
-        ramp: colours.
-    """
+class _Kind(NamedTuple):
+    """A quantity that maps show: its field of the record, words for it, and how its numbers are packed and coloured."""
 
     name: str
     heading: str
@@ -263,9 +249,6 @@ class Kind:
     scale: int
     digits: int
     ramp: str
-
-
-Option = tuple[str, str, str]
 
 
 def attention_section(
@@ -281,65 +264,54 @@ def attention_section(
     context = {
         "examples": [_shown(item, labels, model) for item in examples],
         "latent": latent,
-        "compared": MODEL_LABELS[model],
+        "beside": any(item.baseline for example in examples for item in example.maps),
+        "own": model,
     }
     return Section("attention", "Attention", heading, "attention.html", context)
 
 
 def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
     """One example for the template: its first map drawn, and the numbers of all maps for the script."""
-    first = item.maps[0]
-    kinds = [kind for kind in _kinds(first, model) if getattr(first, kind.name)]
+    first, pair = item.maps[0], item.example.pair
+    kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
-    entry = entries[0]
-    payload = {
-        "queries": list(map(printable, item.queries)),
-        "keys": list(map(printable, item.keys)),
-        "kinds": [
-            {"name": kind.name, "said": kind.unit, "scale": kind.scale, "digits": kind.digits}
-            for kind in kinds
-        ],
-        "maps": entries,
-    }
+    maps = []
+    for kind in kinds:
+        top, title, words = (entries[0][f"{kind.name}_{part}"] for part in ("top", "title", "words"))
+        values = getattr(first, kind.name)
+        drawn = heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
+        maps.append((kind.name, kind.heading, drawn, words))
     return {
         "reason": REASONS[item.reason],
-        "title": shortened(_whole(item)),
-        "answer": _answer(item),
+        "title": shortened(
+            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
+        ),
+        "answer": _answer(item.example),
         "strip": _strip(item),
         "choices": _choices(item, labels),
-        "showing": entry["showing"],
-        "maps": [
-            (kind.name, kind.heading, Markup(_drawn(item, first, kind, entry)), entry[f"{kind.name}_words"])
-            for kind in kinds
-        ],
-        "strongest": entry["strongest"],
-        "payload": _script_json(payload),
+        "showing": entries[0]["showing"],
+        "maps": maps,
+        "strongest": entries[0]["strongest"],
+        "payload": {
+            "queries": list(map(printable, item.queries)),
+            "keys": list(map(printable, item.keys)),
+            "kinds": [
+                {"name": kind.name, "said": kind.unit, "scale": kind.scale, "digits": kind.digits}
+                for kind in kinds
+            ],
+            "maps": entries,
+        },
     }
 
 
-def _script_json(value: Any) -> Markup:
-    """JSON for a ``<script>``: no character that ends it."""
-    words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        words = words.replace(character, f"\\u{ord(character):04x}")
-    return Markup(words)
-
-
-def _whole(item: AttentionExample) -> str:
-    pair = item.example.pair
-    return item.example.text if pair is None else f"{item.example.text} {BETWEEN} {pair}"
-
-
-def _answer(item: AttentionExample) -> str:
-    example = item.example
+def _answer(example: Example) -> str:
     words = f"{isolated(example.predicted)}, {example.probability:.0%}"
     if example.draws or example.spread:
         words += f" ± {100 * example.spread:.0f} points"
     if example.label is None:
         return words
-    return (
-        f"{words}; {'right' if example.label == example.predicted else f'in truth {isolated(example.label)}'}"
-    )
+    truth = "right" if example.label == example.predicted else f"in truth {isolated(example.label)}"
+    return f"{words}; {truth}"
 
 
 def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
@@ -354,14 +326,15 @@ def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
 
 def _choices(
     item: AttentionExample, labels: Mapping[str, str]
-) -> tuple[tuple[str, str, tuple[Option, ...]], ...]:
-    sites = tuple((name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps))
-    heads = dict.fromkeys(one.head for one in item.maps)
-    options = tuple(
-        (_head_value(head), "average" if head is None else str(head), _head(head)) for head in heads
-    )
-    offered = (("site", "Attention call", sites), ("head", "Head", options))
-    return tuple(choice for choice in offered if len(choice[2]) > 1)
+) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
+    """What can be chosen: field, legend, and a value, label and title for each option."""
+    sites = [(name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps)]
+    heads = [
+        (_head_value(head), _head_value(head), _head(head))
+        for head in dict.fromkeys(one.head for one in item.maps)
+    ]
+    offered = [("site", "Attention call", sites), ("head", "Head", heads)]
+    return [choice for choice in offered if len(choice[2]) > 1]
 
 
 def _head(head: int | None) -> str:
@@ -372,35 +345,24 @@ def _head_value(head: int | None) -> str:
     return "average" if head is None else str(head)
 
 
-def _kinds(one: AttentionMap, model: ModelKey) -> tuple[Kind, ...]:
-    """Quantities of a map, from left to right."""
-    latent, title, label = bool(one.ratio), MODEL_TITLES[model], MODEL_LABELS[model]
-    return (
-        Kind(
-            "baseline", "Deterministic", "Deterministic attention weights", "deterministic", 10_000, 4, "mean"
-        ),
-        Kind("mean", "Mean weight", "Posterior mean of the attention weights", "mean", 10_000, 4, "mean")
-        if latent
-        else Kind("mean", title, f"{title} attention weights", label, 10_000, 4, "mean"),
-        Kind(
-            "ratio",
-            "Std / mean",
-            "Standard deviation over mean of the attention weights",
-            "std/mean",
-            1_000,
-            3,
-            "ratio",
-        ),
+def _kinds(one: AttentionMap, model: ModelKey) -> list[_Kind]:
+    """Quantities of a map that are there, from left to right."""
+    name, title, label = "Mean weight", "Posterior mean of the attention weights", "mean"
+    if not one.ratio:
+        name, label = MODEL_TITLES[model], MODEL_LABELS[model]
+        title = f"{name} attention weights"
+    spread = "Standard deviation over mean of the attention weights"
+    plain = "Deterministic attention weights"
+    kinds = (
+        _Kind("baseline", "Deterministic", plain, "deterministic", 10_000, 4, "mean"),
+        _Kind("mean", name, title, label, 10_000, 4, "mean"),
+        _Kind("ratio", "Std / mean", spread, "std/mean", 1_000, 3, "ratio"),
     )
-
-
-def _drawn(item: AttentionExample, one: AttentionMap, kind: Kind, entry: Mapping[str, Any]) -> str:
-    values, top, title = getattr(one, kind.name), entry[f"{kind.name}_top"], entry[f"{kind.name}_title"]
-    return heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
+    return [kind for kind in kinds if getattr(one, kind.name)]
 
 
 def _entry(
-    item: AttentionExample, one: AttentionMap, kinds: Sequence[Kind], labels: Mapping[str, str]
+    item: AttentionExample, one: AttentionMap, kinds: Sequence[_Kind], labels: Mapping[str, str]
 ) -> dict[str, Any]:
     place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else _head(one.head)}"
     entry: dict[str, Any] = {
@@ -431,19 +393,17 @@ def _top(values: Sequence[Sequence[float]]) -> tuple[float, bool]:
 def _strongest(item: AttentionExample, one: AttentionMap) -> str:
     cells = [(value, q, k) for q, row in enumerate(one.mean) for k, value in enumerate(row)]
     cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
-    words = [
-        f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.queries[q], 24))}\N{RIGHT DOUBLE QUOTATION MARK} to "
-        f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(item.keys[k], 24))}\N{RIGHT DOUBLE QUOTATION MARK} "
-        f"{value:.2f}{_beside(one, q, k)}"
-        for value, q, k in cells[:3]
-    ]
+    words = []
+    for value, q, k in cells[:3]:
+        query, key = (
+            f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(token, 24))}\N{RIGHT DOUBLE QUOTATION MARK}"
+            for token in (item.queries[q], item.keys[k])
+        )
+        beside = f" (deterministic {one.baseline[q][k]:.2f})" if one.baseline else ""
+        if one.ratio:
+            beside = f" (std/mean {one.ratio[q][k]:.2f})"
+        words.append(f"{query} to {key} {value:.2f}{beside}")
     return f"Largest weights: {', '.join(words)}."
-
-
-def _beside(one: AttentionMap, query: int, key: int) -> str:
-    if one.ratio:
-        return f" (std/mean {one.ratio[query][key]:.2f})"
-    return f" (deterministic {one.baseline[query][key]:.2f})" if one.baseline else ""
 
 
 def _packed(rows: Sequence[Sequence[float]], scale: int) -> str:

@@ -117,12 +117,7 @@ def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:
 
 
 def least_resamples(comparisons: int, level: float) -> int:
-    """Resamples from which on the smallest of some p values can fall below 1 - level after Holm's correction.
-
-    Example:
-        >>> least_resamples(18, 0.95)
-        720
-    """
+    """Resamples from which on the smallest of some p values can fall below 1 - level after Holm's correction."""
     return int(2 * comparisons / (1 - level) * (1 + 1e-9))
 
 

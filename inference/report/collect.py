@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ def predict_bayesian(
         ValueError: no batch.
     """
     draws, expectation, labels = [], [], []
-    for number, batch in enumerate(_moved(batches, device), first_batch):
+    for number, batch in enumerate(moved(batches, device), first_batch):
         posterior = posterior_predict(
             model, batch, num_samples, seed=(seed, number), chunk_size=chunk_size, label_name=label_name
         )
@@ -106,7 +107,7 @@ def predict_deterministic(
         raise ValueError(f"predict_deterministic: expected num_samples >= 1, got {num_samples}")
     probabilities, draws, labels = [], [], []
     with torch.no_grad(), _seeded(seed, model):
-        for batch in _moved(batches, device):
+        for batch in moved(batches, device):
             inputs = {name: value for name, value in batch.items() if name != label_name}
             with _mode(model, dropout=False):
                 probabilities.append(model(inputs).float().softmax(dim=-1).cpu())
@@ -153,7 +154,8 @@ def _seeded(seed: int, model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:
+def moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:
+    """Batches on a device; where they are without one."""
     for batch in batches:
         yield batch if device is None else {name: value.to(device) for name, value in batch.items()}
 
@@ -207,26 +209,17 @@ def training_curves(
     curves = []
     if not any(record.get("kl_nats") for record in records):
         quantities = [name for name in quantities if name != "kl_weight"]
-    for name in quantities:
-        for kind in ("train", "validation") if name != "kl_weight" else ("train",):
-            found = [
-                (int(record["step"]), float(record[name]))
-                for record in records
-                if record.get("kind") == kind and isinstance(record.get(name), (int, float))
-            ]
-            if any(value for _, value in found):
-                window = -(-len(found) // points)
-                steps, values = _averaged(found, window)
-                curves.append(
-                    Curve(
-                        model=model,
-                        name=name,
-                        kind="train" if kind == "train" else "validation",
-                        steps=steps,
-                        values=values,
-                        window=window,
-                    )
-                )
+    kinds: tuple[Literal["train", "validation"], ...] = ("train", "validation")
+    for name, kind in product(quantities, kinds):
+        found = [
+            (int(record["step"]), float(record[name]))
+            for record in records
+            if record.get("kind") == kind and isinstance(record.get(name), (int, float))
+        ]
+        if any(value for _, value in found) and (name, kind) != ("kl_weight", "validation"):
+            window = -(-len(found) // points)
+            steps, values = _averaged(found, window)
+            curves.append(Curve(model=model, name=name, kind=kind, steps=steps, values=values, window=window))
     return curves
 
 

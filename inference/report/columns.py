@@ -42,54 +42,33 @@ P_VALUE = 0.05
 
 @dataclass(frozen=True)
 class Columns:
-    """One row an example, from which measures are computed; columns of labels are None without labels.
+    """One row an example, from which measures are computed; columns of labels are None without labels."""
 
-    Attributes:
-        entropy: predictive entropy ``[N]``, nats.
-        uncertainty: one minus the confidence ``[N]``.
-        confidence: the largest probability ``[N]``.
-        correct: whether the predicted class is the label ``[N]``.
-        means: columns ``[N, K]`` whose means are measures.
-        names: names of those measures.
-        classes: predicted and true class ``[N, 2]``.
-        asked: further measures of the classes.
-        num_classes: C.
-        num_bins: bins of the calibration and overconfidence errors.
-    """
-
-    entropy: Tensor
-    uncertainty: Tensor
-    confidence: Tensor
-    correct: Tensor | None
-    means: Tensor
-    names: tuple[Measure, ...]
-    classes: Tensor | None
-    asked: tuple[ClassMeasure, ...]
+    entropy: Tensor  # predictive, nats, [N]
+    uncertainty: Tensor  # one minus the confidence, [N]
+    confidence: Tensor  # the largest probability, [N]
+    correct: Tensor | None  # whether the predicted class is the label, [N]
+    means: Tensor  # columns whose means are measures, [N, K]
+    names: tuple[Measure, ...]  # of those measures
+    classes: Tensor | None  # predicted and true, [N, 2]
+    asked: tuple[ClassMeasure, ...]  # further measures of the classes
     num_classes: int
-    num_bins: int
+    num_bins: int  # of the calibration and overconfidence errors
 
     def measures(self, rows: Tensor | None) -> dict[Measure, float | None]:
-        """The measures that need labels, over some rows (with repetition) or all; empty without labels.
-
-        A measure that is infinite is None.
-        """
+        """The measures that need labels, over some rows or all; None where one is infinite."""
         if self.correct is None:
             return {}
-        means = (self.means if rows is None else self.means[rows]).mean(dim=0).tolist()
+        means = _at(self.means, rows).mean(dim=0).tolist()
         found: dict[Measure, float | None] = dict(zip(self.names, means, strict=True))
         assert self.classes is not None
-        predicted, labels = (self.classes if rows is None else self.classes[rows]).unbind(dim=-1)
+        predicted, labels = _at(self.classes, rows).unbind(dim=-1)
         for name in self.asked:
             found[name] = class_measure(name, predicted, labels, self.num_classes)
         sums = self.bin_sums(rows)
-        uncertainty, wrong = (
-            (self.uncertainty, ~self.correct)
-            if rows is None
-            else (self.uncertainty[rows], ~self.correct[rows])
-        )
         found["ece"] = calibration_error_from_sums(sums, "l1").item()
         found["overconfidence"] = overconfidence_error_from_sums(sums).item()
-        found["aurc"] = area_under_risk_coverage(uncertainty, wrong).item()
+        found["aurc"] = area_under_risk_coverage(_at(self.uncertainty, rows), ~_at(self.correct, rows)).item()
         return {
             measure: value if value is not None and value < float("inf") else None
             for measure, value in found.items()
@@ -99,20 +78,21 @@ class Columns:
         self, in_domain: Columns, rows: Tensor | None = None, known_rows: Tensor | None = None
     ) -> dict[Measure, float | None]:
         """AUROC and FPR95 of the entropy, which detects these examples among those of ``in_domain``."""
-        ood = self.entropy if rows is None else self.entropy[rows]
-        known = in_domain.entropy if known_rows is None else in_domain.entropy[known_rows]
+        ood, known = _at(self.entropy, rows), _at(in_domain.entropy, known_rows)
         return {"auroc": ood_auroc(known, ood).item(), "fpr95": ood_fpr(known, ood).item()}
 
     def bin_sums(self, rows: Tensor | None) -> BinSums:
         """Sums over the reliability bins."""
         assert self.correct is not None
-        confidence, correct = (
-            (self.confidence, self.correct) if rows is None else (self.confidence[rows], self.correct[rows])
-        )
+        confidence, correct = _at(self.confidence, rows), _at(self.correct, rows)
         # The bins know of a prediction only its winning probability and whether it was right: two columns, the
         # first of which always wins and is the label when it was, stand for all C.
         pair = torch.stack([confidence, torch.zeros_like(confidence)], dim=-1)
         return bin_sums(pair, (~correct).long(), n_bins=self.num_bins, validate_args=False)
+
+
+def _at(column: Tensor, rows: Tensor | None) -> Tensor:
+    return column if rows is None else column[rows]
 
 
 def columns(
@@ -156,13 +136,7 @@ def columns(
 
 
 def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_classes: int) -> float:
-    """One measure over some examples.
-
-    Example:
-        >>> import torch
-        >>> class_measure("f1", torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)
-        0.666...
-    """
+    """One measure over some examples."""
     if name == "matthews":
         return matthews_correlation(predicted, labels).item()
     if num_classes == 2:
@@ -177,15 +151,7 @@ Key = tuple[str, ModelKey, Measure]
 def paired_intervals(
     data: Sequence[DataSet], table: Table, in_domain: str, *, resamples: int, level: float, seed: int
 ) -> tuple[Difference, ...]:
-    """Differences to the deterministic baseline with percentile intervals of a paired bootstrap (Efron 1979).
-
-    A resample draws as many examples as each data set has, with replacement, and measures every model on the same
-    ones; for detection, in-domain and OOD examples are drawn independently. Calibration errors are biased upwards on a
-    resample, more so where they are small: percentile intervals then err towards no difference. Each interval is of its
-    comparison alone; its p value comes from the same resamples (:func:`~.claims.bootstrap_p`) and is corrected by
-    Holm's method over all comparisons of its model, whatever the measure and the data set. The chance that covers is
-    that of the examples, given the two networks that one seed gave.
-    """
+    """Differences to the deterministic baseline with percentile intervals of a paired bootstrap; see ``evaluate``."""
     if resamples < 1 or not 0 < level < 1:
         raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
     values = _differences(data, table, in_domain, None)
@@ -202,20 +168,8 @@ def paired_intervals(
         resampled = found[name, model, measure]
         low, high = np.quantile(resampled, tails).tolist()
         p = bootstrap_p(resampled)
-        records.append(
-            Difference(
-                measure=measure,
-                model=model,
-                data=name,
-                value=value,
-                low=low,
-                high=high,
-                level=level,
-                p=p,
-                corrected=p,
-                resamples=resamples,
-            )
-        )
+        interval = {"low": low, "high": high, "level": level, "p": p, "corrected": p, "resamples": resamples}
+        records.append(Difference(measure=measure, model=model, data=name, value=value, **interval))
     return corrected(records)
 
 
@@ -223,14 +177,16 @@ def _differences(
     data: Sequence[DataSet], table: Table, in_domain: str, rows: Mapping[str, Tensor] | None
 ) -> dict[Key, float]:
     found: dict[Key, float] = {}
+    known_rows = rows[in_domain] if rows else None
     for item in data:
-        measured = {
-            model: _measures(item, table[item.key, model], table.get((in_domain, model)), in_domain, rows)
+        own_rows = rows[item.key] if rows else None
+        values = {
+            model: measured(item, table[item.key, model], table.get((in_domain, model)), own_rows, known_rows)
             for model in MODELS
             if (item.key, model) in table
         }
-        base = measured.pop("deterministic", {})
-        for model, own in measured.items():
+        base = values.pop("deterministic", {})
+        for model, own in values.items():
             for measure in MEASURES:
                 ours, theirs = own.get(measure), base.get(measure)
                 if ours is not None and theirs is not None:
@@ -238,11 +194,15 @@ def _differences(
     return found
 
 
-def _measures(
-    item: DataSet, own: Columns, reference: Columns | None, in_domain: str, rows: Mapping[str, Tensor] | None
+def measured(
+    item: DataSet,
+    own: Columns,
+    in_domain: Columns | None,
+    rows: Tensor | None = None,
+    known_rows: Tensor | None = None,
 ) -> dict[Measure, float | None]:
-    mine = rows[item.key] if rows else None
-    measured = own.measures(mine)
-    if item.role != "in_domain" and reference is not None:
-        measured |= own.detection(reference, mine, rows[in_domain] if rows else None)
-    return measured
+    """All measures of one model, those of detection outside the domain; over some rows of both sets or all."""
+    found = own.measures(rows)
+    if item.role != "in_domain" and in_domain is not None:
+        found |= own.detection(in_domain, rows, known_rows)
+    return found

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, number_word, ticks
 from probattn.inference.report.charts.svg import Axis, isolated
-from probattn.inference.report.markup import Figure, Section, exact, shortened
-from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES, MODEL_TITLES
+from probattn.inference.report.markup import Figure, Section, exact, formatted, shortened
+from probattn.inference.report.measures import MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
 Matrix = tuple[tuple[Probability, ...], ...]
@@ -169,7 +169,7 @@ MARKS = 8
 MOMENTS = (("late",), ("early", "late"), ("early", "middle", "late"))
 """Names of one, two or three steps."""
 
-Moment = tuple[str, tuple[tuple[str, Markup], ...]]
+Moment = tuple[str, list[tuple[str, Markup]]]
 """Maps of one example: when, and title and drawing of attention and probe."""
 
 
@@ -181,11 +181,10 @@ def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
     context = {
         "words": _words(own),
         "figures_over_steps": _figures(found),
-        "columns": [(MODEL_TITLES[item.model], MODEL_STYLES[item.model]) for item in found],
+        "models": [item.model for item in found],
         "rows": _rows(found),
         "panels": [_panel(example) for item in found for example in item.maps],
-        "examples": own.examples,
-        "outputs": own.outputs,
+        "own": own,
         "chance": exact(own.chance, f"{own.chance:.2f}"),
     }
     return Section("dynamics", "Dynamics", "How did attention change in training?", "dynamics.html", context)
@@ -204,7 +203,7 @@ def _words(own: Dynamics) -> str:
     return said
 
 
-def _figures(found: Sequence[Dynamics]) -> tuple[Figure, ...]:
+def _figures(found: Sequence[Dynamics]) -> list[Figure]:
     steps = sorted({item.step for each in found for item in each.steps})
     places = {step: float(index) for index, step in enumerate(steps)}
     every = -(-len(steps) // MARKS)
@@ -212,24 +211,23 @@ def _figures(found: Sequence[Dynamics]) -> tuple[Figure, ...]:
     x = Axis(0, max(len(steps) - 1.0, 1.0), "step", marks)
     y = Axis(0, 1, "share of outputs", ticks(0, 1, 4, percent=True))
     chance = Line("chance", "in", ((0.0, found[-1].chance), (places[steps[-1]], found[-1].chance)))
-    agreement = [_line(each, "agreement", places) for each in found]
-    course = [_line(each, "with_last", places) for each in found]
-    accuracy = [_line(each, "accuracy", places) for each in found]
     charts = (
-        ("Attention agrees with the probe", "the network's own, at that step", [*agreement, chance]),
-        ("Attention agrees with the last step's", "the attention after the last update", [*course, chance]),
-        ("First choice is right", "on the same examples", accuracy),
+        ("agreement", "Attention agrees with the probe", "the network's own, at that step"),
+        ("with_last", "Attention agrees with the last step's", "the attention after the last update"),
+        ("accuracy", "First choice is right", "on the same examples"),
     )
-    drawn = [
-        Figure(title, Markup(line_chart(lines, x, y, title)), note=note) for title, note, lines in charts
-    ]
+    drawn = []
+    for name, title, note in charts:
+        lines = [_line(each, name, places) for each in found]
+        if name != "accuracy":
+            lines.append(chance)
+        drawn.append(Figure(title, line_chart(lines, x, y, title), note=note))
     scores = [_line(each, "bleu", places) for each in found if each.steps[-1].bleu is not None]
     if scores:
         top = max(5.0, *(value for line in scores for _, value in line.points))
-        up = Axis(0, top, "BLEU", ticks(0, top, 4))
-        chart = Markup(line_chart(scores, x, up, "BLEU of the watched sentences"))
+        chart = line_chart(scores, x, Axis(0, top, "BLEU", ticks(0, top, 4)), "BLEU of the watched sentences")
         drawn.append(Figure("BLEU", chart, note="of the same sentences, greedy search"))
-    return tuple(drawn)
+    return drawn
 
 
 def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
@@ -238,39 +236,38 @@ def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
     return Line(MODEL_LABELS[each.model], MODEL_STYLES[each.model], points, dots=True)
 
 
-def _rows(found: Sequence[Dynamics]) -> tuple[tuple[str, tuple[Markup, ...]], ...]:
+def _rows(found: Sequence[Dynamics]) -> list[tuple[str, list[Markup]]]:
     by_step = [{item.step: item for item in each.steps} for each in found]
-    rows = []
-    for step in sorted({step for each in by_step for step in each}):
-        values: list[Markup] = []
-        for each in by_step:
-            item = each.get(step)
-            numbers = (None, None, None) if item is None else (item.agreement, item.with_last, item.accuracy)
-            values += [exact(value, "" if value is None else f"{value:.3f}") for value in numbers]
-        rows.append((f"{step:,}", tuple(values)))
-    return tuple(rows)
+    names = ("agreement", "with_last", "accuracy")
+    return [
+        (
+            f"{step:,}",
+            [formatted(getattr(each.get(step), name, None), ".3f") for each in by_step for name in names],
+        )
+        for step in sorted({step for each in by_step for step in each})
+    ]
 
 
-def _panel(example: WatchedExample) -> tuple[str, tuple[Moment, ...]]:
+def _panel(example: WatchedExample) -> tuple[str, list[Moment]]:
     """Title and maps of one example; a single output has one map with a row for each step."""
+    maps = example.maps
     if len(example.queries) == 1:
-        words = f"{isolated(example.queries[0])}: {example.text}"
-        return shortened(words), (_by_step(example),)
-    chosen = {item.step: item for item in _moments(example.maps)}
-    top = _tops(list(chosen.values()))
-    moments = tuple(
+        kept = [*maps[:-1][:: -(-len(maps) // (2 * MARKS))], maps[-1]]
+        rows = [f"{item.step:,}" for item in kept]
+        attention, probe = [item.attention[0] for item in kept], [item.probe[0] for item in kept]
+        drawn = _pair(rows, example.keys, attention, probe, _tops(kept), "by step")
+        return shortened(f"{isolated(example.queries[0])}: {example.text}"), [("", drawn)]
+    chosen = [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
+    chosen = list({item.step: item for item in chosen}.values())
+    top = _tops(chosen)
+    moments = [
         (
             f"{name}, step {item.step:,}",
             _pair(example.queries, example.keys, item.attention, item.probe, top, f"at step {item.step}"),
         )
-        for name, item in zip(MOMENTS[len(chosen) - 1], chosen.values(), strict=True)
-    )
+        for name, item in zip(MOMENTS[len(chosen) - 1], chosen, strict=True)
+    ]
     return shortened(example.text), moments
-
-
-def _moments(maps: Sequence[WatchedMaps]) -> list[WatchedMaps]:
-    """The first, the middle and the last."""
-    return [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
 
 
 def _tops(maps: Sequence[WatchedMaps]) -> tuple[float, float]:
@@ -287,22 +284,10 @@ def _pair(
     probe: Sequence[Sequence[float]],
     top: tuple[float, float],
     when: str,
-) -> tuple[tuple[str, Markup], ...]:
+) -> list[tuple[str, Markup]]:
     """Drawings of attention and probe side by side, with the upper ends of their colours."""
     drawn = (("Attention", "mean", attention, top[0]), ("Probe", "ratio", probe, top[1]))
-    return tuple(
-        (
-            f"{title}, up to {highest:.2g}",
-            Markup(heatmap(rows, keys, values, highest, ramp, f"{title} {when}")),
-        )
+    return [
+        (f"{title}, up to {highest:.2g}", heatmap(rows, keys, values, highest, ramp, f"{title} {when}"))
         for title, ramp, values, highest in drawn
-    )
-
-
-def _by_step(example: WatchedExample) -> Moment:
-    """A single output's maps: a row for each step."""
-    every = -(-len(example.maps) // (2 * MARKS))
-    kept = [*example.maps[:-1][::every], example.maps[-1]]
-    rows = [f"{item.step:,}" for item in kept]
-    attention, probe = ([getattr(item, name)[0] for item in kept] for name in ("attention", "probe"))
-    return "", _pair(rows, example.keys, attention, probe, _tops(kept), "by step")
+    ]

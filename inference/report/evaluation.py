@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from probattn.inference.report.attention import Example
-from probattn.inference.report.columns import Columns, columns, paired_intervals
+from probattn.inference.report.columns import Columns, columns, measured, paired_intervals
 from probattn.inference.report.record import (
     MODELS,
     SINGLE,
@@ -145,8 +145,13 @@ def evaluate(
     """Measures every model on every data set, and compares each with the deterministic one.
 
     Data sets that are not in domain are also scored as something to detect by predictive entropy (AUROC, FPR95)
-    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap over examples, and p
-    values from the same resamples, corrected by Holm's method over all comparisons of a model.
+    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap (Efron 1979): a
+    resample draws as many examples as each data set has, with replacement, and measures every model on the same ones;
+    for detection, in-domain and OOD examples are drawn independently. The p values come from the same resamples
+    (:func:`bootstrap_p`), corrected by Holm's method over all comparisons of a model; each interval is of its
+    comparison alone. The chance that they cover is that of the examples, given the networks that one seed gave.
+    Calibration errors are biased upwards on a resample, more so where they are small: intervals then err towards no
+    difference.
 
     Args:
         predicted: the data sets.
@@ -200,15 +205,12 @@ def evaluate(
 def _scores(
     item: PredictedData, model: ModelKey, own: Columns, in_domain: Columns | None, thresholds: Sequence[float]
 ) -> Scores:
-    measured = own.measures(None)
-    if item.data.role != "in_domain" and in_domain is not None:
-        measured |= own.detection(in_domain)
     predictions, labels = item.models[model], item.labels
     draws = predictions.draws
     return Scores(
         model=model,
         data=item.data.key,
-        **measured,
+        **measured(item.data, own, in_domain),
         entropy=_entropy(own.entropy),
         mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
         reliability=() if labels is None else _reliability(own),
@@ -228,23 +230,24 @@ def _entropy(values: Tensor) -> Entropy:
 def _reliability(own: Columns) -> tuple[ReliabilityBin, ...]:
     sums = own.bin_sums(None)
     bins = reliability_from_sums(sums)
-    edges = torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    edges = [
+        round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    ]
     records = []
     for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
-        if not count:
-            continue
-        interval = binomtest(correct, count).proportion_ci(method="wilson")
-        records.append(
-            ReliabilityBin(
-                low=round(edges[index], 12),
-                high=round(edges[index + 1], 12),
-                count=count,
-                confidence=min(1.0, bins.confidence[index].item()),
-                accuracy=bins.accuracy[index].item(),
-                accuracy_low=max(0.0, float(interval.low)),
-                accuracy_high=min(1.0, float(interval.high)),
+        if count:
+            interval = binomtest(correct, count).proportion_ci(method="wilson")
+            records.append(
+                ReliabilityBin(
+                    low=edges[index],
+                    high=edges[index + 1],
+                    count=count,
+                    confidence=min(1.0, bins.confidence[index].item()),
+                    accuracy=bins.accuracy[index].item(),
+                    accuracy_low=max(0.0, float(interval.low)),
+                    accuracy_high=min(1.0, float(interval.high)),
+                )
             )
-        )
     return tuple(records)
 
 

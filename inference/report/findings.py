@@ -18,7 +18,7 @@ from probattn.inference.report.claims import (
     over_seeds,
 )
 from probattn.inference.report.markup import exact
-from probattn.inference.report.measures import MODEL_LABELS, TEXTS, Verdict, counted, listed
+from probattn.inference.report.measures import MODEL_LABELS, TEXTS, Verdict, capital, counted, listed
 from probattn.inference.report.record import MEASURES, DataSet, Difference, Measure, Scores, SingleRun
 from probattn.inference.report.results import Results
 
@@ -51,7 +51,10 @@ def combine(runs: Mapping[str, Results]) -> Results:
     """
     each = _checked(runs)
     first = each[0]
-    scores = tuple(_mean([_same_score(results, score) for results in each]) for score in first.scores)
+    scores = tuple(
+        _mean([score for results in each if (score := results.score(item.model, item.data)) is not None])
+        for item in first.scores
+    )
     level = first.differences[0].level if first.differences else LEVEL
     differences: list[Difference] = []
     for item in first.differences:
@@ -101,12 +104,6 @@ def _models(results: Results) -> tuple[tuple[str, str], ...]:
 
 def _words(values: Sequence[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
-
-
-def _same_score(results: Results, score: Scores) -> Scores:
-    found = results.score(score.model, score.data)
-    assert found is not None
-    return found
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:
@@ -160,47 +157,36 @@ class Finding:
 
 def findings(results: Results) -> list[Finding]:
     """Comparisons of the run's own network with the deterministic baseline, in the order of data sets and measures."""
-    found = []
-    for data in results.data:
-        for measure in MEASURES:
-            difference = results.difference(measure, results.compared, data.key)
-            if difference is not None:
-                found.append(_finding(results, data, difference))
-    return found
+    return [
+        _finding(results, data, difference)
+        for data in results.data
+        for measure in MEASURES
+        if (difference := results.difference(measure, results.compared, data.key)) is not None
+    ]
 
 
 def _finding(results: Results, data: DataSet, difference: Difference) -> Finding:
-    text = TEXTS[difference.measure]
-    verdict = results.verdict(difference)
+    text, verdict = TEXTS[difference.measure], results.verdict(difference)
     claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
-    words = claim[0].upper() + claim[1:]
-    figures = _figures(results, difference)
+    scores = [results.score(model, difference.data) for model in (difference.model, "deterministic")]
+    ours, base = (text.value(score.measure(difference.measure) if score else None) for score in scores)
+    low, high = interval_ends(difference)
+    gap = f"{text.difference(difference.value)}{text.points}"
+    figures = f"{ours} against {base}: {gap} ({low} to {high})"
     if verdict != "unclear":
         figures = f"{text.short} {figures}"
-    return Finding(difference, data, verdict, words, figures, results.data.index(data))
+    return Finding(difference, data, verdict, capital(claim), figures, results.data.index(data))
 
 
-def _figures(results: Results, difference: Difference) -> str:
+def interval_ends(difference: Difference) -> tuple[str, str]:
+    """The ends of its interval, without unit."""
     text = TEXTS[difference.measure]
-    ours = results.score(difference.model, difference.data)
-    base = results.score("deterministic", difference.data)
-    values = [text.value(score.measure(difference.measure) if score else None) for score in (ours, base)]
-    low, high = (text.difference(value, sign=False) for value in (difference.low, difference.high))
-    gap = f"{text.difference(difference.value)}{text.points}"
-    return f"{values[0]} against {values[1]}: {gap} ({low} to {high})"
+    return text.difference(difference.low, sign=False), text.difference(difference.high, sign=False)
 
 
 def interval_words(difference: Difference) -> str:
-    """A difference with its interval.
-
-    Example:
-        >>> d = Difference(measure="ece", model="bayesian_mean", data="test", value=-0.031, low=-0.05, high=-0.01,
-        ...                p=0.02, corrected=0.02, resamples=100)
-        >>> interval_words(d)
-        '−3.1 points, 95% interval −5.0 to −1.0'
-    """
-    text = TEXTS[difference.measure]
-    low, high = (text.difference(value, sign=False) for value in (difference.low, difference.high))
+    """A difference with its interval."""
+    text, (low, high) = TEXTS[difference.measure], interval_ends(difference)
     return (
         f"{text.difference(difference.value)}{text.points}, {difference.level:.0%} interval {low} to {high}"
     )
@@ -223,7 +209,7 @@ def headline(results: Results) -> str:
     if not reliable:
         return f"No reliable difference {basis}"
     subject = f"{MODEL_LABELS[found[0].difference.model]} attention"
-    subject = subject[0].upper() + subject[1:] if results.runs else f"In this run, {subject}"
+    subject = capital(subject) if results.runs else f"In this run, {subject}"
     if gains and losses:
         return f"{subject} is {gains}, but {losses} {basis}"
     if gains or losses:
@@ -271,11 +257,12 @@ def opening(results: Results) -> str:
         return f"{isolated(results.run.network)} was measured on {place}."
     text = TEXTS["accuracy"]
     words = f"Of {place}, {MODEL_LABELS[model]} attention got {text.value(ours.accuracy)} right"
+    seeds = ", on average over seeds" if results.runs else ""
+    if ours is base:
+        return f"{words}{seeds}."
     if base is None or base.accuracy is None:
         return f"{words}. No deterministic baseline was measured."
-    words += f" and deterministic attention {text.value(base.accuracy)}"
-    if results.runs:
-        words += ", on average over seeds"
+    words += f" and deterministic attention {text.value(base.accuracy)}{seeds}"
     difference = results.difference("accuracy", model, data.key)
     if difference is None:
         return f"{words}."

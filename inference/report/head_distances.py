@@ -20,24 +20,17 @@ TEXTS_PER_PASS = 16
 """Texts whose pairs of tokens are held at once."""
 
 
-class Tokens(Protocol):
-    """Queries and keys of an attention call, and which of them are real."""
+class _Call(Protocol):
+    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a call; bool ``[B, T]`` and ``[B, S]``: the real ones."""
 
     @property
-    def query(self) -> Tensor:
-        """``[B, H, T, D]``."""
-
+    def query(self) -> Tensor: ...
     @property
-    def key(self) -> Tensor:
-        """``[B, H, S, D]``."""
-
+    def key(self) -> Tensor: ...
     @property
-    def query_valid(self) -> Tensor:
-        """Bool ``[B, T]``, True for a real token."""
-
+    def query_valid(self) -> Tensor: ...
     @property
-    def key_valid(self) -> Tensor:
-        """Bool ``[B, S]``, True for a real token."""
+    def key_valid(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +62,7 @@ class HeadDistances:
     auc_centred: Tensor
 
 
-def gather(batches: Iterable[Mapping[str, Tokens]]) -> dict[str, TokenSample]:
+def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
     """Puts the attention calls of several batches together, padded to the longest, on the CPU.
 
     Args:
@@ -81,7 +74,7 @@ def gather(batches: Iterable[Mapping[str, Tokens]]) -> dict[str, TokenSample]:
     Raises:
         ValueError: no batch.
     """
-    parts: dict[str, list[Tokens]] = {}
+    parts: dict[str, list[_Call]] = {}
     for batch in batches:
         for name, tokens in batch.items():
             parts.setdefault(name, []).append(tokens)
@@ -90,7 +83,7 @@ def gather(batches: Iterable[Mapping[str, Tokens]]) -> dict[str, TokenSample]:
     return {name: _joined(found) for name, found in parts.items()}
 
 
-def _joined(parts: Sequence[Tokens]) -> TokenSample:
+def _joined(parts: Sequence[_Call]) -> TokenSample:
     def padded(tensors: list[Tensor], valid: list[Tensor]) -> tuple[Tensor, Tensor]:
         length = max(tensor.shape[2] for tensor in tensors)
         whole = [F.pad(_full(tensor), (0, 0, 0, length - tensor.shape[2])) for tensor in tensors]
@@ -114,13 +107,8 @@ def head_bandwidths(sample: TokenSample) -> Tensor:
     :func:`probattn.divergences.median_bandwidth`.
     """
     marks = {"query_mask": sample.query_valid, "key_mask": sample.key_valid}
-    heads = range(sample.query.shape[1])
-    return torch.cat(
-        [
-            median_bandwidth(sample.query[:, head : head + 1], sample.key[:, head : head + 1], **marks)
-            for head in heads
-        ]
-    )
+    heads = zip(sample.query.split(1, dim=1), sample.key.split(1, dim=1), strict=True)
+    return torch.cat([median_bandwidth(query, key, **marks) for query, key in heads])
 
 
 def head_distances(sample: TokenSample, bandwidth: Tensor) -> HeadDistances:

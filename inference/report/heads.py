@@ -15,7 +15,15 @@ from probattn.inference.records import Number
 from probattn.inference.report.charts.heatmap import heatmap
 from probattn.inference.report.charts.lines import Line, line_chart, ticks
 from probattn.inference.report.charts.svg import Axis, isolated
-from probattn.inference.report.markup import Figure, Layer, Panel, Section, exact, shortened, site_labels
+from probattn.inference.report.markup import (
+    Figure,
+    Panel,
+    Section,
+    by_call,
+    exact,
+    shortened,
+    site_labels,
+)
 from probattn.inference.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
@@ -156,24 +164,19 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-class HeadOutputs(Protocol):
-    """Outputs of the heads of an attention call, and which queries are real."""
+class _Outputs(Protocol):
+    """Outputs ``[B, H, T, E]`` and weights ``[B, H, T, S]`` of a call; bool ``[B, T]``, True for a real query."""
 
     @property
-    def output(self) -> Tensor:
-        """``[B, H, T, E]``."""
-
+    def output(self) -> Tensor: ...
     @property
-    def weights(self) -> Tensor | None:
-        """``[B, H, T, S]``."""
-
+    def weights(self) -> Tensor | None: ...
     @property
-    def query_valid(self) -> Tensor:
-        """Bool ``[B, T]``, True for a real query."""
+    def query_valid(self) -> Tensor: ...
 
 
 def site_heads(
-    batches: Iterable[Mapping[str, HeadOutputs]], model: HeadsKey, lengths: Mapping[str, Mapping[str, float]]
+    batches: Iterable[Mapping[str, _Outputs]], model: HeadsKey, lengths: Mapping[str, Mapping[str, float]]
 ) -> tuple[SiteHeads, ...]:
     """Compares the heads of each attention call over the real queries of all batches.
 
@@ -264,13 +267,16 @@ def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accu
         return None
     names = site_labels([site.site for site in found.sites])
     shown = found.rows[0].site if found.rows else found.sites[-1].site
+    none = _number(None)
     context = {
+        "found": found,
         "words": _words(found),
-        "columns": [(_title(model), _style(model)) for model in found.models],
         "rows": _rows(found),
-        "layers": [_layer(found, name, label) for name, label in names.items()],
+        "layers": by_call(
+            found, names, lambda site: (_number(site.relative), _number(site.overlap)), (none, none)
+        ),
         "falls": _falls(found, measure),
-        "fallen": _fallen(found, measure),
+        "fallen": " ".join(_fallen(found, model, measure) for model in found.whole if found.falls(model)),
         "similarity": [
             _similarity(found, name, label)
             for name, label in names.items()
@@ -278,36 +284,23 @@ def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accu
         ],
         "rows_of_heads": _heads_of_texts(found),
         "site": names.get(shown, shown),
-        "texts": found.texts,
-        "masked_texts": found.masked_texts,
         "unit": unit,
         "measure": measure,
-        "start": "start" in found.models,
     }
     return Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
 
 
-def _label(model: HeadsKey) -> str:
-    return "before training" if model == "start" else MODEL_LABELS[model]
-
-
-def _style(model: HeadsKey) -> str:
-    return "exp" if model == "start" else MODEL_STYLES[model]
-
-
-def _title(model: HeadsKey) -> str:
-    words = _label(model)
-    return words[0].upper() + words[1:]
-
-
 def _words(found: Heads) -> str:
-    own, beside = found.models[-1], [model for model in found.models if model == "deterministic"]
+    own = found.models[-1]
     relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
     assert relative is not None
-    said = f"Relative to their length, the outputs of two heads of the {_label(own)} network lie {relative:.2f} apart"
+    name = MODEL_LABELS[own]
+    said = (
+        f"Relative to their length, the outputs of two heads of the {name} network lie {relative:.2f} apart"
+    )
     if overlap is not None:
         said += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
-    if not beside or own == "deterministic":
+    if "deterministic" not in found.models or own == "deterministic":
         return f"{said}."
     before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
     if overlap is None or shared is None:
@@ -315,7 +308,7 @@ def _words(found: Heads) -> str:
     return f"{said}. In the deterministic network these are {before:.2f} and {shared:.0%}."
 
 
-def _rows(found: Heads) -> tuple[tuple[str, str, tuple[Markup, ...]], ...]:
+def _rows(found: Heads) -> list[tuple[str, str, list[Markup]]]:
     rows = [
         (title, meaning, [found.mean(model, name) for model in found.models])
         for name, title, meaning in QUANTITIES
@@ -328,11 +321,11 @@ def _rows(found: Heads) -> tuple[tuple[str, str, tuple[Markup, ...]], ...]:
         )
         for part in PARTS
     ]
-    return tuple(
-        (title, meaning, tuple(_number(value) for value in values))
+    return [
+        (title, meaning, [_number(value) for value in values])
         for title, meaning, values in rows
         if any(value is not None for value in values)
-    )
+    ]
 
 
 def _number(value: float | None) -> Markup:
@@ -340,90 +333,59 @@ def _number(value: float | None) -> Markup:
     return exact(value, words.replace("-", MINUS))
 
 
-def _site(found: Heads, model: HeadsKey, name: str) -> SiteHeads | None:
-    return next((site for site in found.sites if (site.model, site.site) == (model, name)), None)
-
-
-def _layer(found: Heads, name: str, label: str) -> Layer:
-    values = []
-    for model in found.models:
-        own = _site(found, model, name)
-        relative, overlap = (None, None) if own is None else (own.relative, own.overlap)
-        values.append((_number(relative), _number(overlap)))
-    return name, label, tuple(values)
-
-
-def _falls(found: Heads, measure: str) -> tuple[Figure, ...]:
+def _falls(found: Heads, measure: str) -> list[Figure]:
     if not found.drops:
-        return ()
+        return []
     lines = []
     for model in found.whole:
         ordered = sorted(found.falls(model), reverse=True)
         points = tuple((float(rank), value) for rank, value in enumerate(ordered, 1))
         lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
-    count = max(len(line.points) for line in lines)
+    last = max(2, *(len(line.points) for line in lines))
     values = [value for line in lines for _, value in line.points]
     low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
-    x = Axis(1, max(count, 2), "heads, the most needed first", ticks(1, max(count, 2), 4))
-    y = Axis(low, high, f"{measure} lost (points)", _points(low, high))
-    chart = Markup(line_chart(lines, x, y, f"{measure.capitalize()} lost without each head"))
-    return (Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted"),)
+    x = Axis(1, last, "heads, the most needed first", ticks(1, last, 4))
+    marks = tuple((value / 100, label) for value, label in ticks(100 * low, 100 * high, 5))
+    y = Axis(low, high, f"{measure} lost (points)", marks)
+    chart = line_chart(lines, x, y, f"{measure.capitalize()} lost without each head")
+    return [Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted")]
 
 
-def _points(low: float, high: float) -> tuple[tuple[float, str], ...]:
-    return tuple((value / 100, label.replace("-", MINUS)) for value, label in ticks(100 * low, 100 * high, 5))
-
-
-def _fallen(found: Heads, measure: str) -> str:
+def _fallen(found: Heads, model: ModelKey, measure: str) -> str:
     """Numbers of heads without which accuracy stays the same, and rises."""
-    said = []
-    for model in found.whole:
-        falls = found.falls(model)
-        if not falls:
-            continue
-        if not any(falls):
-            said.append(
-                f"Each of the {len(falls)} heads of the {MODEL_LABELS[model]} network can be taken out without any "
-                f"change of {measure}."
-            )
-            continue
-        idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
-        said.append(
-            f"Of the {len(falls)} heads of the {MODEL_LABELS[model]} network, {idle} can be taken out without any "
-            f"change of {measure}, {harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
-        )
-    return " ".join(said)
+    falls, name = found.falls(model), MODEL_LABELS[model]
+    if not any(falls):
+        return f"Each of the {len(falls)} heads of the {name} network can be taken out without any change of {measure}."
+    idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
+    return (
+        f"Of the {len(falls)} heads of the {name} network, {idle} can be taken out without any change of {measure}, "
+        f"{harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
+    )
 
 
 def _similarity(found: Heads, name: str, label: str) -> Panel:
     drawings = []
-    for model in found.models:
-        own = _site(found, model, name)
-        if own is None:
-            continue
+    for own in (site for site in found.sites if site.site == name):
         heads = [str(head) for head in range(len(own.similarity))]
         # from -1 to 1 onto the ramp's 0 to 1
         values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
-        title = f"Cosine between heads, {label}, {_label(model)}"
-        drawings.append((_title(model), Markup(heatmap(heads, heads, values, 1.0, "cosine", title))))
-    return Panel(label, tuple(drawings))
+        title = f"Cosine between heads, {label}, {MODEL_LABELS[own.model]}"
+        drawings.append((own.model, heatmap(heads, heads, values, 1.0, "cosine", title)))
+    return label, drawings
 
 
-def _heads_of_texts(found: Heads) -> tuple[Panel, ...]:
+def _heads_of_texts(found: Heads) -> list[Panel]:
     groups: dict[str, list[HeadRows]] = {}
     for item in found.rows:
         groups.setdefault(item.text, []).append(item)
-    return tuple(
-        Panel(
-            shortened(text),
-            tuple((_title(item.model), _rows_map(item, members)) for item in members),
-        )
+    return [
+        (shortened(text), [(item.model, _rows_map(item, members)) for item in members])
         for text, members in groups.items()
-    )
+    ]
 
 
 def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
     top = max((value for member in members for row in member.weights for value in row), default=1.0)
     heads = [f"head {head}" for head in range(len(item.weights))]
-    title = f"Attention of each head, {_label(item.model)}: {isolated(item.text)}"
-    return Markup(heatmap(heads, item.tokens, item.weights, top, "mean", title))
+    title = f"Attention of each head, {MODEL_LABELS[item.model]}: {isolated(item.text)}"
+    return heatmap(heads, item.tokens, item.weights, top, "mean", title)

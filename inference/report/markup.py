@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,7 @@ def exact(value: float | None, words: str) -> Markup:
 
 
 def formatted(value: float | None, spec: str) -> Markup:
-    """A number by a format specification, with its exact value for machines.
-
-    Example:
-        >>> formatted(0.5, ".1%")
-        Markup('<data value="0.5">50.0%</data>')
-    """
+    """A number by a format specification, with its exact value for machines."""
     return exact(value, "" if value is None else format(value, spec))
 
 
@@ -34,26 +29,13 @@ def plain(words: str) -> Markup:
 
 
 def shortened(text: str, room: int = 110) -> str:
-    """A printable text as a title of its panel.
-
-    Example:
-        >>> shortened("word " * 3, room=8)
-        'word wo…'
-    """
+    """A printable text as a title of its panel."""
     return printable(text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page.
-
-    Attributes:
-        id: its anchor.
-        title: its name in the contents.
-        heading: its heading.
-        template: the file that shows it.
-        context: what the template needs, besides what every template has.
-    """
+    """A section of a page: its anchor, its name in the contents, its heading, and the template with what it needs."""
 
     id: str
     title: str
@@ -62,27 +44,23 @@ class Section:
     context: Mapping[str, Any]
 
 
-Layer = tuple[str, str, tuple[tuple[Markup, Markup], ...]]
-"""A row of a table of attention calls: name, label, and two numbers a network."""
+Panel = tuple[str, list[tuple[str, Markup]]]
+"""A heading, and drawings that stand side by side with the network of each."""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Drawings that stand side by side, with the network of each."""
-
-    heading: str
-    drawings: tuple[tuple[str, Markup], ...]
+def by_call(
+    found: Any, labels: Mapping[str, str], numbers: Callable[[Any], Iterable[Markup]], none: Iterable[Markup]
+) -> list[tuple[str, str, list[Iterable[Markup]]]]:
+    """Rows of a table of attention calls: name, label, and the numbers of each network."""
+    sites = {(site.model, site.site): numbers(site) for site in found.sites}
+    return [
+        (name, label, [sites.get((model, name), none) for model in found.models])
+        for name, label in labels.items()
+    ]
 
 
 def site_labels(names: Iterable[str]) -> dict[str, str]:
-    """Short labels: what distinguishes the names, dots apart.
-
-    Example:
-        >>> site_labels(["net.layer.0.attention", "net.layer.1.attention"])
-        {'net.layer.0.attention': 'layer 0', 'net.layer.1.attention': 'layer 1'}
-        >>> site_labels(["net.attention"])
-        {'net.attention': 'attention'}
-    """
+    """Short labels: what distinguishes the names, dots apart."""
     names = list(dict.fromkeys(names))
     parts = {name: name.split(".") for name in names}
     lengths = {len(part) for part in parts.values()}

@@ -210,14 +210,19 @@ MODEL_TITLES: Mapping[ModelKey, str] = _Names(
 """Names of the models in tables."""
 
 MODEL_STYLES: Mapping[ModelKey, str] = _Names(
-    {"deterministic": "det", "bayesian_expectation": "exp"}, lambda _: "bay"
+    {"deterministic": "det", "bayesian_expectation": "exp", "start": "exp"}, lambda _: "bay"
 )
 """Their classes in the style sheet."""
 
 MODEL_LABELS: Mapping[ModelKey, str] = _Names(
-    {"bayesian_mean": "Bayesian", "bayesian_expectation": "posterior mean"}, lambda key: key.replace("_", " ")
+    {
+        "bayesian_mean": "Bayesian",
+        "bayesian_expectation": "posterior mean",
+        "start": "before training",
+    },
+    lambda key: key.replace("_", " "),
 )
-"""Their names beside lines and before nouns."""
+"""Their names beside lines and before nouns; also that of the network before its training, "start"."""
 
 ROLE_TITLES: Mapping[Role, str] = MappingProxyType(
     {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "OOD"}
@@ -235,20 +240,15 @@ def _negative(words: str) -> str:
 
 
 def listed(items: list[str]) -> str:
-    """Words as an enumeration.
-
-    Example:
-        >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
-        ('a', 'a and b', 'a, b and c')
-    """
+    """Words as an enumeration."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> counted(1, "seed"), counted(1200, "seed")
-        ('1 seed', '1,200 seeds')
-    """
+    """A number of things."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def capital(words: str) -> str:
+    """Words that begin a sentence."""
+    return words[:1].upper() + words[1:]

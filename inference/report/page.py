@@ -13,7 +13,15 @@ from probattn.files.durable import write_atomically
 from probattn.inference.report.charts.svg import isolated, printable_lines
 from probattn.inference.report.findings import evidence, headline, opening
 from probattn.inference.report.markup import Section, formatted, plain
-from probattn.inference.report.measures import MINUS, ROLE_TITLES, counted
+from probattn.inference.report.measures import (
+    MINUS,
+    MODEL_LABELS,
+    MODEL_STYLES,
+    MODEL_TITLES,
+    ROLE_TITLES,
+    capital,
+    counted,
+)
 from probattn.inference.report.record import DataSet, RunDescription
 from probattn.inference.report.results import Results
 from probattn.inference.report.sections import report_sections
@@ -95,19 +103,7 @@ def render_page(
     script: str = "",
     package: str | None = None,
 ) -> str:
-    """A page that loops over its sections, those that are None left out.
-
-    Args:
-        sections: in their order.
-        kind: which report it is, in its title.
-        run: what was run.
-        headline: the heading.
-        facts: names and values below it.
-        opening: the paragraph below the heading.
-        evidence: what the heading rests on.
-        script: file of a script.
-        package: whose templates are known besides those of this package.
-    """
+    """A page of the sections that are not None; ``package`` has templates besides those of this package."""
     environment = _environment(package)
     shown = [section for section in sections if section is not None]
     return environment.get_template("page.html").render(
@@ -157,8 +153,14 @@ def _environment(package: str | None) -> Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    environment.filters |= {"isolated": isolated, "formatted": formatted}
+    environment.policies["json.dumps_kwargs"] = {
+        "ensure_ascii": False,
+        "allow_nan": False,
+        "separators": (",", ":"),
+    }
+    environment.filters |= {"isolated": isolated, "formatted": formatted, "capital": capital}
     environment.globals |= {"plain": plain, "minus": MINUS, "roles": ROLE_TITLES}
+    environment.globals |= {"titles": MODEL_TITLES, "labels": MODEL_LABELS, "styles": MODEL_STYLES}
     return environment
 
 
@@ -182,12 +184,7 @@ def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """A time in words.
-
-    Example:
-        >>> duration(42.2), duration(754), duration(7380)
-        ('42 seconds', '12.6 minutes', '2 h 3 min')
-    """
+    """A time in words."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     if seconds < 5400:

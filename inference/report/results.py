@@ -21,6 +21,7 @@ from probattn.inference.report.heads import Heads
 from probattn.inference.report.measures import TEXTS, Verdict
 from probattn.inference.report.record import (
     DETECTION,
+    LATENT,
     SINGLE,
     Curve,
     DataSet,
@@ -103,9 +104,9 @@ class Results(Record):
 
     @property
     def compared(self) -> ModelKey:
-        """The model that is compared with the baseline: the mean over draws, or a network of one pass."""
+        """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
         measured = {score.model for score in self.scores}
-        return next((model for model in SINGLE if model in measured), "bayesian_mean")
+        return next((model for model in (*SINGLE, LATENT, "deterministic") if model in measured), LATENT)
 
     home = in_domain
     contender = compared
@@ -191,7 +192,33 @@ def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
         ...
         probattn.inference.report.results.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
     """
-    return _records(Path(path), _header(Path(path)), kind)
+    path = Path(path)
+    header = _read(path, _Header)
+    if header.schema_version is None:
+        raise ResultsFileError(
+            f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
+        )
+    if header.schema_version == SCHEMA_VERSION:
+        return _read(path, kind)
+    if header.schema_version != WITHOUT_P:
+        raise ResultsFileError(
+            f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
+            "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
+            "that wrote it"
+        )
+    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
+    if content.pop("differences", None):
+        warnings.warn(
+            DataWarning(
+                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
+                "`probattn report RUN --again` makes them"
+            ),
+            stacklevel=2,
+        )
+    try:
+        return parse_json(json.dumps(content), TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
 
 
 class _Header(BaseModel):
@@ -200,41 +227,6 @@ class _Header(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     schema_version: JsonValue = None
-
-
-def _header(path: Path) -> _Header:
-    """The file's header, which is of a schema version that can be read."""
-    header = _read(path, _Header)
-    if header.schema_version is None:
-        raise ResultsFileError(
-            f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
-        )
-    if header.schema_version not in (WITHOUT_P, SCHEMA_VERSION):
-        raise ResultsFileError(
-            f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
-            "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
-            "that wrote it"
-        )
-    return header
-
-
-def _records(path: Path, header: _Header, kind: type[Content]) -> Content:
-    """The records; those of schema version 1 without their comparisons, about which nothing can be claimed."""
-    if header.schema_version == SCHEMA_VERSION:
-        return _read(path, kind)
-    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
-    if content.pop("differences", None):
-        warnings.warn(
-            DataWarning(
-                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
-                "`probattn report RUN --again` makes them"
-            ),
-            stacklevel=3,
-        )
-    try:
-        return parse_json(json.dumps(content), TypeAdapter(kind))
-    except JSONError as error:
-        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
 
 
 def _read(path: Path, kind: type[Content]) -> Content:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +20,7 @@ from probattn.inference.report.charts.lines import (
 )
 from probattn.inference.report.charts.svg import draws_glyph, interval_glyph, isolated, printable
 from probattn.inference.report.dynamics import dynamics_section
-from probattn.inference.report.findings import findings
+from probattn.inference.report.findings import findings, interval_ends
 from probattn.inference.report.heads import heads_section
 from probattn.inference.report.markup import Figure, Section, exact
 from probattn.inference.report.measures import (
@@ -39,7 +38,6 @@ from probattn.inference.report.record import (
     DataSet,
     Difference,
     Measure,
-    ModelKey,
     Scores,
 )
 from probattn.inference.report.results import Results
@@ -49,83 +47,53 @@ LONG = 420
 """Characters from which on an input is folded."""
 
 
-@dataclass(frozen=True)
-class Gap:
-    """A difference as shown in a table."""
-
-    words: Markup
-    interval: Markup
-    verdict: str
-    glyph: Markup
-
-
-@dataclass(frozen=True)
-class Row:
-    """A measure in the table of a data set, explained where it comes first; a missing difference is None."""
-
-    title: str
-    meaning: str
-    baseline: Markup
-    mean: Markup
-    gap: Gap | None
-    expectation: Markup
-    expectation_gap: Gap | None
-
-
-@dataclass(frozen=True)
-class Table:
-    """The comparison on one data set."""
-
-    data: DataSet
-    role: str
-    rows: tuple[Row, ...]
-
-
-def tables(results: Results) -> list[Table]:
-    """One table per data set that any model was measured on."""
+def _tables(results: Results) -> list[tuple[DataSet, list[dict[str, Any]]]]:
+    """Rows of measures by data set that any model was measured on; a measure is explained where it comes first."""
     found = []
     explained: set[Measure] = set()
     for data in results.data:
-        measures = [measure for measure in MEASURES if _measured(results, data, measure)]
-        rows = [_row(results, data, measure, explain=measure not in explained) for measure in measures]
-        explained.update(measures)
+        rows = []
+        for measure in MEASURES:
+            values = {score.model: score.measure(measure) for score in _scores(results, data)}
+            if any(value is not None for value in values.values()):
+                rows.append(_row(results, data, measure, values, explain=measure not in explained))
+                explained.add(measure)
         if rows:
-            found.append(Table(data, ROLE_TITLES[data.role], tuple(rows)))
+            found.append((data, rows))
     return found
 
 
-def _measured(results: Results, data: DataSet, measure: Measure) -> bool:
-    scores = (results.score(model, data.key) for model in MODELS)
-    return any(score is not None and score.measure(measure) is not None for score in scores)
+def _row(
+    results: Results, data: DataSet, measure: Measure, values: Mapping[str, float | None], *, explain: bool
+) -> dict[str, Any]:
+    text, base, own, expected = TEXTS[measure], "deterministic", results.compared, "bayesian_expectation"
+    return {
+        "title": text.title,
+        "meaning": f"{text.meaning + '; ' if explain else ''}{text.better} is better",
+        "number": {key: exact(values.get(key), text.value(values.get(key))) for key in (base, own, expected)},
+        "gap": {key: _gap(results, results.difference(measure, key, data.key)) for key in (own, expected)},
+    }
 
 
-def _row(results: Results, data: DataSet, measure: Measure, *, explain: bool) -> Row:
-    text = TEXTS[measure]
-    values = []
-    models: tuple[ModelKey, ...] = ("deterministic", results.compared, "bayesian_expectation")
-    for model in models:
-        score = results.score(model, data.key)
-        value = score.measure(measure) if score else None
-        values.append(exact(value, text.value(value)))
-    gaps = [_gap(results, results.difference(measure, model, data.key)) for model in models[1:]]
-    meaning = f"{text.meaning}; {text.better} is better" if explain else f"{text.better} is better"
-    return Row(text.title, meaning, values[0], values[1], gaps[0], values[2], gaps[1])
-
-
-def _gap(results: Results, difference: Difference | None) -> Gap | None:
+def _gap(results: Results, difference: Difference | None) -> dict[str, Any] | None:
+    """A difference in words and drawn; None where there is none."""
     if difference is None:
         return None
-    text = TEXTS[difference.measure]
-    verdict = results.verdict(difference)
-    ends = [text.difference(value, sign=False) for value in (difference.low, difference.high)]
-    interval = Markup("{} to {}").format(exact(difference.low, ends[0]), exact(difference.high, ends[1]))
+    text, verdict = TEXTS[difference.measure], results.verdict(difference)
+    ends = interval_ends(difference)
     turn = 1 if text.better == "higher" else -1
     low, high = sorted((turn * difference.low, turn * difference.high))
     result = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]
     title = f"{text.title}: {result}, {text.difference(difference.value)}, interval {ends[0]} to {ends[1]}"
     seeds = [turn * value for value in difference.seeds]
-    glyph = Markup(interval_glyph(turn * difference.value, low, high, verdict, title, seeds))
-    return Gap(exact(difference.value, text.difference(difference.value)), interval, verdict, glyph)
+    return {
+        "words": exact(difference.value, text.difference(difference.value)),
+        "interval": Markup("{} to {}").format(
+            exact(difference.low, ends[0]), exact(difference.high, ends[1])
+        ),
+        "verdict": verdict,
+        "glyph": interval_glyph(turn * difference.value, low, high, verdict, title, seeds),
+    }
 
 
 QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -143,7 +111,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Headings and units of training curves by their name in the records."""
 
 
-def reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
+def _reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
     """Reliability diagrams side by side, by data set."""
     groups = []
     for data in results.data:
@@ -151,65 +119,53 @@ def reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
         floor = common_floor([score.reliability for score in scores])
         figures = []
         for score in scores:
-            title = f"Reliability, {MODEL_TITLES[score.model]}, {isolated(data.title)}"
-            style = MODEL_STYLES[score.model]
+            name, style = MODEL_TITLES[score.model], MODEL_STYLES[score.model]
             note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
-            svg = Markup(reliability_chart(score.reliability, floor, style, title))
-            figures.append(Figure(MODEL_TITLES[score.model], svg, style, note))
+            title = f"Reliability, {name}, {isolated(data.title)}"
+            figures.append(
+                Figure(name, reliability_chart(score.reliability, floor, style, title), style, note)
+            )
         if figures:
             groups.append((data.title, figures))
     return groups
 
 
-def entropy_figures(results: Results) -> list[Figure]:
+def _entropy_figures(results: Results) -> list[Figure]:
     """Entropy distributions by model, one line per data set."""
     figures = []
     for model in MODELS:
-        scores = [(data, results.score(model, data.key)) for data in results.data]
         curves = [
             (ROLE_TITLES[data.role], ROLE_STYLES[data.role], score.entropy)
-            for data, score in scores
-            if score is not None and score.entropy is not None
+            for data in results.data
+            if (score := results.score(model, data.key)) is not None and score.entropy is not None
         ]
         if curves:
-            title = f"Predictive entropy, {MODEL_TITLES[model]}"
-            svg = Markup(entropy_chart(curves, len(results.classes), title))
-            figures.append(Figure(MODEL_TITLES[model], svg, MODEL_STYLES[model]))
+            name = MODEL_TITLES[model]
+            chart = entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
+            figures.append(Figure(name, chart, MODEL_STYLES[model]))
     return figures
 
 
-def risk_figures(results: Results) -> list[Figure]:
-    """Risk-coverage curves by data set, one line per model."""
-    figures = []
-    for data in results.data:
-        curves = [
-            (MODEL_LABELS[score.model], MODEL_STYLES[score.model], score.risk_coverage)
-            for score in _scores(results, data)
-            if score.risk_coverage is not None
-        ]
-        if curves:
-            svg = Markup(risk_chart(curves, f"Risk against coverage, {isolated(data.title)}"))
-            figures.append(Figure(data.title, svg))
-    return figures
-
-
-def pavpu_figures(results: Results) -> list[Figure]:
-    """PAvPU by data set, one line per model that has draws."""
-    figures = []
-    for data in results.data:
-        curves = [
-            (MODEL_LABELS[score.model], MODEL_STYLES[score.model], score.pavpu_curve)
-            for score in _scores(results, data)
-            if score.pavpu_curve
-        ]
-        if curves:
-            figures.append(Figure(data.title, Markup(pavpu_chart(curves, f"PAvPU, {isolated(data.title)}"))))
-    return figures
-
-
-def training_figures(
-    curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
+def _curve_figures(
+    results: Results,
+    title: str,
+    draw: Callable[[list[tuple[str, str, Any]], str], Markup],
+    curve: Callable[[Scores], Any],
 ) -> list[Figure]:
+    """A drawing a data set, with a line for each model that has the curve."""
+    figures = []
+    for data in results.data:
+        curves = [
+            (MODEL_LABELS[score.model], MODEL_STYLES[score.model], curve(score))
+            for score in _scores(results, data)
+            if curve(score)
+        ]
+        if curves:
+            figures.append(Figure(data.title, draw(curves, f"{title}, {isolated(data.title)}")))
+    return figures
+
+
+def _training_figures(curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]]) -> list[Figure]:
     """Training curves by quantity, one line per model; ``quantities`` has their headings and units by name."""
     groups: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves:
@@ -221,8 +177,7 @@ def training_figures(
         heading = title + (", validation" if kind == "validation" else "")
         window = max(curve.window for curve in group)
         note = f"each point the mean of {window} records" if window > 1 else ""
-        svg = Markup(training_chart(named, f"{heading} during training", unit))
-        figures.append(Figure(heading, svg, note=note))
+        figures.append(Figure(heading, training_chart(named, f"{heading} during training", unit), note=note))
     return figures
 
 
@@ -230,20 +185,15 @@ def _scores(results: Results, data: DataSet) -> list[Scores]:
     return [score for model in MODELS if (score := results.score(model, data.key)) is not None]
 
 
-def cards(results: Results, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """Inputs with their predictions, for the template."""
-    titles = {data.key: data.title for data in results.data}
-    return [_card(example, titles.get(example.data or "", "")) for example in examples]
-
-
-def _card(example: Example, data: str) -> dict[str, Any]:
+def _card(example: Example, titles: Mapping[str, str]) -> dict[str, Any]:
+    """An input with its prediction, for the template."""
     drawing = None
     if example.draws:
         title = f"Probability of {isolated(example.predicted)} in {len(example.draws)} draws"
-        drawing = Markup(draws_glyph(example.draws, example.probability, example.baseline_same, title))
+        drawing = draws_glyph(example.draws, example.probability, example.baseline_same, title)
     return {
         "example": example,
-        "data": data,
+        "data": titles.get(example.data or "", ""),
         "text": printable(example.text),
         "pair": None if example.pair is None else printable(example.pair),
         "long": len(printable(example.text)) + len(example.pair or "") > LONG,
@@ -273,15 +223,14 @@ def report_sections(results: Results) -> list[Section | None]:
 
 def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
     """Findings, tables and single runs."""
-    found, shown = findings(results), tables(results)
+    found, shown = findings(results), _tables(results)
     context = {
         "findings": found,
         "tables": shown,
         "results": results,
         "models": {score.model for score in results.scores},
         "latent": latent,
-        "compared": MODEL_TITLES[results.compared],
-        "compared_label": MODEL_LABELS[results.compared],
+        "own": results.compared,
         "level": f"{found[0].difference.level:.0%}" if found else "",
     }
     if found:
@@ -294,17 +243,13 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
 
 
 def _calibration(results: Results) -> Section | None:
-    groups = reliability_figures(results)
-    heading = "Is the confidence calibrated?"
-    return (
-        Section("calibration", "Calibration", heading, "calibration.html", {"groups": groups})
-        if groups
-        else None
-    )
+    groups, heading = _reliability_figures(results), "Is the confidence calibrated?"
+    section = Section("calibration", "Calibration", heading, "calibration.html", {"groups": groups})
+    return section if groups else None
 
 
 def _entropy(results: Results) -> Section | None:
-    found = entropy_figures(results)
+    found = _entropy_figures(results)
     if not found:
         return None
     title = heading = "Predictive entropy"
@@ -320,8 +265,10 @@ def _entropy(results: Results) -> Section | None:
 
 def _selective(results: Results, *, latent: bool) -> Section | None:
     context = {
-        "risk": risk_figures(results),
-        "pavpu": pavpu_figures(results),
+        "risk": _curve_figures(
+            results, "Risk against coverage", risk_chart, lambda score: score.risk_coverage
+        ),
+        "pavpu": _curve_figures(results, "PAvPU", pavpu_chart, lambda score: score.pavpu_curve),
         "latent": latent,
         "dropout": any(score.draws == "dropout" for score in results.scores),
     }
@@ -332,9 +279,10 @@ def _selective(results: Results, *, latent: bool) -> Section | None:
 
 
 def _examples(results: Results, *, latent: bool) -> Section | None:
+    titles = {data.key: data.title for data in results.data}
     context = {
-        "uncertain": cards(results, results.uncertain),
-        "mistakes": cards(results, results.mistakes),
+        "uncertain": [_card(example, titles) for example in results.uncertain],
+        "mistakes": [_card(example, titles) for example in results.mistakes],
         "latent": latent,
     }
     if not (results.uncertain or results.mistakes):
@@ -347,7 +295,7 @@ def training_section(
     curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
 ) -> Section | None:
     """Training curves; ``quantities`` has headings and units by the names of the records."""
-    found = training_figures(curves, quantities)
+    found = _training_figures(curves, quantities)
     context = {"lead": "", "items": found}
     return Section("training", "Training", "Training curves", "figures.html", context) if found else None
 

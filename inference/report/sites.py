@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated
 
 import torch
-from markupsafe import Markup
 from pydantic import Field
 from torch import Tensor
 
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.inference.report.charts.svg import bar_glyph
+from probattn.inference.report.collect import moved
 from probattn.inference.report.markup import Section, site_labels
-from probattn.inference.report.measures import MODEL_TITLES
 from probattn.inference.report.record import ModelKey, Record
 from probattn.sites.bayesian import KLReduction
 
@@ -96,8 +95,7 @@ def weight_spreads(
         raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for number, given in enumerate(batches):
-        batch = given if device is None else {name: value.to(device) for name, value in given.items()}
+    for number, batch in enumerate(moved(batches, device)):
         posterior = posterior_predict(
             model,
             batch,
@@ -205,7 +203,7 @@ def edges_section(records: Sequence[EdgeAttention], *, latent: bool) -> Section 
         return None
     order = list(dict.fromkeys(record.site for record in records))
     rows = sorted(records, key=lambda record: order.index(record.site))
-    context = {"rows": rows, "measures": EDGE_MEASURES, "titles": MODEL_TITLES, "latent": latent}
+    context = {"rows": rows, "measures": EDGE_MEASURES, "latent": latent}
     return Section("edges", "Edges", "Does attention tell neighbours apart?", "edges.html", context)
 
 
@@ -218,7 +216,7 @@ def posterior_section(health: Sequence[SiteHealth]) -> Section | None:
     context = {
         "words": posterior_words(health),
         "rows": [
-            (site, labels[site.site], Markup(bar_glyph(site.spread, top, f"spread {site.spread:.3f}")))
+            (site, labels[site.site], bar_glyph(site.spread, top, f"spread {site.spread:.3f}"))
             for site in health
         ],
         "collapsed": COLLAPSED,

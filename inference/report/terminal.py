@@ -84,11 +84,15 @@ class Sheet:
             for group in self.groups
         ]
         columns = self._columns(headings, groups, width)
-        lines = (
-            _stacked(headings, groups, width)
-            if columns is None
-            else self._grid(headings, groups, columns, width)
-        )
+        if columns is None:
+            lines, room = [], max(map(cell_len, headings[1:]), default=0)
+        else:
+            full = sum(columns) + len(GUTTER) * (len(columns) - 1)
+            lines = [*self._row(headings, columns), "-" * full]
+        for number, group in enumerate(groups):
+            lines += [""] * bool(number) + _wrapped(group.title, width)
+            for row in group.rows:
+                lines += _stacked(headings, row, room, width) if columns is None else self._row(row, columns)
         for note in self.notes:
             lines += ["", *_wrapped(printable(note), width)]
         return "\n".join(line.rstrip() for line in lines)
@@ -115,19 +119,6 @@ class Sheet:
             excess -= 1
         return columns
 
-    def _grid(
-        self, headings: list[str], groups: list[Group], columns: list[int], width: int | None
-    ) -> list[str]:
-        full = sum(columns) + len(GUTTER) * (len(columns) - 1)
-        lines = [*self._row(headings, columns), "-" * full]
-        for number, group in enumerate(groups):
-            if number:
-                lines.append("")
-            lines += _wrapped(group.title, width)
-            for row in group.rows:
-                lines += self._row(row, columns)
-        return lines
-
     def _row(self, cells: Sequence[str], columns: list[int]) -> list[str]:
         blocks = [_wrapped(cell, size) for cell, size in zip(cells, columns, strict=True)]
         lines = []
@@ -140,22 +131,15 @@ class Sheet:
         return lines
 
 
-def _stacked(headings: list[str], groups: list[Group], width: int | None) -> list[str]:
-    """A block of lines for each row: its first cell, and the others under it with their headings."""
-    room = max(map(cell_len, headings[1:]), default=0)
-    lines = []
-    for number, group in enumerate(groups):
-        if number:
-            lines.append("")
-        lines += _wrapped(group.title, width)
-        for first, *cells in group.rows:
-            lines += _wrapped(first, width)
-            lines += [
-                f"{GUTTER}{heading}{' ' * (room - cell_len(heading))}{GUTTER}{cell}"
-                for heading, cell in zip(headings[1:], cells, strict=True)
-                if cell
-            ]
-    return lines
+def _stacked(headings: list[str], row: Sequence[str], room: int, width: int | None) -> list[str]:
+    """A block of lines for a row: its first cell, and the others under it with their headings."""
+    first, *cells = row
+    below = [
+        f"{GUTTER}{heading}{' ' * (room - cell_len(heading))}{GUTTER}{cell}"
+        for heading, cell in zip(headings[1:], cells, strict=True)
+        if cell
+    ]
+    return [*_wrapped(first, width), *below]
 
 
 def _longest_word(cell: str) -> int:
@@ -180,7 +164,9 @@ def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
     model = model or results.compared
     compared = [
-        key for key in ("deterministic", model) if results.score(key, results.in_domain.key) is not None
+        key
+        for key in dict.fromkeys(("deterministic", model))
+        if results.score(key, results.in_domain.key) is not None
     ]
     headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
     found = findings(results)

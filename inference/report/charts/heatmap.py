@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from markupsafe import Markup
+
 from probattn.inference.report.charts.svg import add, drawing, hint, number, printable, text_of, write
 
 LABELLED = 64
@@ -25,12 +27,8 @@ def heatmap(
     ramp: str,
     title: str,
     second: int | None = None,
-) -> str:
-    """A map with queries as rows and keys as columns.
-
-    The picture is grey; the class ``ramp`` names a filter that colours it, so that light and dark pages have their
-    own ramps and a script can exchange the picture alone.
-    """
+) -> Markup:
+    """Queries as rows, keys as columns; grey, for the filter ``ramp`` to colour and a script to exchange."""
     labelled = max(len(queries), len(keys)) <= LABELLED
     cell = 15.0 if labelled else max(2.5, 620 / max(len(queries), len(keys)))
     gutter = (
@@ -75,12 +73,7 @@ def _labels(
 
 
 def grey_png(values: Matrix, top: float) -> str:
-    """A data URL of a grey picture, one pixel a number, white from ``top`` on.
-
-    Example:
-        >>> grey_png([[0.0, 1.0]], top=1.0)[:22]
-        'data:image/png;base64,'
-    """
+    """A data URL of a grey picture, one pixel a number, white from ``top`` on."""
     top = top or 1.0
     rows = b"".join(b"\0" + bytes(min(255, round(255 * value / top)) for value in row) for row in values)
     header = struct.pack(">IIBBBBB", len(values[0]) if values else 0, len(values), 8, 0, 0, 0, 0)
@@ -94,12 +87,7 @@ def _chunk(name: bytes, data: bytes) -> bytes:
 
 
 def shown(token: str, room: int = 11) -> str:
-    """A token as a label: without a tokenizer's space marks, cut to ``room`` columns.
-
-    Example:
-        >>> shown("\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}film"), shown("uncharacteristically")
-        ('film', 'uncharacte\N{HORIZONTAL ELLIPSIS}')
-    """
+    """A token as a label: without a tokenizer's space marks, cut to ``room`` columns."""
     words = printable(token)
     if len(words) > 1 and words[0] in "\u0120\u2581":
         words = words[1:]

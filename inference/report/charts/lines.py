@@ -6,16 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from xml.etree import ElementTree as ET
+
+from markupsafe import Markup
 
 from probattn.inference.report.charts.svg import (
     Axis,
     Frame,
-    Scale,
+    Plot,
     add,
-    axes,
     bottom_axis,
-    drawing,
     hint,
     path,
     spread_labels,
@@ -39,14 +38,7 @@ LEAST_PAVPU_RANGE = 0.2
 
 @dataclass(frozen=True)
 class Line:
-    """A line with the label that stands at its right end.
-
-    Attributes:
-        label: the words.
-        css: classes that give colour and dashes.
-        points: what it passes through, in data units.
-        dots: whether to mark the points.
-    """
+    """A line through points of the data with the label at its right end, dots at its points or none."""
 
     label: str
     css: str
@@ -54,37 +46,31 @@ class Line:
     dots: bool = False
 
 
-def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, labels: float = 84) -> str:
+def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str) -> Markup:
     """Draws lines with labels at their ends, so that no legend is needed."""
     lines = [line for line in lines if line.points]
-    right = max([labels, *(LETTER * len(line.label) + 14 for line in lines)])
+    right = max([84, *(LETTER * len(line.label) + 14 for line in lines)])
     left = max([Frame.left, *(DIGIT * len(label) + 10 for _, label in y.ticks)])
-    frame = Frame(right=right, left=left, top=26)
-    root = drawing(frame.width, frame.height, title, "; ".join(_spoken(line) for line in lines))
-    across, up = axes(root, frame, x, y)
+    plot = Plot.begin(Frame(right=right, left=left), x, y, title, "; ".join(_spoken(line) for line in lines))
     for line in lines:
-        pixels = [(across(a), up(b)) for a, b in line.points]
-        hint(add(root, "path", f"line {line.css}", d=path(pixels)), line.label)
-        for (a, b), (px, py) in zip(line.points, pixels, strict=True):
-            if line.dots:
-                hint(
-                    add(root, "circle", f"dot {line.css}", cx=px, cy=py, r=3), f"{line.label}: {a:g}, {b:.3g}"
-                )
-    _end_labels(root, frame, lines, across, up)
-    return text_of(root)
+        hint(add(plot.root, "path", f"line {line.css}", d=plot(line.points)), line.label)
+        for a, b in line.points if line.dots else ():
+            dot = add(plot.root, "circle", f"dot {line.css}", cx=plot.across(a), cy=plot.up(b), r=3)
+            hint(dot, f"{line.label}: {a:g}, {b:.3g}")
+    if lines:
+        _end_labels(plot, lines)
+    return text_of(plot.root)
 
 
-def _end_labels(root: ET.Element, frame: Frame, lines: Sequence[Line], across: Scale, up: Scale) -> None:
-    if not lines:
-        return
-    ends = [(across(line.points[-1][0]), up(line.points[-1][1])) for line in lines]
+def _end_labels(plot: Plot, lines: Sequence[Line]) -> None:
+    frame = plot.frame
+    ends = [(plot.across(line.points[-1][0]), plot.up(line.points[-1][1])) for line in lines]
     heights = spread_labels([y for _, y in ends], LABEL_GAP, frame.top, frame.height - frame.bottom)
     right = max(x for x, _ in ends)
     for line, (x, y), height in zip(lines, ends, heights, strict=True):
         if abs(height - y) > 2 or right - x > 2:
-            leader = path([(x + 2, y), (right + 7, height)])
-            add(root, "path", f"leader {line.css}", d=leader)
-        write(root, right + 10, height + 4, line.label, f"end-label {line.css}")
+            add(plot.root, "path", f"leader {line.css}", d=path([(x + 2, y), (right + 7, height)]))
+        write(plot.root, right + 10, height + 4, line.label, f"end-label {line.css}")
 
 
 def _spoken(line: Line) -> str:
@@ -92,45 +78,38 @@ def _spoken(line: Line) -> str:
     return f"{line.label}: {start:.3g} at {first:.3g}, {end:.3g} at {last:.3g}"
 
 
-def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: int, title: str) -> str:
+def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: int, title: str) -> Markup:
     """Cumulative distributions of the predictive entropy."""
     top = math.log(num_classes)
-    lines = []
+    x = Axis(0, top, "predictive entropy (nats)", ticks(0, top, 4))
+    y = Axis(0, 1, "share of inputs at or below", ticks(0, 1, 4, percent=True))
+    spoken = "; ".join(f"{label}: mean {entropy.mean:.3f}" for label, _, entropy in entropies)
+    plot = Plot.begin(Frame(right=84), x, y, title, spoken)
     for _, css, entropy in entropies:
         levels = [index / (len(entropy.quantiles) - 1) for index in range(len(entropy.quantiles))]
         points = [(0.0, 0.0), *zip(entropy.quantiles, levels, strict=True), (top, 1.0)]
-        lines.append(Line("", css, tuple((min(max(a, 0.0), top), b) for a, b in points)))
-    x = Axis(0, top, "predictive entropy (nats)", ticks(0, top, 4))
-    y = Axis(0, 1, "share of inputs at or below", ticks(0, 1, 4, percent=True))
-    frame = Frame(right=84, top=26)
-    root = drawing(
-        frame.width, frame.height, title, "; ".join(f"{a}: mean {e.mean:.3f}" for a, _, e in entropies)
-    )
-    across, up = axes(root, frame, x, y)
-    for line in lines:
-        add(root, "path", f"line {line.css}", d=path((across(a), up(b)) for a, b in line.points))
-    _median_labels(root, frame, entropies, across, up)
-    return text_of(root)
+        line = plot([(min(max(value, 0.0), top), level) for value, level in points])
+        add(plot.root, "path", f"line {css}", d=line)
+    _median_labels(plot, entropies)
+    return text_of(plot.root)
 
 
-def _median_labels(
-    root: ET.Element, frame: Frame, entropies: Sequence[tuple[str, str, Entropy]], across: Scale, up: Scale
-) -> None:
-    """Labels to the right of the plot, led from the height where each curve is at three quarters of the axis."""
+def _median_labels(plot: Plot, entropies: Sequence[tuple[str, str, Entropy]]) -> None:
+    """Labels to the right of the plot, led from the height where each curve is at four fifths of the axis."""
+    frame, at = plot.frame, plot.across.domain[1] * 0.8
     edge = frame.width - frame.right
-    at = across.domain[1] * 0.8
-    heights = []
-    for _, _, entropy in entropies:
-        below = sum(value <= at for value in entropy.quantiles) / len(entropy.quantiles)
-        heights.append(up(below))
+    heights = [
+        plot.up(sum(value <= at for value in entropy.quantiles) / len(entropy.quantiles))
+        for _, _, entropy in entropies
+    ]
     places = spread_labels(heights, LABEL_GAP + 14, frame.top + 6, frame.height - frame.bottom - 14)
     for (label, css, entropy), y, place in zip(entropies, heights, places, strict=True):
-        add(root, "path", f"leader {css}", d=path([(across(at), y), (edge + 5, place)]))
-        write(root, edge + 9, place + 1, label, f"end-label {css}")
-        write(root, edge + 9, place + 14, f"mean {entropy.mean:.2f}", "tick")
+        add(plot.root, "path", f"leader {css}", d=path([(plot.across(at), y), (edge + 5, place)]))
+        write(plot.root, edge + 9, place + 1, label, f"end-label {css}")
+        write(plot.root, edge + 9, place + 14, f"mean {entropy.mean:.2f}", "tick")
 
 
-def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> str:
+def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> Markup:
     """Error rate among the most confident share of the examples."""
     lines = [
         Line(
@@ -145,7 +124,7 @@ def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> s
     return line_chart(lines, x, Axis(0, top, "errors among them", ticks(0, top, 4, percent=True)), title)
 
 
-def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: str) -> str:
+def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: str) -> Markup:
     """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced."""
     thresholds = sorted({point.threshold for _, _, points in curves for point in points})
     values = [point.value for _, _, points in curves for point in points]
@@ -159,7 +138,7 @@ def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: 
     return line_chart(lines, x, Axis(low, high, "PAvPU", ticks(low, high, 4, percent=True)), title)
 
 
-def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title: str) -> str:
+def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title: str) -> Markup:
     """A quantity over optimiser steps."""
     lines = [
         Line(label, css, tuple(zip(map(float, c.steps), c.values, strict=True)), dots=len(c.steps) == 1)
@@ -173,14 +152,7 @@ def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title
 
 
 def ticks(low: float, high: float, wanted: int, *, percent: bool = False) -> tuple[tuple[float, str], ...]:
-    """Round tick values between two bounds, with labels.
-
-    Example:
-        >>> ticks(0, 1, 4, percent=True)
-        ((0.0, '0'), (0.2, '20'), (0.4, '40'), (0.6, '60'), (0.8, '80'), (1.0, '100%'))
-        >>> [label for _, label in ticks(0, 1500, 3)]
-        ['0', '500', '1,000', '1,500']
-    """
+    """Round tick values between two bounds, with labels."""
     step = nice_step((high - low) / wanted) if high > low else 1.0
     first = math.ceil(low / step - 1e-9)
     values = [(first + index) * step for index in range(int((high - first * step) / step + 1e-9) + 1)]
@@ -194,24 +166,14 @@ def ticks(low: float, high: float, wanted: int, *, percent: bool = False) -> tup
 
 
 def nice_step(rough: float) -> float:
-    """The round number (1, 2 or 5 times a power of ten) next to a rough step, in ratio.
-
-    Example:
-        >>> nice_step(0.25), nice_step(375)
-        (0.2, 500.0)
-    """
+    """The round number (1, 2 or 5 times a power of ten) next to a rough step, in ratio."""
     power = 10.0 ** math.floor(math.log10(rough))
     best = min((1.0, 2.0, 5.0, 10.0), key=lambda factor: abs(math.log(factor * power / rough)))
     return round(best * power, 12)
 
 
 def nice_top(value: float) -> float:
-    """A round upper end of an axis that starts at 0, at most 1.
-
-    Example:
-        >>> nice_top(0.217)
-        0.25
-    """
+    """A round upper end of an axis that starts at 0, at most 1."""
     step = nice_step(max(value, 0.01) / 4)
     return min(1.0, round(math.ceil(value / step - 1e-9) * step, 12)) or step
 
@@ -225,12 +187,7 @@ def _padded(low: float, high: float, *, cap: float | None = 1.0, least: float = 
 
 
 def number_word(value: float) -> str:
-    """A tick label: as many digits as distinguish neighbouring ticks.
-
-    Example:
-        >>> number_word(1500.0), number_word(0.05), number_word(12345.5), number_word(2.5e-7), number_word(-3.0)
-        ('1,500', '0.05', '12,345.5', '2.5e-07', '\N{MINUS SIGN}3')
-    """
+    """A tick label: as many digits as distinguish neighbouring ticks."""
     plain = value == 0 or 1e-4 <= abs(value) < 1e9
     words = f"{value:,.6f}".rstrip("0").rstrip(".") if plain else f"{value:.4g}"
     return words.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else words
@@ -238,30 +195,12 @@ def number_word(value: float) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one condition.
-
-    Attributes:
-        label: its name.
-        css: class that gives the colour.
-        steps: where it was measured.
-        values: ``[step][run]``; None leaves a gap.
-        single: whether to draw each run besides their median.
-    """
+    """Runs of one condition: ``values[step][run]``, of which None leaves a gap."""
 
     label: str
     css: str
     steps: tuple[int, ...]
     values: tuple[tuple[float | None, ...], ...]
-    single: bool = True
-
-    def middle(self) -> list[tuple[float, float]]:
-        """Medians over the runs that have a value, by step."""
-        found = []
-        for step, row in zip(self.steps, self.values, strict=True):
-            there = [value for value in row if value is not None]
-            if there:
-                found.append((float(step), float(median(there))))
-        return found
 
     def runs(self) -> list[list[tuple[float, float]]]:
         """The points of each run."""
@@ -270,68 +209,55 @@ class Group:
             for column in zip(*self.values, strict=True)
         ]
 
+    def middle(self) -> list[tuple[float, float]]:
+        """Medians over the runs that have a value, by step."""
+        rows = [[value for value in row if value is not None] for row in self.values]
+        return [(float(s), float(median(row))) for s, row in zip(self.steps, rows, strict=True) if row]
 
-def runs_chart(groups: Sequence[Group], title: str, y_title: str, *, share: bool = True) -> str:
-    """Draws groups of runs over steps.
 
-    Example:
-        >>> drawn = runs_chart([Group("a", "bay", (0, 10), ((0.0, 0.1), (1.0, 0.5)))], "Accuracy", "share")
-        >>> drawn.count("<path")
-        3
-    """
-    frame = Frame(top=26)
+def runs_chart(groups: Sequence[Group], title: str, y_title: str, *, share: bool = True) -> Markup:
+    """Draws groups of runs over steps."""
     said = "; ".join(
         f"{group.label}: median {points[-1][1]:.3g} at step {points[-1][0]:g}"
         for group in groups
         if (points := group.middle())
     )
-    root = drawing(frame.width, frame.height, title, said)
     last = float(max(step for group in groups for step in group.steps)) or 1.0
-    shown = [row for group in groups for row in (group.values if group.single else _medians(group))]
-    values = [value for row in shown for value in row if value is not None] or [0.0]
+    values = [value for group in groups for run in group.runs() for _, value in run] or [0.0]
     low, high = (0.0, 1.0) if share else (min(0.0, *values), max(0.0, *values) or 1.0)
     room = 0.0 if share else 0.05 * (high - low)
     x = Axis(0, last, "step", ticks(0, last, 4))
     y = Axis(low - room, high + room, y_title, ticks(low, high, 4, percent=share))
-    across, up = axes(root, frame, x, y)
+    plot = Plot.begin(Frame(), x, y, title, said)
     for group in groups:
-        for index, points in enumerate(group.runs() if group.single else []):
-            drawn = add(root, "path", f"thin {group.css}", d=path((across(a), up(b)) for a, b in points))
-            hint(drawn, f"{group.label}, run {index}")
+        for index, points in enumerate(group.runs()):
+            hint(add(plot.root, "path", f"thin {group.css}", d=plot(points)), f"{group.label}, run {index}")
     for group in groups:
-        middle = [(across(a), up(b)) for a, b in group.middle()]
-        hint(add(root, "path", f"middle {group.css}", d=path(middle)), f"{group.label}, median")
-    return text_of(root)
-
-
-def _medians(group: Group) -> list[tuple[float, ...]]:
-    return [(value,) for _, value in group.middle()]
+        hint(add(plot.root, "path", f"middle {group.css}", d=plot(group.middle())), f"{group.label}, median")
+    return text_of(plot.root)
 
 
 BARS = 40
 """Height of the histogram below the diagram, pixels."""
 
 
-def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, title: str) -> str:
-    """Accuracy against confidence by bin, with 95% intervals; below, the share of examples in each bin.
-
-    A point under the diagonal is an overconfident bin; the gap is shaded.
-    """
-    frame = Frame(height=330, top=26, bottom=40 + BARS + 26)
+def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, title: str) -> Markup:
+    """Accuracy against confidence by bin with 95% intervals, gaps shaded; below, the share of examples."""
+    frame = Frame(height=330, bottom=40 + BARS + 26)
     spoken = "; ".join(
         f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins
     )
-    root = drawing(frame.width, frame.height, title, spoken)
     marks = ticks(floor, 1, 5, percent=True)
-    across, up = axes(root, frame, Axis(floor, 1, "", ()), Axis(floor, 1, "accuracy", marks))
+    plot = Plot.begin(frame, Axis(floor, 1, "", ()), Axis(floor, 1, "accuracy", marks), title, spoken)
     for b in bins:
-        add(root, "path", f"gap {css}", d=_gap(b, across, up))
-    add(root, "path", "diagonal", d=path([(across(floor), up(floor)), (across(1), up(1))]))
+        corners = [(b.low, b.low), (b.high, b.high), (b.high, b.accuracy), (b.low, b.accuracy)]
+        add(plot.root, "path", f"gap {css}", d=plot(corners) + "Z")
+    add(plot.root, "path", "diagonal", d=plot([(floor, floor), (1, 1)]))
     for b in bins:
-        _point(root, b, css, across, up)
-    _histogram(root, frame, bins, css, across)
-    bottom_axis(root, frame, across, Axis(floor, 1, "confidence", marks), frame.height - 40)
-    return text_of(root)
+        _point(plot, b, css)
+    _histogram(plot, bins, css)
+    bottom_axis(plot.root, frame, plot.across, Axis(floor, 1, "confidence", marks), frame.height - 40)
+    return text_of(plot.root)
 
 
 def common_floor(groups: Sequence[Sequence[ReliabilityBin]]) -> float:
@@ -340,14 +266,8 @@ def common_floor(groups: Sequence[Sequence[ReliabilityBin]]) -> float:
     return math.floor(10 * min(drawn, default=0.0) + 1e-9) / 10
 
 
-def _gap(b: ReliabilityBin, across: Scale, up: Scale) -> str:
-    left, right = across(b.low), across(b.high)
-    return (
-        path([(left, up(b.low)), (right, up(b.high)), (right, up(b.accuracy)), (left, up(b.accuracy))]) + "Z"
-    )
-
-
-def _point(root: ET.Element, b: ReliabilityBin, css: str, across: Scale, up: Scale) -> None:
+def _point(plot: Plot, b: ReliabilityBin, css: str) -> None:
+    root, across, up = plot.root, plot.across, plot.up
     x, y = across(b.confidence), up(b.accuracy)
     add(root, "line", f"step {css}", x1=across(b.low), x2=across(b.high), y1=y, y2=y)
     add(root, "line", f"interval {css}", x1=x, x2=x, y1=up(b.accuracy_low), y2=up(b.accuracy_high))
@@ -358,14 +278,12 @@ def _point(root: ET.Element, b: ReliabilityBin, css: str, across: Scale, up: Sca
     hint(add(root, "circle", f"dot {css}", cx=x, cy=y, r=4), words)
 
 
-def _histogram(
-    root: ET.Element, frame: Frame, bins: Sequence[ReliabilityBin], css: str, across: Scale
-) -> None:
+def _histogram(plot: Plot, bins: Sequence[ReliabilityBin], css: str) -> None:
     total, most = sum(b.count for b in bins), max((b.count for b in bins), default=1)
-    base = frame.height - 40
+    root, base = plot.root, plot.frame.height - 40
     for b in bins:
         height = BARS * b.count / most
-        left, right = across(b.low) + 1, across(b.high) - 1
+        left, right = plot.across(b.low) + 1, plot.across(b.high) - 1
         bar = add(root, "rect", f"bar {css}", x=left, y=base - height, width=right - left, height=height)
         hint(bar, f"{b.count} of {total} examples")
         write(root, (left + right) / 2, base - height - 4, f"{b.count / total:.0%}", "tick small", "middle")

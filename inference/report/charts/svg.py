@@ -6,21 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from markupsafe import Markup
+
 Attribute = str | float | int
+Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map from data to pixels.
-
-    Attributes:
-        domain: two values of the data.
-        pixels: where they lie.
-
-    Example:
-        >>> Scale((0.0, 1.0), (100.0, 0.0))(0.25)
-        75.0
-    """
+    """A linear map of the ``domain``, two values of the data, to ``pixels``."""
 
     domain: tuple[float, float]
     pixels: tuple[float, float]
@@ -41,16 +35,8 @@ class Frame:
     height: float = 250
     left: float = 44
     right: float = 14
-    top: float = 10
+    top: float = 26
     bottom: float = 40
-
-    def x(self, low: float, high: float) -> Scale:
-        """Horizontal scale over the plot."""
-        return Scale((low, high), (self.left, self.width - self.right))
-
-    def y(self, low: float, high: float) -> Scale:
-        """Vertical scale over the plot; large values are up."""
-        return Scale((low, high), (self.height - self.bottom, self.top))
 
 
 @dataclass(frozen=True)
@@ -99,27 +85,17 @@ def hint(element: ET.Element, words: str) -> None:
 
 
 def path(points: Iterable[tuple[float, float]]) -> str:
-    """Path data through points.
-
-    Example:
-        >>> path([(0, 0), (1.25, 2)])
-        'M0 0L1.25 2'
-    """
+    """Path data through points."""
     return "".join(f"{'L' if index else 'M'}{number(x)} {number(y)}" for index, (x, y) in enumerate(points))
 
 
-def text_of(root: ET.Element) -> str:
+def text_of(root: ET.Element) -> Markup:
     """The element as markup, special characters escaped."""
-    return ET.tostring(root, encoding="unicode", short_empty_elements=True)
+    return Markup(ET.tostring(root, encoding="unicode", short_empty_elements=True))
 
 
 def number(value: float) -> str:
-    """A coordinate with at most two decimals.
-
-    Example:
-        >>> number(3.0), number(0.126), number(-0.001)
-        ('3', '0.13', '0')
-    """
+    """A coordinate with at most two decimals."""
     rounded = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if rounded == "-0" else rounded
 
@@ -183,15 +159,31 @@ def _visible(character: str) -> str:
     return character
 
 
-def axes(parent: ET.Element, frame: Frame, x: Axis, y: Axis) -> tuple[Scale, Scale]:
-    """Draws grid lines, tick labels and titles; returns the two scales."""
-    across, up = frame.x(x.low, x.high), frame.y(y.low, y.high)
-    for value, label in y.ticks:
-        add(parent, "line", "grid", x1=frame.left, x2=frame.width - frame.right, y1=up(value), y2=up(value))
-        write(parent, frame.left - 7, up(value) + 4, label, "tick", "end")
-    write(parent, 2, frame.top - 12, y.title, "axis-title")
-    bottom_axis(parent, frame, across, x, frame.height - frame.bottom)
-    return across, up
+@dataclass(frozen=True)
+class Plot:
+    """A drawing with axes: its element, its frame and its two scales."""
+
+    root: ET.Element
+    frame: Frame
+    across: Scale
+    up: Scale
+
+    @classmethod
+    def begin(cls, frame: Frame, x: Axis, y: Axis, title: str, description: str) -> Plot:
+        """Draws grid lines, tick labels and titles."""
+        root = drawing(frame.width, frame.height, title, description)
+        right, bottom = frame.width - frame.right, frame.height - frame.bottom
+        across, up = Scale((x.low, x.high), (frame.left, right)), Scale((y.low, y.high), (bottom, frame.top))
+        for value, label in y.ticks:
+            add(root, "line", "grid", x1=frame.left, x2=right, y1=up(value), y2=up(value))
+            write(root, frame.left - 7, up(value) + 4, label, "tick", "end")
+        write(root, 2, frame.top - 12, y.title, "axis-title")
+        bottom_axis(root, frame, across, x, bottom)
+        return cls(root, frame, across, up)
+
+    def __call__(self, points: Points) -> str:
+        """Path data through points of the data."""
+        return path((self.across(a), self.up(b)) for a, b in points)
 
 
 def bottom_axis(parent: ET.Element, frame: Frame, across: Scale, x: Axis, base: float) -> None:
@@ -206,16 +198,9 @@ def bottom_axis(parent: ET.Element, frame: Frame, across: Scale, x: Axis, base: 
 
 
 def spread_labels(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves label positions apart to at least ``gap``, in order, near where they were, within the bounds.
-
-    Example:
-        >>> spread_labels([10, 12, 50], gap=10, low=0, high=100)
-        [6.0, 16.0, 50.0]
-    """
+    """Moves label positions apart to at least ``gap``, in order, near where they were, within the bounds."""
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    groups: list[
-        tuple[float, int]
-    ] = []  # where the labels of a group would be, summed, and how many they are
+    groups: list[tuple[float, int]] = []  # where the labels of a group would be, summed; how many they are
 
     def centre(total: float, size: int) -> float:
         reach = gap * (size - 1) / 2
@@ -244,7 +229,7 @@ HEIGHT = 22
 
 def interval_glyph(
     gain: float, low: float, high: float, verdict: str, title: str, seeds: Sequence[float] = ()
-) -> str:
+) -> Markup:
     """An interval beside a zero line, in the direction of improvement: what lies to the right of it is a gain."""
     root = drawing(WIDTH, HEIGHT, title, css="glyph")
     reach = 1.15 * max(map(abs, (low, high, gain, *seeds))) or 1.0
@@ -259,7 +244,7 @@ def interval_glyph(
     return text_of(root)
 
 
-def draws_glyph(draws: Sequence[float], mean: float, baseline: float | None, title: str) -> str:
+def draws_glyph(draws: Sequence[float], mean: float, baseline: float | None, title: str) -> Markup:
     """The probability of one class in every draw, as dots between 0 and 1, with their mean and the baseline's value."""
     width, height = 300, 30
     root = drawing(width, height, title, css="draws")
@@ -278,7 +263,7 @@ def draws_glyph(draws: Sequence[float], mean: float, baseline: float | None, tit
     return text_of(root)
 
 
-def bar_glyph(value: float, top: float, title: str) -> str:
+def bar_glyph(value: float, top: float, title: str) -> Markup:
     """A bar of length ``value / top``."""
     root = drawing(120, 12, title, css="bar-glyph")
     add(root, "rect", "rail", x=0, y=4, width=120, height=4, rx=2)
@@ -288,16 +273,10 @@ def bar_glyph(value: float, top: float, title: str) -> str:
 
 SIDE = 132.0
 MARGIN = 6.0
-Points = Sequence[tuple[float, float]]
 
 
-def cloud_chart(query: Points, key: Points, reach: float, title: str) -> str:
-    """Draws queries and keys in a square around the origin.
-
-    Example:
-        >>> cloud_chart([(0.0, 0.0)], [(1.0, 1.0)], 1.0, "one head").count("<path")
-        2
-    """
+def cloud_chart(query: Points, key: Points, reach: float, title: str) -> Markup:
+    """Draws queries and keys in a square around the origin."""
     root = drawing(SIDE, SIDE, title, css="cloud")
     across = Scale((-reach, reach), (MARGIN, SIDE - MARGIN))
     up = Scale((-reach, reach), (SIDE - MARGIN, MARGIN))

@@ -6,12 +6,12 @@ from statistics import median
 
 from markupsafe import Markup
 
+from probattn.inference.report import Group as Rows
+from probattn.inference.report import Sheet
 from probattn.inference.report.charts.lines import Group, runs_chart
 from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.markup import Figure, Section, exact, formatted, plain
 from probattn.inference.report.page import render_page, run_section
-from probattn.inference.report.terminal import Group as RowGroup
-from probattn.inference.report.terminal import Sheet
 from probattn.tasks.experiments.measures import leaders
 from probattn.tasks.experiments.results import ConditionRuns, ExperimentResults
 
@@ -62,12 +62,8 @@ def _learned_section(results: ExperimentResults) -> Section:
 
 
 def _search_section(results: ExperimentResults) -> Section | None:
-    context = {"results": results}
-    return (
-        Section("search", "Heads", "Which heads are good?", "search.html", context)
-        if results.search
-        else None
-    )
+    section = Section("search", "Heads", "Which heads are good?", "search.html", {"results": results})
+    return section if results.search else None
 
 
 def _positions_section(results: ExperimentResults) -> Section | None:
@@ -148,14 +144,13 @@ def _figure(results: ExperimentResults, name: str, heading: str, y_title: str) -
         for index, item in enumerate(results.conditions)
         if name in item.measures
     ]
-    return Figure(heading, Markup(runs_chart(groups, heading, y_title)))
+    return Figure(heading, runs_chart(groups, heading, y_title))
 
 
 def _odds_figure(item: ConditionRuns) -> Figure:
     groups = [Group(words, css, item.steps, item.measures[name]) for name, words, css in PLACES]
-    return Figure(
-        item.title, Markup(runs_chart(groups, f"Log-odds, {isolated(item.title)}", "log-odds", share=False))
-    )
+    chart = runs_chart(groups, f"Log-odds, {isolated(item.title)}", "log-odds", share=False)
+    return Figure(item.title, chart)
 
 
 def _odds_rows(item: ConditionRuns) -> list[list[Markup]]:
@@ -190,4 +185,4 @@ def experiment_table(results: ExperimentResults) -> Sheet:
         cells = ["" if value is None else f"{value:.3g}" for value in values]
         rows.append((item.title, f"{item.reached} of {len(item.first_steps)}", *cells))
     headings = ("condition", reached, "median step", "Fisher p", "log-rank p")
-    return Sheet(headings, (RowGroup("", tuple(rows)),))
+    return Sheet(headings, (Rows("", tuple(rows)),))

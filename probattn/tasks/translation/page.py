@@ -16,7 +16,7 @@ from probattn.inference.report import (
 from probattn.inference.report.dynamics import dynamics_section
 from probattn.inference.report.heads import heads_section
 from probattn.inference.report.markup import Section, exact, plain
-from probattn.inference.report.measures import MINUS, MODEL_STYLES
+from probattn.inference.report.measures import MINUS
 from probattn.inference.report.page import budget, render_page, run_section
 from probattn.inference.report.sections import QUANTITIES, training_section
 from probattn.tasks.translation.results import BleuDifference, TranslationResults, TranslationScores
@@ -52,36 +52,20 @@ def render(results: TranslationResults) -> str:
 
 def _scores_section(results: TranslationResults) -> Section:
     base = results.score("deterministic")
-    rows = []
-    for score in results.scores:
-        difference = next((item for item in results.differences if item.model == score.model), None)
-        gap = Markup("\N{EN DASH}")
-        if difference is not None:
-            gap = exact(difference.value, _gap_words(difference))
-        model = score.model
-        rows.append((score, MODEL_TITLES[model], MODEL_STYLES[model], gap, _seconds(score, base)))
-    context = {"results": results, "rows": rows, "least": LEAST_EFFECT, "least_examples": LEAST_EXAMPLES}
+    context = {
+        "results": results,
+        "gaps": {item.model: exact(item.value, _gap_words(item)) for item in results.differences},
+        "seconds": {score.model: _seconds(score, base) for score in results.scores},
+        "least": LEAST_EFFECT,
+        "least_examples": LEAST_EXAMPLES,
+    }
     return Section("compare", "BLEU", "How well does it translate?", "scores.html", context)
 
 
 def _samples_section(results: TranslationResults) -> Section | None:
-    samples = [
-        (
-            item,
-            [
-                (MODEL_TITLES[score.model], MODEL_STYLES[score.model], item.translations[score.model])
-                for score in results.scores
-                if score.model in item.translations
-            ],
-        )
-        for item in results.samples
-    ]
-    context = {"samples": samples, "languages": results.languages}
-    return (
-        Section("samples", "Translations", "Sample translations", "samples.html", context)
-        if samples
-        else None
-    )
+    context = {"results": results}
+    section = Section("samples", "Translations", "Sample translations", "samples.html", context)
+    return section if results.samples else None
 
 
 def headline(results: TranslationResults) -> str:

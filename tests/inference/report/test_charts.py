@@ -14,14 +14,18 @@ from hypothesis import strategies as st
 
 from probattn.inference.report.charts.heatmap import grey_png, heatmap, shown
 from probattn.inference.report.charts.lines import (
+    Group,
     Line,
     common_floor,
     entropy_chart,
     line_chart,
     nice_step,
+    nice_top,
+    number_word,
     pavpu_chart,
     reliability_chart,
     risk_chart,
+    runs_chart,
     ticks,
     training_chart,
 )
@@ -30,6 +34,8 @@ from probattn.inference.report.charts.svg import (
     bar_glyph,
     draws_glyph,
     interval_glyph,
+    number,
+    path,
     printable,
     spread_labels,
 )
@@ -157,6 +163,28 @@ def test_ticks_are_round_inside_and_told_apart(low: float, span: float, wanted: 
     assert all(low - 1e-6 * span <= value <= low + span * (1 + 1e-6) for value, _ in marked)
     assert len({label for _, label in marked}) == len(marked)
     assert f"{nice_step(span / wanted):e}"[0] in "125"
+
+
+def test_numbers_are_written_with_the_digits_they_need() -> None:
+    assert ticks(0, 1, 4, percent=True)[::5] == ((0.0, "0"), (1.0, "100%"))
+    assert [label for _, label in ticks(0, 1500, 3)] == ["0", "500", "1,000", "1,500"]
+    words = [number_word(value) for value in (1500.0, 0.05, 12345.5, 2.5e-7, -3.0)]
+    assert words == ["1,500", "0.05", "12,345.5", "2.5e-07", "\N{MINUS SIGN}3"]
+    assert (nice_step(0.25), nice_step(375), nice_top(0.217)) == (0.2, 500.0, 0.25)
+    assert (number(3.0), number(0.126), number(-0.001)) == ("3", "0.13", "0")
+    assert path([(0, 0), (1.25, 2)]) == "M0 0L1.25 2"
+    assert (shown("\u0120film"), shown("uncharacteristically")) == (
+        "film",
+        "uncharacte\N{HORIZONTAL ELLIPSIS}",
+    )
+
+
+def test_runs_are_thin_and_their_median_is_thick() -> None:
+    svg = runs_chart([Group("a", "bay", (0, 10), ((0.0, None), (1.0, 0.5)))], "Accuracy", "share")
+    (first, second), (middle,) = marks(svg, "path", "thin"), marks(svg, "path", "middle")
+    assert [len(points(each)) for each in (first, second, middle)] == [2, 1, 2]
+    top, bottom = points(first)[1][1], points(first)[0][1]
+    assert points(middle)[1][1] == pytest.approx(top + (bottom - top) / 4, abs=0.02)
 
 
 def decoded(url: str) -> list[list[int]]:

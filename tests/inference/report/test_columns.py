@@ -37,23 +37,19 @@ def test_values_are_those_of_scikit_learn(classes: int) -> None:
     assert class_measure("matthews", winner, labels, classes) == pytest.approx(matthews, abs=1e-12)
 
 
-def results(asked: tuple[str, ...]) -> Results:
+def measured_by(asked: tuple[str, ...], run: RunDescription) -> Results:
     data = DataSet(key="test", title="Test", role="in_domain", size=SIZE, labelled=True)
     labels, base = predicted(2, 0.6, seed=0)
     own = torch.where((torch.arange(SIZE) % 2 == 0)[:, None], torch.eye(2)[labels] * 0.8 + 0.1, base)
     models = {"deterministic": Predictions(base), "bayesian_mean": Predictions.from_draws(own[None])}
     measured = evaluate([PredictedData(data, labels, models)], resamples=400, asked=asked)
-    run = RunDescription(
-        name="run", method="babn", network="net", data="data", train_size=1, steps=1, seconds=1, num_samples=1,
-        device="cpu", seed=0, created="2026-01-01",
-    )  # fmt: skip
     return Results(
         run=run, classes=("no", "yes"), data=(data,), scores=measured.scores, differences=measured.differences
     )
 
 
-def test_they_are_measured_compared_and_shown_where_asked_for() -> None:
-    found = results(("matthews", "f1"))
+def test_they_are_measured_compared_and_shown_where_asked_for(results: Results) -> None:
+    found = measured_by(("matthews", "f1"), results.run)
     for measure in ("matthews", "f1"):
         difference = found.difference(measure, "bayesian_mean", "test")
         ours, base = (found.score(model, "test") for model in ("bayesian_mean", "deterministic"))
@@ -64,8 +60,8 @@ def test_they_are_measured_compared_and_shown_where_asked_for() -> None:
     assert "better correlated with the labels" in headline(found)
 
 
-def test_intervals_of_matthews_are_the_bootstraps() -> None:
-    found = results(("matthews",)).difference("matthews", "bayesian_mean", "test")
+def test_intervals_of_matthews_are_the_bootstraps(results: Results) -> None:
+    found = measured_by(("matthews",), results.run).difference("matthews", "bayesian_mean", "test")
     labels, base = predicted(2, 0.6, seed=0)
     own = torch.where((torch.arange(SIZE) % 2 == 0), labels, base.argmax(-1))
     draw = np.random.default_rng(1)
@@ -78,8 +74,8 @@ def test_intervals_of_matthews_are_the_bootstraps() -> None:
     assert found.high == pytest.approx(np.quantile(gaps, 0.975), abs=0.03)
 
 
-def test_nothing_of_them_where_not_asked_for() -> None:
-    found = results(())
+def test_nothing_of_them_where_not_asked_for(results: Results) -> None:
+    found = measured_by((), results.run)
     assert all(score.matthews is None and score.f1 is None for score in found.scores)
     assert not {item.measure for item in found.differences} & {"matthews", "f1"}
     assert "Matthews" not in render_report(found)

@@ -1,4 +1,6 @@
-"""Scores and intervals against numpy, scipy and scikit-learn."""
+"""Scores and intervals against numpy, scipy and scikit-learn; the inputs shown are those they are said to be."""
+
+import math
 
 import numpy as np
 import pytest
@@ -6,7 +8,14 @@ import torch
 from scipy import stats
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, roc_curve
 
-from probattn.inference.report.evaluation import PredictedData, Predictions, evaluate
+from probattn.inference.report.evaluation import (
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    evaluate,
+    most_uncertain,
+)
 from probattn.inference.report.record import DataSet, Difference, Scores
 
 NAMES = {"in_domain": "test", "shifted": "shift", "out_of_domain": "out"}
@@ -303,3 +312,58 @@ def test_input_that_does_not_fit_is_refused() -> None:
         evaluate([away])
     with pytest.raises(ValueError, match=r"labels in 0 \.\. 1"):
         evaluate([PredictedData(data, torch.full((4,), 2), {"deterministic": Predictions(p)})])
+
+
+CLASSES = ("no", "yes")
+TEXTS = ["zero", "one", "two", "three"]
+YES = torch.tensor([[0.9, 0.45, 0.15, 0.6], [0.8, 0.57, 0.05, 0.7]])  # [P, N]
+DRAWS = torch.stack([1 - YES, YES], dim=-1)
+
+
+def drawn(labels: list[int] | None = None, **models: Predictions) -> PredictedData:
+    data = DataSet(key="t", title="t", role="in_domain", size=4, labelled=labels is not None)
+    known = {"bayesian_mean": Predictions.from_draws(DRAWS), **models}
+    return PredictedData(data, None if labels is None else torch.tensor(labels), known)
+
+
+def test_the_most_uncertain_come_first() -> None:
+    assert most_uncertain(drawn(), 3) == [1, 3, 0]
+    assert most_uncertain(drawn(), 10) == [1, 3, 0, 2]
+
+
+def test_the_surest_mistakes_come_first() -> None:
+    assert confident_mistakes(drawn([0, 0, 1, 1]), 5) == [2, 0, 1]
+    assert confident_mistakes(drawn([0, 0, 1, 1]), 1) == [2]
+    assert confident_mistakes(drawn(None), 5) == []
+
+
+def test_an_example_says_what_was_predicted() -> None:
+    base = Predictions(torch.tensor([[0.3, 0.7], [0.5, 0.5], [0.4, 0.6], [0.1, 0.9]]))
+    found = describe(drawn([1, 0, 1, 1], deterministic=base), [2], TEXTS, CLASSES)[0]
+    assert (found.text, found.index, found.data, found.label, found.predicted) == ("two", 2, "t", "yes", "no")
+    assert found.probability == pytest.approx(0.9)
+    assert found.spread == pytest.approx(math.sqrt(2 * 0.05**2))
+    assert found.draws == pytest.approx((0.85, 0.95))
+    assert found.entropy == pytest.approx(-(0.9 * math.log(0.9) + 0.1 * math.log(0.1)), rel=1e-5)
+    assert (found.baseline_predicted, found.baseline_probability) == ("yes", pytest.approx(0.6))
+    assert found.baseline_same == pytest.approx(0.4)
+
+
+def test_without_baseline_label_or_second_draw() -> None:
+    data = DataSet(key="t", title="t", role="in_domain", size=4, labelled=False)
+    single = PredictedData(data, None, {"bayesian_mean": Predictions.from_draws(DRAWS[:1])})
+    found = describe(single, [0], TEXTS, CLASSES)[0]
+    assert (found.spread, found.label, found.baseline_predicted, found.baseline_same) == (
+        0.0,
+        None,
+        None,
+        None,
+    )
+
+
+def test_examples_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="4 texts and 2 class names for 't', got 3 and 2"):
+        describe(drawn(), [0], TEXTS[:3], CLASSES)
+    without = drawn(bayesian_mean=Predictions(DRAWS.mean(0)))
+    with pytest.raises(ValueError, match="Bayesian ones with their posterior draws, got none"):
+        describe(without, [0], TEXTS, CLASSES)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from probattn.inference.report.heads import HeadDrops, HeadRows, Heads, SiteHeads, heads_section, site_heads
 from probattn.inference.report.page import render_report
-from probattn.inference.report.results import Results, read_results, write_results
+from probattn.inference.report.results import Results
 
 NAMES = ("net.layer.0.attention", "net.layer.1.attention")
 
@@ -172,17 +172,6 @@ def test_a_network_alone_without_its_start(results: Results) -> None:
     assert "In the deterministic network" not in section
     plain = measured(sites=(site("regularised", NAMES[0], overlap=None),), drops=(), whole={}, rows=())
     assert "attention" not in heads_section(plain).context["words"]
-
-
-def test_without_measurements_there_is_no_section(results: Results) -> None:
-    without = results.model_copy(update={"heads": None})
-    assert heads_section(without.heads) is None
-    assert 'id="heads"' not in render_report(without)
-
-
-def test_records_come_back_from_disk(results: Results, tmp_path) -> None:
-    with_heads = results.model_copy(update={"heads": measured()})
-    assert read_results(write_results(with_heads, tmp_path / "metrics.json")) == with_heads
 
 
 def test_records_that_do_not_fit_are_refused() -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from probattn.inference.report.markup import site_labels
 from probattn.inference.report.measures import TEXTS
 from probattn.inference.report.page import RAMPS, duration, render_report, write_report
 from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, RunDescription
-from probattn.inference.report.results import Results, read_results, write_results
+from probattn.inference.report.results import Results, write_results
 from probattn.inference.report.sites import EDGE_MEASURES, SiteHealth
+from probattn.inference.report.terminal import results_table
 
 VOID = {"meta", "link", "br", "input"}
 ALONE = [
@@ -173,11 +174,6 @@ def test_the_words_are_the_numbers_rounded(page: Page) -> None:
         assert number != "-0.0"
 
 
-def test_the_page_of_a_file_is_the_page_of_its_results(results: Results, text: str, tmp_path: Path) -> None:
-    again = read_results(write_results(results, tmp_path / "metrics.json"))
-    assert render_report(again) == text
-
-
 def payloads(page: Page) -> list[dict]:
     return [json.loads(block) for block in page.inside["script"] if block.startswith("{")]
 
@@ -231,33 +227,31 @@ def changed(results: Results, **parts: object) -> Results:
     return Results(**{**dict(results), **parts})
 
 
-def test_hostile_text_stays_text(results: Results, draw_weights: Callable[..., torch.Tensor]) -> None:
+def everywhere(
+    results: Results, words: str, sites: dict[str, torch.Tensor], tokens: Sequence[str]
+) -> Results:
+    """Results with the same words wherever there is text from outside."""
     example = results.uncertain[0].model_copy(
-        update={"text": HOSTILE, "label": HOSTILE, "predicted": HOSTILE, "baseline_predicted": HOSTILE}
-    )
-    shown = attention_example(
-        example, [HOSTILE, "b"], {HOSTILE: draw_weights(2), "s.1": draw_weights(2)}, heads=(1,)
+        update=dict.fromkeys(("text", "label", "predicted", "baseline_predicted"), words)
     )
     fields = ("name", "method", "network", "data", "device", "created", "recipe")
-    run = results.run.model_copy(
-        update={**dict.fromkeys(fields, HOSTILE), "versions": {HOSTILE: HOSTILE}, "commands": (HOSTILE,)}
+    run = {**dict.fromkeys(fields, words), "versions": {words: words}, "commands": (words,)}
+    return changed(
+        results,
+        run=results.run.model_copy(update=run),
+        data=tuple(item.model_copy(update={"title": words, "source": words}) for item in results.data),
+        classes=(words, "b"),
+        attention=(attention_example(example, tokens, sites, heads=(1,)),),
+        uncertain=(example,),
+        mistakes=(example,),
+        health=(SiteHealth(site=words, spread=0.1, kl_nats=1.0, reduction="mean"),),
+        curves=(results.curves[0].model_copy(update={"name": words}),),
     )
-    data = tuple(item.model_copy(update={"title": HOSTILE, "source": HOSTILE}) for item in results.data)
-    site = SiteHealth(site=HOSTILE, spread=0.1, kl_nats=1.0, reduction="mean")
-    curve = results.curves[0].model_copy(update={"name": HOSTILE})
-    text = render_report(
-        changed(
-            results,
-            run=run,
-            data=data,
-            classes=(HOSTILE, "b"),
-            attention=(shown,),
-            uncertain=(example,),
-            mistakes=(example,),
-            health=(site,),
-            curves=(curve,),
-        )
-    )
+
+
+def test_hostile_text_stays_text(results: Results, draw_weights: Callable[..., torch.Tensor]) -> None:
+    sites = {HOSTILE: draw_weights(2), "s.1": draw_weights(2)}
+    text = render_report(everywhere(results, HOSTILE, sites, (HOSTILE, "b")))
     page = Page(text)
     assert len(page.all("script")) == 2  # the maps' numbers and the page's own
     assert not page.all("img")
@@ -335,9 +329,37 @@ def test_one_model_alone(results: Results, only: str) -> None:
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
     assert ("posterior-mean weights" in heads) == (only == "bayesian_expectation")
-    assert ("mean of draws" in heads) == (only not in SINGLE)
+    assert ("mean of draws" in heads) == only.startswith("bayesian")
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")
+
+
+def test_without_a_bayesian_model_no_draw_is_spoken_of(results: Results) -> None:
+    scores = tuple(
+        score.model_copy(update={"draws": None, "pavpu_curve": ()})
+        for score in results.scores
+        if score.model == "deterministic"
+    )
+    own = (results.attention[0].maps[0].model_copy(update={"ratio": ()}),)
+    example = results.uncertain[0].model_copy(update={"draws": (), "spread": 0.0})
+    found = changed(
+        results,
+        scores=scores,
+        attention=(results.attention[0].model_copy(update={"maps": own, "example": example}),),
+        uncertain=(example,),
+        **dict.fromkeys(("differences", "health", "curves", "mistakes", "edges", "dynamics"), ()),
+        alignment=None,
+        heads=None,
+        run=results.run.model_copy(
+            update={"method": "deterministic attention", "versions": {}, "recipe": ""}
+        ),
+    )
+    assert found.compared == "deterministic"
+    words = Page(render_report(found)).inside["main"][0]
+    assert "deterministic attention got" in words and "one pass" in words
+    assert "draws" not in words and "Bayesian" not in words and "posterior" not in words
+    table = results_table(found)
+    assert table.headings == ("measure", "deterministic") and not table.notes
 
 
 def test_better_lies_right_of_the_line_and_worse_left(text: str, page: Page, results: Results) -> None:
@@ -355,7 +377,7 @@ def test_better_lies_right_of_the_line_and_worse_left(text: str, page: Page, res
         assert (float(mark["cx"]) - float(line["x1"])) * gain > 0 or abs(gain) < 0.002
 
 
-def many_classes() -> Results:
+def many_classes(run: RunDescription) -> Results:
     """Five classes, one site, one map of 200 tokens, no dropout, no second data set."""
     generator = torch.Generator().manual_seed(3)
     data = DataSet(key="t", title="Tickets", role="in_domain", size=60, labelled=True)
@@ -373,19 +395,7 @@ def many_classes() -> Results:
     scores, differences = evaluate([item], resamples=20)
     names, texts = [f"class {n}" for n in range(5)], ["word " * 300] * 60
     return Results(
-        run=RunDescription(
-            name="n",
-            method="m",
-            network="n",
-            data="d",
-            train_size=1,
-            steps=1,
-            seconds=1.0,
-            num_samples=10,
-            device="cpu",
-            seed=0,
-            created="now",
-        ),
+        run=run.model_copy(update={"steps": 1}),
         classes=tuple(names),
         data=(data,),
         scores=scores,
@@ -397,8 +407,10 @@ def many_classes() -> Results:
     )
 
 
-def test_many_classes_one_site_long_texts(draw_weights: Callable[..., torch.Tensor]) -> None:
-    results = many_classes()
+def test_many_classes_one_site_long_texts(
+    results: Results, draw_weights: Callable[..., torch.Tensor]
+) -> None:
+    results = many_classes(results.run)
     tokens = [f"token{index}" for index in range(200)]
     weights = draw_weights(200, heads=2, num_draws=3)
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
@@ -424,20 +436,21 @@ def test_cross_attention_shows_the_keys(results: Results) -> None:
     assert [a["title"] for a in page.all("span", "tok")] == [isolated(f"k{n}") for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("write", [write_results, write_report])
 def test_writing_is_atomic(
-    results: Results, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Results, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_report(results, tmp_path / "report.html")
-    assert path.read_text(encoding="utf-8") == text
+    path = write(results, tmp_path / "file")
+    before = path.read_bytes()
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk is full"):
-        write_report(changed(results, curves=()), path)
-    assert path.read_text(encoding="utf-8") == text
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+        write(changed(results, curves=()), path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -484,32 +497,10 @@ def test_directions_end_where_a_text_ends(
     results: Results, draw_weights: Callable[..., torch.Tensor]
 ) -> None:
     """In every piece of text and every attribute of the page; in sentences and titles, isolated besides."""
-    example = results.uncertain[0].model_copy(
-        update={"text": TURNED * 12, "label": TURNED, "predicted": TURNED, "baseline_predicted": TURNED}
-    )
     sites = {f"{TURNED}.{number}": draw_weights(2) for number in range(2)}
-    shown = attention_example(example, [TURNED, "b"], sites, heads=(1,))
-    fields = ("name", "method", "network", "data", "device", "created", "recipe")
-    run = results.run.model_copy(
-        update={**dict.fromkeys(fields, TURNED), "versions": {TURNED: TURNED}, "commands": (TURNED,)}
-    )
-    page = Page(
-        render_report(
-            changed(
-                results,
-                run=run,
-                data=tuple(
-                    item.model_copy(update={"title": TURNED, "source": TURNED}) for item in results.data
-                ),
-                classes=(TURNED, "b"),
-                attention=(shown,),
-                uncertain=(example,),
-                mistakes=(example,),
-                health=(SiteHealth(site=TURNED, spread=0.1, kl_nats=1.0, reduction="mean"),),
-                curves=(results.curves[0].model_copy(update={"name": TURNED}),),
-            )
-        )
-    )
+    turned = everywhere(results, TURNED, sites, (TURNED, "b"))
+    example = turned.uncertain[0].model_copy(update={"text": TURNED * 12})
+    page = Page(render_report(changed(turned, uncertain=(example,), mistakes=(example,))))
     attributes = [
         value for _, found in page.elements for value in found.values() if value and "\u202e" in value
     ]

@@ -176,6 +176,7 @@ def test_deterministic_runs_have_means_and_no_comparison(runs: dict[str, Results
     found = combine(plain)
     assert found.differences == () and len(found.scores) == 3
     assert headline(found) == found.run.name
+    assert opening(found).endswith("% right, on average over seeds.")
     assert "run-8/report.html" in render_report(found)
 
 

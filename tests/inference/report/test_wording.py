@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probattn.inference.report.findings import evidence, findings, headline, interval_words, opening
-from probattn.inference.report.measures import TEXTS, listed
+from probattn.inference.report.measures import TEXTS, counted, listed
 from probattn.inference.report.record import MEASURES, Difference
 from probattn.inference.report.results import Results
 from probattn.inference.report.sites import SiteHealth, posterior_words
@@ -187,5 +187,7 @@ def test_a_dead_posterior_is_called_dead(results: Results) -> None:
     assert posterior_words(spread()) == ""
 
 
-def test_enumeration() -> None:
-    assert listed([]) == ""
+def test_enumeration_and_counting() -> None:
+    found = [listed(list(words)) for words in ("", "a", "ab", "abc")]
+    assert found == ["", "a", "a and b", "a, b and c"]
+    assert (counted(1, "seed"), counted(1200, "seed")) == ("1 seed", "1,200 seeds")
