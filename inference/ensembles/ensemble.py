@@ -159,7 +159,7 @@ class ParticleEnsemble(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
 
-        The model returns logits. The result are logits ``[B, C]``, at least float32, whose softmax is the mean of the
+        The model returns logits. Returns logits ``[B, C]``, at least float32, whose softmax is the mean of the
         particles' probabilities.
         """
         return log_mean_probabilities(self.outputs(batch))
