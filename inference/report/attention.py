@@ -327,7 +327,7 @@ def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
 def _choices(
     item: AttentionExample, labels: Mapping[str, str]
 ) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
-    """What can be chosen: field, legend, and a value, label and title for each option."""
+    """Choices of the page: field, legend, and a value, label and title for each option."""
     sites = [(name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps)]
     heads = [
         (_head_value(head), _head_value(head), _head(head))

@@ -373,11 +373,14 @@ def init(
     label_column: Annotated[
         str | None, typer.Option(help="Column of the labels; recognised by default.")
     ] = None,
+    pair_column: Annotated[
+        str | None, typer.Option(help="Column of second texts, of pairs; usual names are recognised.")
+    ] = None,
 ) -> None:
     """Write a recipe for a file of your own, or a built-in one, every key with what it means."""
     from probattn.cli.starting import write_recipe
 
-    place, description = write_recipe(source, output, text_column, label_column)
+    place, description = write_recipe(source, output, text_column, label_column, pair_column)
     if description is not None:
         _echo(f"recognised: {description}")
     _echo(f"recipe: {place}")

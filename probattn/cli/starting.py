@@ -29,12 +29,23 @@ SAMPLE = 2000
 MOST_CLASSES = 100
 """Most different values of a column that is taken for labels."""
 TEXTS = ("text", "sentence", "message", "review", "comment", "content", "body", "question", "title")
+PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "answer"),
+    ("question", "sentence"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("text", "text_pair"),
+)
+"""Usual names of the columns of pairs of texts."""
 LABELS = ("label", "class", "category", "target", "sentiment", "intent", "topic", "department", "y")
 """Usual names of columns, which take precedence over their content."""
 
 
 def write_recipe(
-    source: str, output: Path | None, text: str | None, label: str | None
+    source: str, output: Path | None, text: str | None, label: str | None, pair: str | None
 ) -> tuple[Path, str | None]:
     """Writes a commented recipe, from a built-in recipe or a file of texts; returns its path and a description."""
     name = Path(source).stem
@@ -47,7 +58,7 @@ def write_recipe(
         )
     description = None
     if Path(source).suffix.lower() in ENDINGS:
-        recipe, description = _recipe_of(source, place.stem, text, label)
+        recipe, description = _recipe_of(source, place.stem, text, label, pair)
         head = f"A recipe for {Path(source).name}: {description}."
     else:
         recipe = load_any_recipe(source)
@@ -120,7 +131,9 @@ def _comment(text: str, depth: int) -> list[str]:
     )
 
 
-def _recipe_of(source: str, name: str, text: str | None, label: str | None) -> tuple[Recipe, str]:
+def _recipe_of(
+    source: str, name: str, text: str | None, label: str | None, pair: str | None
+) -> tuple[Recipe, str]:
     """A recipe for a file of texts and labels, and what was recognised in it."""
     kind = ENDINGS[Path(source).suffix.lower()]
     if kind == "txt":
@@ -129,18 +142,37 @@ def _recipe_of(source: str, name: str, text: str | None, label: str | None) -> t
         )
     with opened(source, kind) as table:
         rows = [row for _, row in islice(table.rows, SAMPLE)]
+        text, pair = _pair_columns(table, text, pair)
         text = text or _text_column(table, rows)
         table.check_column(text, "--text-column")
-        label = label or _label_column(table, rows, text)
+        if pair is not None:
+            table.check_column(pair, "--pair-column")
+        label = label or _label_column(table, rows, (text, pair))
         table.check_column(label, "--label-column")
     counts: dict[str, int] = {}
     for row in rows:
         counts[str(row.get(label))] = counts.get(str(row.get(label)), 0) + 1
-    data = {"train": {"source": source, "text": text, "label": label}}
+    data = {"train": {"source": source, "text": text, "text_pair": pair, "label": label}}
     recipe = Recipe.model_validate({"name": name, "data": data}).resolved()
     classes = ", ".join(f"{each} ({number})" for each, number in sorted(counts.items()))
     rows_seen = f"the first {SAMPLE:,} rows" if len(rows) == SAMPLE else f"{len(rows):,} rows"
-    return recipe, f"column {text!r} of texts, column {label!r} of labels with {classes} in {rows_seen}"
+    texts = (
+        f"column {text!r} of texts, "
+        if pair is None
+        else f"columns {text!r} and {pair!r} of pairs of texts, "
+    )
+    return recipe, f"{texts}column {label!r} of labels with {classes} in {rows_seen}"
+
+
+def _pair_columns(table: Table, text: str | None, pair: str | None) -> tuple[str | None, str | None]:
+    """Columns of pairs with usual names, as far as they are not given; None for what is not recognised."""
+    names = {name.lower(): name for name in table.columns}
+    for first, second in PAIRS:
+        if first in names and second in names:
+            columns = names[first], names[second]
+            if text in {None, columns[0]} and pair in {None, columns[1]}:
+                return columns
+    return text, pair
 
 
 def _text_column(table: Table, rows: Sequence[dict[str, Any]]) -> str:
@@ -149,9 +181,9 @@ def _text_column(table: Table, rows: Sequence[dict[str, Any]]) -> str:
     return usual_name or max(table.columns, key=lambda name: sum(len(str(row.get(name))) for row in rows))
 
 
-def _label_column(table: Table, rows: Sequence[dict[str, Any]], text: str) -> str:
+def _label_column(table: Table, rows: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> str:
     """A column of a usual name, or else the one of fewest different values, which stand there twice or more."""
-    others = [name for name in table.columns if name != text]
+    others = [name for name in table.columns if name not in texts]
     usual_name = next((name for usual in LABELS for name in others if name.lower() == usual), None)
     if usual_name is not None:
         return usual_name
@@ -163,7 +195,7 @@ def _label_column(table: Table, rows: Sequence[dict[str, Any]], text: str) -> st
             ", ".join(f"{name!r} ({number} different values)" for name, number in different.items()) or "none"
         )
         raise DataError(
-            f"{table.name}: expected a column of labels beside {text!r}, with 2 to {most} different values, got "
+            f"{table.name}: expected a column of labels beside {texts[0]!r}, with 2 to {most} different values, got "
             f"{listed}; name the columns with --text-column and --label-column"
         )
     return min(candidates, key=different.__getitem__)

@@ -119,7 +119,7 @@ class Recorded:
 def measure_agreement(
     run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
 ) -> Agreement:
-    r"""What a run's attention agrees with, over its watched examples.
+    r"""Agreement of a run's attention with its probe, saliency and other runs, over its watched examples.
 
     Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
     :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and

@@ -17,7 +17,7 @@ _CHOSEN: ContextVar[torch.device | None] = ContextVar("probattn_device", default
 
 
 def current_device() -> torch.device:
-    """Where networks go: the device that :func:`on` names, or else an accelerator, or else the CPU."""
+    """The device of networks: the one that :func:`on` names, or else an accelerator, or else the CPU."""
     chosen = _CHOSEN.get()
     if chosen is not None:
         return chosen
@@ -27,7 +27,7 @@ def current_device() -> torch.device:
 
 @contextmanager
 def on(name: str | None) -> Iterator[None]:
-    """Has networks be on a device in this block.
+    """Puts networks on a device in this block.
 
     Args:
         name: "cpu", or an accelerator that is there, such as "cuda", "cuda:1" or "mps"; "auto" or None for an
@@ -76,7 +76,7 @@ def devices() -> tuple[str, ...]:
 
 
 def override(name: str | None) -> list[str]:
-    """Has a recipe train where :func:`on` says.
+    """The recipe, trained on the device that :func:`on` names.
 
     Example:
         >>> override("cuda:1"), override(None)

@@ -66,7 +66,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Data:
-    """What a network is trained on.
+    """Training and validation data of a network.
 
     Attributes:
         train: rows.
@@ -106,12 +106,12 @@ class Network(Generic[Program]):
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """The device of its parameters."""
         return next(self.program.parameters()).device
 
     @cached_property
     def records(self) -> list[Record]:
-        """What was recorded in training."""
+        """Records of its training."""
         return read_records(self.folder / RECORDS)
 
     def tracked(self, items: Iterable[Item], doing: str) -> Iterator[Item]:
@@ -158,7 +158,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @cached_property
     def data(self) -> AnyData:
-        """What the network is trained on, read once.
+        """Training and validation data, read once.
 
         Raises:
             DataError: the data are not what the recipe says.
@@ -207,7 +207,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def methods(self) -> Sequence[Method]:
-        """What the recipe's attention is given.
+        """The attention methods that the recipe asks for.
 
         Raises:
             RunError: a method that the task's networks cannot be given.
@@ -377,7 +377,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return [found]
 
     def describe(self, run: Path, own: Network[Program]) -> RunDescription:
-        """What a run folder holds, in words."""
+        """Description of a run folder, in words."""
         training = self.recipe.training
         precision = getattr(training, "precision", "no")
         words: dict[str, Any] = {
@@ -393,7 +393,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
 
 def dynamics(networks: Sequence[Network[Any]]) -> tuple[Dynamics, ...]:
-    """How attention was learned, by network, the run's own last with maps; empty where that was not recorded."""
+    """Records of how attention was learned, by network, the run's own last with maps; empty where there are none."""
     return same_examples(
         [read_dynamics(each.folder, each.key, maps=each is networks[-1]) for each in networks]
     )
@@ -467,7 +467,7 @@ def health(
 
 
 def model_key(net: nn.Module) -> ModelKey:
-    """What a network is called in records: latent attention comes first, then alignment, repulsion, disagreement."""
+    """Key of a network in records: latent attention comes first, then alignment, repulsion, disagreement."""
     record = conversion(net)
     if record is None:
         return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
@@ -475,7 +475,7 @@ def model_key(net: nn.Module) -> ModelKey:
 
 
 def measured(net: nn.Module) -> set[Measured]:
-    """What a report measures of a network, because of its methods."""
+    """Measurements of the report that a network's methods ask for."""
     record = conversion(net)
     return set() if record is None else {each for method in record.methods for each in method.measured}
 

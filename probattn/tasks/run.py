@@ -209,7 +209,7 @@ def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> 
 
 
 def describe(run: Path, recipe: Any, *, num_samples: int = 1, **words: Any) -> RunDescription:
-    """What a run folder holds, for its report.
+    """Description of a run folder, for its report.
 
     Args:
         run: the folder.
@@ -232,7 +232,7 @@ def describe(run: Path, recipe: Any, *, num_samples: int = 1, **words: Any) -> R
 
 
 def spent(run: Path) -> dict[str, Any]:
-    """What the training of a run took, from its records, also where it was resumed.
+    """Time and memory of a run's training, from its records, also where it was resumed.
 
     Returns:
         steps: of its network.

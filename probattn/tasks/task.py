@@ -81,7 +81,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     @abstractmethod
     def parts(self, folder: Path) -> Iterable[Part]:
-        """What is trained, in order; each is asked for when those before it are trained.
+        """The parts to train, in order; each is requested when those before it are trained.
 
         Whatever can be refused is refused here, before the first file is written.
 
@@ -108,7 +108,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     @classmethod
     def headline(cls, results: AnyResults) -> str:
-        """What was found, in one line."""
+        """The main result, in one line."""
         return headline(cast(Results, results))
 
     @classmethod
@@ -219,7 +219,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     @classmethod
     def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """What :meth:`predict` found, for a terminal and, one object an answer, for programs."""
+        """The answers of :meth:`predict`, for a terminal and, one object an answer, for programs."""
         raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides answers too")
 
     @classmethod

@@ -43,7 +43,7 @@ class ShownWords(Record):
 
 
 class Translated(Record):
-    """What the watched sentences' translations were worth at a step."""
+    """Scores of the watched sentences' translations at a step."""
 
     bleu: Bleu
 
@@ -172,7 +172,7 @@ def read_ratings(folder: Path) -> dict[int, RatedWords]:
 
 
 def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
-    """How attention and probe went in a run's training; None where that was not recorded.
+    """Course of attention and probe in a run's training; None where that was not recorded.
 
     Args:
         folder: the run's.
@@ -212,7 +212,7 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
 
 
 def same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
-    """What was recorded of a run's networks, without a baseline that was trained elsewhere and watched on others.
+    """Records of a run's networks, without a baseline that was trained elsewhere and watched on other examples.
 
     Args:
         found: of each network, the run's own last; None where nothing was recorded.

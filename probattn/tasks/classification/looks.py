@@ -100,7 +100,7 @@ def calls_with_maps(net: PreTrainedModel, layers: Layers) -> AttentionCalls:
 
 
 def shown_texts(data: TextDataset, texts: Sequence[str], seconds: Sequence[str] | None) -> TextDataset:
-    """Texts for which the report shows where each head looks: those of one's own choice, or the first of the data."""
+    """Texts for which the report shows where each head looks: the chosen ones, or the first of the data."""
     if not texts:
         return data.take(2)
     pairs = None if seconds is None else tuple(seconds[:SHOWN_TEXTS])
@@ -110,7 +110,7 @@ def shown_texts(data: TextDataset, texts: Sequence[str], seconds: Sequence[str] 
 def head_rows(
     network: Network[Classifier], batch: dict[str, Tensor], text: str, calls: AttentionCalls
 ) -> Iterator[HeadRows]:
-    """Where each head of the last call looks in one text, mean over queries; nothing where its keys are no tokens."""
+    """Attention of each head of the last call over one text, mean over queries; empty where its keys are no tokens."""
     inputs, call = network.moved(batch), calls[-1]
     (found,) = capture(network.net, inputs, AttentionCalls([call])).values()
     ids = inputs["input_ids"][0]
@@ -142,7 +142,7 @@ def _weights(
 
 
 def second_text(tokenizer: Any, example: Example, length: int) -> int | None:
-    """Where the second text of a pair begins among ``length`` tokens; None where the tokenizer does not tell."""
+    """Position of the second text of a pair among ``length`` tokens; None where the tokenizer does not give it."""
     if example.pair is None or not tokenizer.is_fast:
         return None
     encoded = tokenizer(example.text, example.pair, truncation=True, max_length=length)

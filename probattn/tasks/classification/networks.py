@@ -44,7 +44,7 @@ class Words:
     vectors: WordVectors | None
 
     def __str__(self) -> str:
-        """How many there are, and how many have a vector."""
+        """Numbers of words, and of those that have a vector."""
         said = f"vocabulary: {len(self.tokenizer):,} words, padding and unknown ones included"
         if self.vectors is None:
             return said

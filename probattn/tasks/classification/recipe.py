@@ -74,7 +74,7 @@ class LimitsRecipe(Section):
 
 
 class DataRecipe(Section):
-    """What is trained on and what is measured on."""
+    """The data to train on and to measure on."""
 
     train: SourceRecipe = Field(description="To train on; its labels are the classes.")
     validation: SourceRecipe | None = Field(
@@ -211,7 +211,7 @@ class NetworkRecipe(Section):
         return self.name == SELF_ATTENTIVE
 
     def locate(self) -> str:
-        """What ``from_pretrained`` takes: a folder, or a name on the hub.
+        """The argument of ``from_pretrained``: a folder, or a name on the hub.
 
         Raises:
             DataError: the package that brings ``minilm`` is not installed.
@@ -251,7 +251,7 @@ class NetworkRecipe(Section):
 
 
 class PredictionRecipe(Section):
-    """How predictions are drawn."""
+    """Posterior draws of predictions."""
 
     num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
     chunk_size: int | None = Field(
@@ -264,7 +264,7 @@ class PredictionRecipe(Section):
 
 
 class ReportRecipe(Section):
-    """What the report shows."""
+    """Contents of the report."""
 
     baseline: bool = Field(
         default=True,
@@ -289,7 +289,7 @@ class ReportRecipe(Section):
     )
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=list, description="Texts of one's own choice whose attention maps are shown."
+        default_factory=list, description="Your own texts whose attention maps are shown."
     )
     pairs: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list,

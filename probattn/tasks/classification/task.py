@@ -104,7 +104,7 @@ class TextData(Data):
 
 @dataclass(frozen=True)
 class Answer:
-    """What is predicted for a text.
+    """The prediction for a text.
 
     Attributes:
         example: its class with the highest mean probability, and how certain that is.
@@ -239,7 +239,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             )
 
     def notes(self) -> Iterable[str]:
-        """How many words a network knows that is built from nothing."""
+        """Size of the vocabulary of a new network."""
         return () if self.data.words is None else (str(self.data.words),)
 
     def program(self, *, baseline: bool = False) -> Classifier:
@@ -315,7 +315,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def _details(
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, test: TextDataset
     ) -> dict[str, Any]:
-        """What a report shows of the methods: maps of single inputs, the posterior, queries and keys, heads."""
+        """Sections of the report on the methods: maps of single inputs, the posterior, queries and keys, heads."""
         own = networks[-1]
         record = conversion(own.net)
         if record is None:
@@ -393,7 +393,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         return attention_of(networks, batch, example, options=self.recipe, reason=reason)
 
     def _alignment(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Alignment | None:
-        """How far the queries and keys lie apart at the calls that conversion changed.
+        """Distances of queries and keys at the calls that conversion changed.
 
         The bandwidth of the kernel is the baseline's, so that it does not move with what is measured; without a
         baseline it is the network's own.
@@ -430,7 +430,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         )
 
     def _heads(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Heads | None:
-        """How the heads of the networks differ, and what each is good for."""
+        """Differences between the heads of the networks, and the accuracy without each."""
         report, calls = self.recipe.report, compared_calls(networks[-1])
         if not report.head_texts or not calls:
             return None

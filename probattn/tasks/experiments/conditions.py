@@ -38,7 +38,7 @@ PROBES = "probes"
 
 @dataclass(frozen=True)
 class Seeds:
-    """Where the runs of a condition start.
+    """Initial values of the runs of a condition.
 
     Attributes:
         models: of the initial values of everything but heads, one a run.
@@ -117,7 +117,7 @@ def _copying(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDri
 
 
 def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step: int) -> dict[str, Tensor]:
-    """Where attention and probe are largest, and whether they agree; of a panel of sentences."""
+    """Positions of the largest attention and probe, and whether they agree, of a panel of sentences."""
     output = model(panel.source, panel.target)
     probe = copying_probe(model, output, panel.target)
     measures = {"probe": share_at(probe, panel.positions)}
@@ -202,7 +202,7 @@ def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
 
 
 def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
-    """What came out of the search.
+    """Results of the search.
 
     Args:
         seeds: of the search.

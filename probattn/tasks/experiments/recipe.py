@@ -19,8 +19,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 INTRODUCTION = """# Recipes of experiments
 
 A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
-[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. What is said of
-[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys
+[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys
 (`--set experiment.conditions.NAME.types=50`).
 """
 
@@ -92,7 +92,7 @@ class HeadSearchRecipe(Section):
 
 
 class ExperimentSection(Section):
-    """What is compared. What makes a recipe one of an experiment is this section."""
+    """The conditions to compare. A recipe with this section is one of an experiment."""
 
     task: Literal["copy", "keyword"] = Field(
         default="copy",
@@ -154,7 +154,7 @@ class ExperimentNetworkRecipe(Section):
 
 
 class ExperimentTrainingRecipe(Section):
-    """How every run is trained, by Adam. All runs of a condition are one batched program."""
+    """Training of every run, by Adam. All runs of a condition are one batched program."""
 
     runs: int = Field(default=20, ge=2, description="Runs of a condition, each from its own seed.")
     seed: int = Field(

@@ -97,7 +97,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
 
     @classmethod
     def headline(cls, results: ExperimentResults) -> str:
-        """What was found, in one line."""
+        """The main result, in one line."""
         return headline(results)
 
     @classmethod
@@ -121,7 +121,7 @@ def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
 
 
 def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
-    """What the search of a run found.
+    """Heads that the search of a run found.
 
     Raises:
         RunError: its records are missing.

@@ -18,8 +18,8 @@ from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe,
 INTRODUCTION = """# Recipes of graphs
 
 A recipe with a section `graph` trains a graph attention network on a citation graph; see
-[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. What is said of
-[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
 
@@ -65,7 +65,7 @@ _Training: Any = drawn_section(
 
 
 class GraphTrainingRecipe(_Training):
-    """How the network is trained: all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
+    """Training on all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
         """Options of the driver; see the base class."""
@@ -110,14 +110,14 @@ class GraphNetworkRecipe(_Network):
 
 
 class GraphPredictionRecipe(Section):
-    """How predictions are drawn."""
+    """Posterior draws of predictions."""
 
     num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
 
 
 class GraphReportRecipe(Section):
-    """What the report shows."""
+    """Contents of the report."""
 
     baseline: bool = Field(
         default=True,

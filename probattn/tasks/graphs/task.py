@@ -130,7 +130,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     @property
     def key(self) -> ModelKey:
-        """What the network is called in records: latent attention comes before alignment."""
+        """Key of the network in records: latent attention comes before alignment."""
         return METHODS.key(self.methods) or "deterministic"
 
     def beside(

@@ -38,7 +38,7 @@ class MethodRecipe(RunRecipe):
         return {name: value for name, value in given.items() if isinstance(value, MethodSection)}
 
     def methods(self) -> tuple[Method, ...]:
-        """What the network is converted with; empty where its attention stays as it is."""
+        """The methods that the network is converted with; empty where its attention stays as it is."""
         given: Any = self
         built = [section.build(given.training.seed) for section in self.sections().values()]
         return tuple(method for method in built if method is not None)
@@ -176,7 +176,7 @@ _Alignment: Any = method_section(AlignmentAttention)
 class AlignmentRecipe(_Alignment):
     r"""The divergence that draws the queries and keys of each head together in training, and its options.
 
-    It stands beside whatever `attention` asks for: deterministic attention or Bayesian. Keys that are left out have the
+    It adds to whatever `attention` asks for: deterministic attention or Bayesian. Keys that are left out have the
     value of `preset`.
 
     Example:
@@ -191,9 +191,9 @@ _Repulsion: Any = method_section(RepulsiveAttention)
 
 
 class RepulsionRecipe(_Repulsion):
-    r"""What makes the heads of each projection particles of one posterior that repel each other in training.
+    r"""Makes the heads of each projection particles of one posterior that repel each other in training.
 
-    It stands beside whatever `attention` and `alignment` ask for, and changes nothing but gradients: the network
+    It adds to whatever `attention` and `alignment` ask for, and changes only gradients: the network
     predicts as any other does.
 
     Example:
@@ -214,9 +214,9 @@ _Disagreement: Any = method_section(DisagreementAttention)
 
 
 class DisagreementRecipe(_Disagreement):
-    r"""What heads pay in training for being alike, the penalties that repulsive attention is compared with.
+    r"""Penalty on heads that are alike, which repulsive attention is compared with.
 
-    It stands beside whatever the other sections ask for, and changes nothing but the objective: the network predicts as
+    It adds to whatever the other sections ask for, and changes only the objective: the network predicts as
     any other does.
 
     Example:

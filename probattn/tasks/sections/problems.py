@@ -17,7 +17,7 @@ from probattn.tasks.sections.yaml_nodes import KeyPath, Places
 
 
 def allowed(field: FieldInfo) -> str:
-    """What a key takes.
+    """The values that a key takes, in words.
 
     Example:
         >>> from pydantic import Field

@@ -140,7 +140,7 @@ _Training: Any = drawn_section(TRAINING, DriverSection)
 
 
 class TrainingRecipe(_Training):
-    """How the network is trained.
+    """Training of the network.
 
     Example:
         >>> TrainingRecipe().epochs

@@ -35,8 +35,8 @@ LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0
 INTRODUCTION = """# Recipes of translation
 
 A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
-[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. What is said of
-[recipes of texts](reference.md) holds here too: unknown keys are errors, and `--set` replaces single keys.
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
 
@@ -157,7 +157,7 @@ _Training: Any = drawn_section(
 
 
 class TranslationTrainingRecipe(_Training):
-    """How a translation network is trained, from random weights.
+    """Training of a translation network from random weights.
 
     The defaults are those of IWSLT experiments with a small Transformer.
 
@@ -202,7 +202,7 @@ class TranslationDataRecipe(Section):
 
     corpus: Literal["multi30k"] | None = Field(
         default="multi30k",
-        description="`multi30k` (29,000 captions of photographs, English and German), or null for files of one's own; "
+        description="`multi30k` (29,000 captions of photographs, English and German), or null for your own files; "
         "null where `train` is given.",
     )
     folder: str | None = Field(
@@ -216,7 +216,7 @@ class TranslationDataRecipe(Section):
     train: str | None = Field(
         default=None,
         min_length=1,
-        description="Files of one's own to train on, without their ending: `my/train` for `my/train.en` and "
+        description="Your own files to train on, without their ending: `my/train` for `my/train.en` and "
         "`my/train.de`, a sentence a line, packed as `.en.gz` or not.",
     )
     validation: str | None = Field(default=None, min_length=1, description="Likewise, to choose by.")
@@ -275,7 +275,7 @@ class TranslationDataRecipe(Section):
         return self
 
     def file(self, part: str, language: str) -> str:
-        """Path of a file of one's own; the packed one where only that is there."""
+        """Path of a user's file; the packed one where only that is there."""
         plain = f"{getattr(self, part)}.{language}"
         packed = f"{plain}.gz"
         return packed if Path(packed).exists() and not Path(plain).exists() else plain
@@ -319,11 +319,11 @@ _Search: Any = options_section(SearchOptions)
 
 
 class SearchRecipe(_Search):
-    """How translations are searched for."""
+    """Search for translations."""
 
 
 class TranslationReportRecipe(Section):
-    """What the report shows."""
+    """Contents of the report."""
 
     baseline: bool = Field(
         default=True,

@@ -31,7 +31,7 @@ QUANTITIES = ("loss", "cross_entropy", "token_accuracy", "kl_nats", "factors")
 
 
 class TranslationScores(Record):
-    """What one model reached on the test pairs.
+    """Scores of one model on the test pairs.
 
     Attributes:
         model: which model.

@@ -164,7 +164,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
     @property
     def is_plain(self) -> bool:
-        """Whether attention is deterministic and no method stands beside it."""
+        """Whether attention is deterministic and no other method is asked for."""
         return super().is_plain and not self.recipe.is_variational
 
     def program(self, *, baseline: bool = False) -> Translator:
@@ -199,7 +199,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
     @staticmethod
     def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What each pair adds to perplexity and token accuracy."""
+        """Contributions of each pair to perplexity and token accuracy."""
         return token_measures(program(batch), batch["labels"])
 
     def network(self, folder: Path) -> TrainedTranslator:
@@ -293,7 +293,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         )
 
     def _heads(self, networks: Sequence[TrainedTranslator]) -> Heads | None:
-        """How the heads of the networks differ, and what each is good for."""
+        """Differences between the heads of the networks, and the accuracy without each."""
         own, report = networks[-1], self.recipe.report
         if not report.head_pairs:
             return None
@@ -350,7 +350,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
     @classmethod
     def headline(cls, results: TranslationResults) -> str:
-        """What was found, in one line."""
+        """The main result, in one line."""
         return headline(results)
 
     @classmethod
