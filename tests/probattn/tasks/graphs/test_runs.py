@@ -6,45 +6,20 @@ import builtins
 import json
 import pickle
 import shutil
-from collections import defaultdict
 
 import graph_study
-import numpy as np
 import pytest
+import runs
 import typer
-from scipy import sparse
 
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 
-NODES, CLASSES, WIDTH = 90, 3, 12
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """Three circles of 30 nodes: 4 of each to train on, 48 to choose by, the last 30 to test."""
-    draw = np.random.default_rng(0)
-    labels = np.arange(NODES) % CLASSES
-    words = (draw.random((NODES, WIDTH)) < 0.15) | (np.arange(WIDTH) % CLASSES == labels[:, None])
-    neighbours = defaultdict(list)
-    for node in range(NODES):
-        neighbours[node] += [(node + CLASSES) % NODES, (node + 2 * CLASSES) % NODES]
-    features = sparse.csr_matrix(words.astype(np.float32))
-    indicators = np.eye(CLASSES, dtype=np.int32)[labels]
-    test = np.arange(60, NODES)
-    content = {
-        "x": features[:12],
-        "y": indicators[:12],
-        "allx": features[:60],
-        "ally": indicators[:60],
-        "tx": features[60:],
-        "ty": indicators[60:],
-        "graph": neighbours,
-    }
     place = tmp_path_factory.mktemp("graph")
-    for ending, value in content.items():
-        (place / f"ind.pubmed.{ending}").write_bytes(pickle.dumps(value, protocol=2))
-    (place / "ind.pubmed.test.index").write_text("".join(f"{node}\n" for node in test))
+    runs.write_graph(place)
     return place
 
 

@@ -14,7 +14,7 @@ from probattn.recipes import (
 )
 
 NAMES = [name for name in recipe_names() if name.startswith("copying")]
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "experiments.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "recipes" / "experiments.md"
 PYTHON = 'import probattn.recipes as r; print(r.experiment_recipe_reference(), end="")'
 
 

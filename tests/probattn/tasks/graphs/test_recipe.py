@@ -130,7 +130,7 @@ def test_the_graph_must_be_given(tmp_path: Path) -> None:
 
 
 def test_the_page_is_what_the_recipes_say() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "graphs.md"
+    page = Path(__file__).resolve().parents[4] / "docs" / "recipes" / "graphs.md"
     assert page.read_text(encoding="utf-8") == graph_recipe_reference(), (
         "write it anew: python -c 'import probattn.recipes as r; print(r.graph_recipe_reference(), end=\"\")' > "
         + str(page)

@@ -19,7 +19,7 @@ from probattn.recipes import (
 from probattn.tasks.translation.networks import recurrent_config
 
 NAMES = [name for name in recipe_names() if name.startswith("multi30k")]
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "translation.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "recipes" / "translation.md"
 PYTHON = 'import probattn.recipes as r; print(r.translation_recipe_reference(), end="")'
 
 

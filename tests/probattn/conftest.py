@@ -1,0 +1,25 @@
+"""Fixtures of ``tiny.py``."""
+
+from tiny import (
+    _offline,
+    command,
+    network,
+    pairs_folder,
+    recipe,
+    reviews,
+    run,
+    translation_recipe,
+    translation_run,
+)
+
+__all__ = [
+    "_offline",
+    "command",
+    "network",
+    "pairs_folder",
+    "recipe",
+    "reviews",
+    "run",
+    "translation_recipe",
+    "translation_run",
+]
