@@ -41,6 +41,33 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def succeeds(*arguments: object) -> str:
+    """What a command writes to standard output; it should succeed."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    """The one line that a command says and does nothing else."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2 and not result.stdout, result.output
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert line.startswith("error: ")
+    return line
+
+
+def overrides(*keys: str) -> list[str]:
+    """Keys of a recipe as options of a command."""
+    return [word for key in keys for word in ("--set", key)]
+
+
+def trained(recipe: Path, place: Path, *keys: str) -> Path:
+    """The folder of a run that is trained with a recipe and other values of its keys."""
+    succeeds("train", recipe, "--output", place, "--quiet", *overrides(*keys))
+    return place
+
+
 def bert(**options: object) -> PreTrainedModel:
     """A BERT of 2 layers x 16."""
     torch.manual_seed(0)

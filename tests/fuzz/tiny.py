@@ -101,3 +101,29 @@ def translation_run(translation_recipe, command, tmp_path_factory):
     assert result.exit_code == 0, result.output
     assert "model: 6 steps" in result.output and "baseline: 6 steps" in result.output
     return place
+
+
+@pytest.fixture(scope="session")
+def graph_folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("graph")
+    runs.write_graph(place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def graph_recipe(graph_folder, tmp_path_factory):
+    """A recipe of 12 updates, latent and aligned at once."""
+    file = tmp_path_factory.mktemp("recipe") / "circles.yaml"
+    file.write_text(
+        f"""
+graph: {{name: pubmed, folder: {graph_folder}}}
+network: {{heads: 2, features: 4, output_heads: 2}}
+attention: {{method: babn}}
+alignment: {{method: ct}}
+training: {{epochs: 12, kl_warmup_steps: 4, checkpoint_every: 6, log_every: 3, device: cpu, early_stopping: null}}
+prediction: {{num_samples: 3}}
+report: {{resamples: 100}}
+""",
+        encoding="utf-8",
+    )
+    return file

@@ -3,6 +3,8 @@
 from tiny import (
     _offline,
     command,
+    graph_folder,
+    graph_recipe,
     network,
     pairs_folder,
     recipe,
@@ -15,6 +17,8 @@ from tiny import (
 __all__ = [
     "_offline",
     "command",
+    "graph_folder",
+    "graph_recipe",
     "network",
     "pairs_folder",
     "recipe",
