@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from runs import succeeds
+from runs import overrides, succeeds
 from safetensors.torch import load_file
 
 from probattn.inference import SVIDriver
@@ -116,7 +116,7 @@ def test_a_resumed_run_goes_on_with_the_scores_alone(texts, command, tmp_path, m
 def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, tmp_path, further):
     """Beside the network that infers alignments, which is no part of it."""
     keys = ("network={name: lstm, width: 8, layers: 1}", *further, "training.frozen_probe=true")
-    options = [word for key in keys for word in ("--set", key)]
+    options = overrides(*keys)
     place = tmp_path / "run"
     succeeds("train", translation_recipe, "-o", place, "--quiet", *options)
     recipe = load_any_recipe(translation_recipe, keys)
@@ -126,7 +126,7 @@ def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, tmp_p
 
 def test_uniform_attention_leaves_the_scores_of_a_classifier_where_they_were(texts, tmp_path):
     keys = ("training.frozen_probe=false", "network.config.uniform_attention=true", "training.weight_decay=0")
-    options = [word for key in keys for word in ("--set", key)]
+    options = overrides(*keys)
     succeeds("train", texts, "-o", tmp_path / "run", "--quiet", *options)
     changed = moved(start(load_recipe(texts, keys)), tmp_path / "run")
     assert "classifier.weight" in changed and not changed & SCORES
@@ -157,7 +157,7 @@ def test_networks_whose_probe_cannot_be_frozen_are_one_line(
             UNIFORM,
         ),
     ):
-        options = [word for key in keys for word in ("--set", key)]
+        options = overrides(*keys)
         refused = command("train", file, "-o", tmp_path / "run", "--quiet", *options)
         assert refused.exit_code == 2, refused.output
         assert message in refused.output.replace("\n", " "), refused.output
