@@ -217,7 +217,7 @@ def test_the_trained_network_comes_back_with_its_weights(name: str, finished) ->
     assert plain.key == "deterministic" and first.key != "deterministic"
 
 
-@pytest.mark.parametrize("name", (*WITH_BASELINE, "probed"))  # which begins with random weights
+@pytest.mark.parametrize("name", [*WITH_BASELINE, "probed"])  # which begins with random weights
 def test_the_baseline_is_the_same_network_without_methods(name: str, recipe) -> None:
     task = tasks.load_task(recipe(name))
     plain, own = (task.program(baseline=baseline).state_dict() for baseline in (True, False))
