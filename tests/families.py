@@ -241,6 +241,24 @@ def program(net: hf.PreTrainedModel, num_data: int | None = None) -> Callable[..
     return model
 
 
+def factors(net: hf.PreTrainedModel, inputs: dict[str, Tensor], ending: str) -> dict[str, Tensor]:
+    """Every factor of a pass whose site ends so, ``[B]``, by the name of its attention call."""
+    with torch.no_grad():
+        found = poutine.trace(program(net)).get_trace(inputs)
+        found.compute_log_prob()
+    return {
+        name.removesuffix(ending): site["log_prob"]
+        for name, site in found.nodes.items()
+        if name.endswith(ending)
+    }
+
+
+def windows_together(tensor: Tensor, rows: int) -> Tensor:
+    """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``, window after window."""
+    parts = tensor.reshape(rows, -1, *tensor.shape[1:])
+    return torch.cat(list(parts.unbind(1)), dim=2)
+
+
 @contextmanager
 def counted(net: torch.nn.Module) -> Iterator[list[int]]:
     """Counts the network's forward passes."""

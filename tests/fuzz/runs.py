@@ -41,6 +41,33 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def succeeds(*arguments: object) -> str:
+    """What a command writes to standard output; it should succeed."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    """The one line that a command says and does nothing else."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2 and not result.stdout, result.output
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert line.startswith("error: ")
+    return line
+
+
+def overrides(*keys: str) -> list[str]:
+    """Keys of a recipe as options of a command."""
+    return [word for key in keys for word in ("--set", key)]
+
+
+def trained(recipe: Path, place: Path, *keys: str) -> Path:
+    """The folder of a run that is trained with a recipe and other values of its keys."""
+    succeeds("train", recipe, "--output", place, "--quiet", *overrides(*keys))
+    return place
+
+
 def bert(**options: object) -> PreTrainedModel:
     """A BERT of 2 layers x 16."""
     torch.manual_seed(0)
@@ -74,35 +101,37 @@ def networks() -> dict[str, PreTrainedModel]:
     }
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Of whole words, at most 16 tokens a text."""
     vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=16, **names)
 
 
-def _reviews(file: Path) -> None:
+def write_reviews(file: Path, number: int = 60) -> None:
+    """A CSV file of short reviews, every other one positive."""
     draw = random.Random(0)
     with file.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened)
         writer.writerow(["text", "label"])
-        for number in range(60):
-            words = WORDS[:3] if number % 2 else WORDS[3:6]
+        for row in range(number):
+            words = WORDS[:3] if row % 2 else WORDS[3:6]
             rest = [draw.choice(WORDS[6:]) for _ in range(draw.randint(2, 9))]
-            writer.writerow(
-                [" ".join([*rest, draw.choice(words), str(number)]), "positive" if number % 2 else "negative"]
-            )
+            text = " ".join([*rest, draw.choice(words), *draw.sample(rest, 2), str(row)])
+            writer.writerow([text, "positive" if row % 2 else "negative"])
 
 
-def _pairs(folder: Path) -> None:
+def write_pairs(folder: Path, train: int = 30, dev: int = 8, test: int = 8) -> None:
+    """Parallel sentences, word for word."""
     draw = random.Random(0)
-    for part, number in (("train", 30), ("dev", 8), ("test", 8)):
+    for part, number in (("train", train), ("dev", dev), ("test", test)):
         pairs = []
         for _ in range(number):
             words = draw.choices(list(GERMAN), k=draw.randint(2, 6))
@@ -111,7 +140,7 @@ def _pairs(folder: Path) -> None:
             (folder / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
 
 
-def _graph(folder: Path) -> None:
+def write_graph(folder: Path) -> None:
     """Three circles of 30 nodes in Planetoid's form."""
     nodes, classes, width = 90, 3, 12
     draw = np.random.default_rng(0)
@@ -139,11 +168,11 @@ def _graph(folder: Path) -> None:
 def recipes(folder: Path) -> dict[str, str]:
     """Recipes of every kind of task by name, and the data they need below ``folder``."""
     network = folder / "network"
-    _tokenizer().save_pretrained(network)
+    tokenizer().save_pretrained(network)
     bert().save_pretrained(network)
-    _reviews(folder / "reviews.csv")
-    _pairs(folder)
-    _graph(folder)
+    write_reviews(folder / "reviews.csv")
+    write_pairs(folder)
+    write_graph(folder)
     data = f"{{train: {folder}/reviews.csv, shifted: {folder}/reviews.csv, max_length: null}}"
     texts = (
         f"data: {data}\nprediction: {{num_samples: 3}}\nreport: {{{REPORT}, texts: [the film was good]}}\n"

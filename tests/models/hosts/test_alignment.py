@@ -8,7 +8,7 @@ from pyro import poutine
 
 from probattn import AlignmentAttention, BayesianAttention
 from probattn.divergences import mmd
-from probattn.models import capture, convert, inspect, load, save
+from probattn.models import capture, convert, inspect
 from probattn.models.hosts.convert import conversion
 
 SIDES = ["left", "right"]
@@ -17,21 +17,7 @@ SUFFIX = ".alignment"
 
 
 def factors(families, net, inputs):
-    """Every alignment factor of a pass, ``[B]``, by the name of its attention call."""
-    with torch.no_grad():
-        trace = poutine.trace(families.program(net)).get_trace(inputs)
-        trace.compute_log_prob()
-    return {
-        name.removesuffix(SUFFIX): site["log_prob"]
-        for name, site in trace.nodes.items()
-        if name.endswith(SUFFIX)
-    }
-
-
-def windows_together(tensor, rows):
-    """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``, window after window."""
-    parts = tensor.reshape(rows, -1, *tensor.shape[1:])
-    return torch.cat(list(parts.unbind(1)), dim=2)
+    return families.factors(net, inputs, SUFFIX)
 
 
 def test_undriven_it_is_the_eager_network_bit_for_bit(families, family):
@@ -52,7 +38,7 @@ def test_a_factor_is_the_divergence_of_what_its_call_was_handed(families, family
         call = seen[name]
         query, key, masks = call.query, call.key, {}
         if family.name == "swin":
-            query, key = (windows_together(tensor, 2) for tensor in (query, key))
+            query, key = (families.windows_together(tensor, 2) for tensor in (query, key))
         else:
             masks = {"query_mask": call.query_valid, "key_mask": call.key_valid}
         expected = -0.5 * mmd(query, key, bandwidth=2.0, **masks).sum(-1)
@@ -103,13 +89,6 @@ def test_both_methods_have_their_sites(families, family):
     torch.testing.assert_close(
         factors(families, net, inputs)[first], factors(families, alone, inputs)[first], rtol=1e-4, atol=1e-6
     )
-
-
-def test_alignment_alone_comes_back_from_disk(families, bert, tmp_path):
-    net = convert(bert.network(), AlignmentAttention("gan", attention="self"), layers="last")
-    again = load(save(net, tmp_path / "net"))
-    assert conversion(again).method is None
-    assert list(factors(families, again, bert.inputs())) == ["bert.encoder.layer.1.attention.self"]
 
 
 def test_each_method_has_its_own_layers(families, bert):

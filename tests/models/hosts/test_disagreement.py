@@ -35,24 +35,10 @@ def methods_of(family):
 
 
 def factors(families, net, inputs):
-    """Every factor of a pass, ``[B]``, by the name of its attention call."""
-    with torch.no_grad():
-        trace = poutine.trace(families.program(net)).get_trace(inputs)
-        trace.compute_log_prob()
-    return {
-        name.removesuffix(SUFFIX): site["log_prob"]
-        for name, site in trace.nodes.items()
-        if name.endswith(SUFFIX)
-    }
+    return families.factors(net, inputs, SUFFIX)
 
 
-def windows_together(tensor, rows):
-    """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``, window after window."""
-    parts = tensor.reshape(rows, -1, *tensor.shape[1:])
-    return torch.cat(list(parts.unbind(1)), dim=2)
-
-
-def penalties(family, net, inputs, method):
+def penalties(families, family, net, inputs, method):
     """From outside: what transformers hands to the attention function, and what that gives."""
     if method == "parameters":
         found = {}
@@ -70,7 +56,7 @@ def penalties(family, net, inputs, method):
             "subspaces": (call.value, cosine_agreement),
         }[method]
         if family.name == "swin":
-            expected[name] = function(windows_together(part, rows))
+            expected[name] = function(families.windows_together(part, rows))
         else:
             expected[name] = function(part, call.key_valid if method == "subspaces" else call.query_valid)
     return expected
@@ -83,7 +69,7 @@ def test_a_factor_is_the_penalty_of_what_its_call_did(families, family):
         # repulsive heads tell where the projections are, and change no forward pass
         marked = RepulsiveAttention(projections=family.projections)
         net = convert(family.network(), disagreement(family, method), marked)
-        found, expected = factors(families, net, inputs), penalties(family, net, inputs, method)
+        found, expected = factors(families, net, inputs), penalties(families, family, net, inputs, method)
         assert list(found) == list(expected), method
         assert set(found) <= {call.name for call in inspect(net)}
         if method != "parameters":

@@ -1,9 +1,9 @@
 """The commands on a tiny network, and what they say to mistakes."""
 
 import json
-import shutil
 
 import pytest
+from runs import succeeds
 
 import probattn
 from probattn.inference.records import read_records
@@ -11,18 +11,6 @@ from probattn.inference.report import read_results
 
 
 def test_train_leaves_a_whole_run(run):
-    assert {item.name for item in run.iterdir()} >= {
-        "recipe.yaml",
-        "metrics.jsonl",
-        "checkpoints",
-        "model",
-        "baseline",
-    }
-    assert {item.name for item in (run / "model").iterdir()} >= {
-        "model.safetensors",
-        "probattn.json",
-        "tokenizer.json",
-    }
     records = read_records(run / "metrics.jsonl")
     trained = [record for record in records if record["kind"] == "train"]
     assert [record["step"] for record in trained] == [2, 4, 6]
@@ -31,22 +19,8 @@ def test_train_leaves_a_whole_run(run):
     assert read_records(run / "baseline" / "metrics.jsonl")[-1]["kl_nats"] == 0
 
 
-def test_baseline_starts_from_the_same_weights(recipe, command, tmp_path):
-    from probattn.recipes import load_recipe
-    from probattn.tasks import Classification
-
-    task = Classification(load_recipe(recipe))
-    with pytest.warns(UserWarning, match="training data"):
-        assert task.data
-    plain = task.program(baseline=True).net.state_dict()
-    latent = task.program().net.state_dict()
-    assert all(plain[name].equal(latent[name]) for name in plain)
-    assert any("probattn" in name for name in latent)
-
-
-def test_evaluate_and_report(run, command):
-    result = command("report", run)
-    assert result.exit_code == 0, result.output
+def test_evaluate_and_report(run):
+    succeeds("report", run)
     results = read_results(run / "metrics.json")
     assert {score.model for score in results.scores} == {
         "deterministic",
@@ -58,9 +32,6 @@ def test_evaluate_and_report(run, command):
     assert len(results.attention) == 2 and len(results.mistakes) <= 2
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "the film was good" in page and "http://" not in page.replace("http://www.w3.org", "")
-    again = command("evaluate", run)
-    assert again.exit_code == 0 and "Accuracy" in again.output
-    assert read_results(run / "metrics.json").scores == results.scores
 
 
 def test_predict(run, command):
@@ -74,20 +45,6 @@ def test_predict(run, command):
         and found["spread"] >= 0
     )
     assert lines == command("predict", run, "the film was good", "--json").output.strip().splitlines()
-
-
-def test_resumed_run_ends_where_the_whole_one_did(run, recipe, command, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    for folder in (copy, copy / "baseline"):
-        shutil.rmtree(folder / "checkpoints" / "step-000006")
-        shutil.rmtree(folder / "model")
-    result = command("train", recipe, "--output", copy, "--resume", "--quiet")
-    assert result.exit_code == 0, result.output
-    losses = [
-        [record.get("loss") for record in read_records(folder / "metrics.jsonl")] for folder in (run, copy)
-    ]
-    assert losses[0] == losses[1]
 
 
 def test_inspect_and_version(network, command):
@@ -121,15 +78,12 @@ def refused(result, tmp_path, *words):
     ("old", "new", "words"),
     [
         ("learning_rate: 1e-3", "lerning_rate: 1e-3", ["lerning_rate", "learning_rate", "line"]),
-        ("learning_rate: 1e-3", "learning_rate: -1", ["learning_rate", "-1"]),
-        ("method: babn", "method: babm", ["babm", "babn"]),
-        ("steps: 6", "steps: 0", ["steps", "0"]),
         ("reviews.csv, shifted", "missing.csv, shifted", ["missing.csv"]),
         ("max_length: null", "max_length: 4000", ["max_length", "16"]),
         ("max_length: null", "max_length: 5, on_long: refuse", ["longer than 5 tokens"]),
         ("method: babn", "method: babn, layers: [7]", ["layers", "7"]),
     ],
-    ids=["unknown key", "range", "method", "steps", "missing file", "limit", "long text", "layer"],
+    ids=["unknown key", "missing file", "limit", "long text", "layer"],
 )
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_bad_recipes_are_one_line(recipe, command, tmp_path, old, new, words):
@@ -140,14 +94,11 @@ def test_bad_recipes_are_one_line(recipe, command, tmp_path, old, new, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", ["empty"]),
-        (b"text,label\n", ["expected rows"]),
         (b"words,label\na,b\nc,d\n", ["text", "words"]),
         (b"text,label\na good film,x\na bad film,x\n", ["at least two classes"]),
-        (b"text;label\na good film;0.5\na bad film;1.0\n", ["line 2", "0.5", "targets of regression"]),
         (b"text,label\ncaf\xe9,x\nfilm,y\n", ["UTF-8"]),
     ],
-    ids=["empty", "header only", "column", "one class", "regression", "encoding"],
+    ids=["column", "one class", "encoding"],
 )
 def test_bad_data_are_one_line(recipe, command, tmp_path, reviews, content, words):
     data = tmp_path / "bad.csv"
@@ -173,27 +124,9 @@ def test_label_outside_the_training_set(recipe, command, tmp_path, reviews):
     refused(command("train", file, "--output", tmp_path / "out", "--quiet"), tmp_path, "mixed")
 
 
-def test_folders_that_do_not_fit(run, recipe, command, tmp_path, network):
+def test_folders_that_do_not_fit(run, command, tmp_path):
     for arguments in (("evaluate", tmp_path), ("predict", tmp_path, "x"), ("report", tmp_path / "none")):
         result = command(*arguments)
         assert result.exit_code == 2 and result.output.startswith("error: ")
     assert command("inspect", tmp_path / "nothing").exit_code == 2
     assert command("predict", run, " ").exit_code == 2
-    broken = tmp_path / "broken"
-    shutil.copytree(run, broken)
-    (broken / "model" / "model.safetensors").write_bytes(b"nonsense")
-    result = command("predict", broken, "x")
-    assert result.exit_code == 2 and "model" in result.output
-    (broken / "metrics.json").write_text("{", encoding="utf-8")
-    assert command("report", broken).exit_code == 2
-
-
-@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
-def test_train_refuses_a_folder_in_use_and_another_recipe(run, recipe, command, tmp_path):
-    before = sorted(item.stat().st_mtime_ns for item in run.rglob("*"))
-    taken = command("train", recipe, "--output", run, "--quiet")
-    assert taken.exit_code == 2 and "holds files" in taken.output
-    other = bad(tmp_path, recipe, ("learning_rate: 1e-3", "learning_rate: 2e-3"))
-    differing = command("train", other, "--output", run, "--resume", "--quiet")
-    assert differing.exit_code == 2 and "recipe differs" in differing.output
-    assert sorted(item.stat().st_mtime_ns for item in run.rglob("*")) == before

@@ -13,6 +13,7 @@ import time
 
 import pytest
 import torch
+from runs import succeeds
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -55,9 +56,8 @@ def test_a_flipped_byte_in_the_network_is_noticed_and_the_file_named(copy, comma
     for arguments in (("predict", copy, "a good film"), ("evaluate", copy)):
         said = refusal(command(*arguments))
         assert f"content of {name} has changed" in said and str(copy / "model") in said
-    resumed = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
-    assert resumed.exit_code == 0, resumed.output  # writes the network again from its checkpoint
-    assert command("predict", copy, "a good film").exit_code == 0
+    succeeds("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
+    succeeds("predict", copy, "a good film")
 
 
 def test_runs_of_an_earlier_version_and_further_files_are_no_error(copy, command):
@@ -118,7 +118,7 @@ def test_damaged_records_are_one_line_that_says_which(copy, command, line, words
         assert f"{file}, line 1: expected a record" in said and words in said
         assert "remove the line" in said
     file.write_text(whole)
-    assert command(*resume).exit_code == 0
+    succeeds(*resume)
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
@@ -213,7 +213,7 @@ def test_a_full_disk_at_the_start_leaves_a_folder_to_start_in(recipe, command, t
         said = refusal(command("train", recipe, "--output", folder, "--quiet"))
     assert "recipe.yaml: the disk is full" in said
     assert list(folder.iterdir()) == []
-    assert command("train", recipe, "--output", folder, "--quiet").exit_code == 0
+    succeeds("train", recipe, "--output", folder, "--quiet")
 
 
 @pytest.mark.parametrize("when", [4, 9])

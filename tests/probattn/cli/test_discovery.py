@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from runs import succeeds
 
 from probattn.cli.app import _recipe_names
 from probattn.inference.report import read_results
@@ -111,7 +112,7 @@ def test_devices(command, run, recipe, tmp_path):
     assert refused.exit_code == 2 and "expected a device of this machine" in refused.output
     refused = command("train", recipe, "--output", tmp_path / "out", "--device", "cuda:99")
     assert refused.exit_code == 2 and not (tmp_path / "out").exists()
-    assert command("predict", run, "a film", "--device", "cpu").exit_code == 0
+    succeeds("predict", run, "a film", "--device", "cpu")
 
 
 @pytest.mark.cuda
@@ -149,7 +150,7 @@ def test_tasks_without_such_options_refuse_them(translation_run, command):
     assert result.exit_code == 2 and "--num-samples 3: expected no such option, translations" in result.output
     limited = command("evaluate", translation_run, "--limit", 3)
     assert limited.exit_code == 0 and "measured in part (--limit 3)" in limited.output
-    assert command("evaluate", translation_run, "--quiet").exit_code == 0
+    succeeds("evaluate", translation_run, "--quiet")
 
 
 def test_names_for_the_shell():

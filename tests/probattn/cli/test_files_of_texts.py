@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from runs import succeeds
 
 from probattn.cli import rows
 from probattn.data import DataError
@@ -74,7 +75,7 @@ def test_answers_are_those_of_the_texts_read_at_once(run):
     assert len(whole) == 70 and whole[0].probabilities == pytest.approx(first.probabilities, abs=1e-6)
 
 
-def test_standard_input_and_output(run, command, monkeypatch, expected):
+def test_standard_input_and_output(run, monkeypatch, expected):
     class Standard:
         buffer = io.BytesIO("".join(f"{text}\n" for text in TEXTS).encode())
 
@@ -84,9 +85,9 @@ def test_standard_input_and_output(run, command, monkeypatch, expected):
     assert rows.sys is sys
 
 
-def test_a_column_of_the_input_is_not_replaced(run, command, reviews, tmp_path):
+def test_a_column_of_the_input_is_not_replaced(run, reviews, tmp_path):
     output = tmp_path / "out.csv"
-    assert command("predict", run, "-i", reviews, "-o", output, "--quiet").exit_code == 0
+    succeeds("predict", run, "-i", reviews, "-o", output, "--quiet")
     found = read(output)
     assert len(found) == 120 and list(found[0])[:3] == ["text", "label", "predicted_label"]
 
@@ -149,8 +150,7 @@ def test_an_unknown_ending_of_the_output(run, command, tmp_path):
 def test_translations_of_a_file(translation_run, command, tmp_path):
     (tmp_path / "in.txt").write_text("a dog runs .\na cat .\n", encoding="utf-8")
     for name in ("out.txt", "out.csv"):
-        result = command("predict", translation_run, "-i", tmp_path / "in.txt", "-o", tmp_path / name)
-        assert result.exit_code == 0, result.output
+        succeeds("predict", translation_run, "-i", tmp_path / "in.txt", "-o", tmp_path / name)
     plain = command("predict", translation_run, "a dog runs .", "a cat .").stdout.splitlines()
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == plain
     assert [row["translation"] for row in read(tmp_path / "out.csv")] == plain

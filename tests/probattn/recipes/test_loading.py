@@ -4,7 +4,7 @@ import pytest
 
 from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
 from probattn.models import SelfAttentiveConfig
-from probattn.recipes import RecipeError, load_recipe, read_recipe, recipe_names
+from probattn.recipes import RecipeError, load_any_recipe, load_recipe, read_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
@@ -54,15 +54,13 @@ def test_the_recipes_that_come_with_the_library() -> None:
     assert {path.stem for path in found} == known
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_of_them_loads_and_round_trips(name: str) -> None:
-    recipe = load_recipe(name)
-    assert recipe.name == name
-    assert recipe.output == f"runs/{name}"
-    assert read_recipe(recipe.dump()) == recipe
-    assert recipe.data.train.source == "rotten_tomatoes"
-    assert recipe.data.shifted is not None and recipe.data.shifted.source == "imdb"
-    assert recipe.data.out_of_domain is not None and recipe.data.out_of_domain.source == "bbc_news"
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_of_them_loads_and_round_trips(name: str, tmp_path: Path) -> None:
+    recipe = load_any_recipe(name)
+    assert (recipe.name, recipe.output) == (name, f"runs/{name}")
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.dump(), encoding="utf-8")
+    assert load_any_recipe(again) == recipe
 
 
 def test_what_they_are_named_after() -> None:
@@ -74,10 +72,6 @@ def test_what_they_are_named_after() -> None:
         "sentiment_deterministic": None,
         "sentiment_paper": BayesianAttention.paper(),
     }
-    babn, deterministic = load_recipe("sentiment_babn"), load_recipe("sentiment_deterministic")
-    assert (babn.data, babn.network) == (deterministic.data, deterministic.network)
-    assert babn.training == deterministic.training
-    assert not deterministic.report.baseline
 
 
 @pytest.mark.parametrize("data", ["sst2", "trec"])
@@ -96,7 +90,6 @@ def test_the_self_attentive_classifier_has_the_sizes_of_its_paper(data: str) -> 
 def test_the_additive_classifier_is_that_of_snell_et_al(name: str) -> None:
     """Section 2.4; batches, vocabulary and vectors of appendix A.8."""
     recipe = load_recipe(name)
-    assert read_recipe(recipe.dump()) == recipe
     data = name.removesuffix("_additive")
     assert recipe.data.train.source == ("bbc_news" if data == "bbc" else data)
     config = SelfAttentiveConfig(**recipe.network.config)
@@ -115,7 +108,6 @@ def test_the_additive_classifier_is_that_of_snell_et_al(name: str) -> None:
 def test_the_linguistic_ones_differ_in_their_alignment_alone(name: str) -> None:
     task, method = name.split("_")
     recipe, soft = load_recipe(name), load_recipe(f"{task}_soft")
-    assert read_recipe(recipe.dump()) == recipe
     options = {"weight": 0.001 if method == "ot" else 0.01, "reduction": "mean"}
     expected = (
         () if method == "soft" else (AlignmentAttention(method, layers="all", attention="all", **options),)
@@ -126,13 +118,6 @@ def test_the_linguistic_ones_differ_in_their_alignment_alone(name: str) -> None:
     assert recipe.report.baseline == (method != "soft")
     assert recipe.report.measures == soft.report.measures == {"mrpc": ["f1"], "cola": ["matthews"]}[task]
     assert soft.data.train.source == task
-
-
-def test_the_repulsive_one_compares_with_deterministic_attention() -> None:
-    recipe = load_recipe("sentiment_repulsive")
-    assert recipe.methods() == (RepulsiveAttention(layers="all", attention="all"),)
-    assert recipe.report.baseline and recipe.data.train.source == "sst2"
-    assert read_recipe(recipe.dump()) == recipe
 
 
 def test_a_file_gives_its_name_and_absolute_paths(file: Path) -> None:

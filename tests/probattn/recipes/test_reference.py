@@ -3,11 +3,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+import probattn.recipes
 from probattn.recipes import Recipe, recipe_reference
 from probattn.tasks.sections.problems import section
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipes" / "reference.md"
-PYTHON = 'import probattn.recipes as r; print(r.recipe_reference(), end="")'
+PLACE = Path(__file__).resolve().parents[3] / "docs" / "recipes"
+PAGES = {
+    "reference": "recipe_reference",
+    "graphs": "graph_recipe_reference",
+    "translation": "translation_recipe_reference",
+    "experiments": "experiment_recipe_reference",
+}
 
 
 def keys(model: type[BaseModel]) -> set[str]:
@@ -18,10 +24,11 @@ def keys(model: type[BaseModel]) -> set[str]:
     return found
 
 
-def test_the_page_is_what_the_recipes_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == recipe_reference(), (
-        f"write it anew: python -c '{PYTHON}' > {PAGE}"
-    )
+@pytest.mark.parametrize(("page", "name"), PAGES.items())
+def test_the_page_is_what_the_recipes_say(page: str, name: str) -> None:
+    file, reference = PLACE / f"{page}.md", getattr(probattn.recipes, name)
+    command = f"python -c 'import probattn.recipes as r; print(r.{name}(), end=\"\")' > {file}"
+    assert file.read_text(encoding="utf-8") == reference(), f"write it anew: {command}"
 
 
 @pytest.mark.parametrize("key", sorted(keys(Recipe)))

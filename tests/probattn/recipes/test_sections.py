@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from transformers import SchedulerType
 
-from probattn import BayesianAttention, DisagreementAttention
+from probattn import BayesianAttention
 from probattn.data import BUILT_IN, ROLES, DataError, Source, WordSplit
 from probattn.data.tables import is_table
 from probattn.recipes import (
     AlignmentRecipe,
     AttentionRecipe,
     DataRecipe,
-    DisagreementRecipe,
     LimitsRecipe,
     NetworkRecipe,
     Recipe,
@@ -53,36 +52,6 @@ def test_repulsion_is_built_as_written(written: dict[str, Any], options: dict[st
     expected = {"layers": "all", "attention": written.get("kind", "all")} | same | options
     assert RepulsionRecipe(**written).build(seed=7) == RepulsiveAttention(**expected, seed=7)
     assert RepulsionRecipe(**RepulsionRecipe(**written).model_dump()) == RepulsionRecipe(**written)
-
-
-def test_every_option_of_the_disagreement_is_a_key_with_the_same_default() -> None:
-    options = {field.name: field.default for field in fields(DisagreementAttention)}
-    assert set(DisagreementRecipe.model_fields) == set(options) - {"attention"} | {"kind"}
-    assert DisagreementRecipe().build(seed=3) == DisagreementAttention(layers="all", attention="all")
-    written: dict[str, Any] = {"method": "parameters", "weight": 1, "projections": ["key"], "layers": "cross"}
-    expected = DisagreementAttention("parameters", 1, ("key",), "cross", "cross")
-    assert DisagreementRecipe(**written, kind="cross").build() == expected
-    hints = get_type_hints(DisagreementAttention)
-    assert choices(DisagreementRecipe, "method") == get_args(hints["method"])
-    with pytest.raises(RecipeError, match=r"disagreement\.weight \(line 2\): expected a number >= 0, got -1"):
-        read_recipe("data: {train: imdb}\ndisagreement: {weight: -1}\n")
-    recipe = read_recipe(
-        "data: {train: imdb}\nattention: {method: deterministic}\ndisagreement: {layers: [0]}\n"
-    )
-    assert recipe.methods() == (DisagreementAttention(layers=[0], attention="all"),)
-    assert recipe.baseline().methods() == () and read_recipe(recipe.dump()) == recipe
-
-
-def test_repulsion_stands_beside_the_other_methods() -> None:
-    text = "data: {train: imdb}\nalignment: {method: ot}\nrepulsion: {layers: first}\ntraining: {seed: 5}\n"
-    recipe = read_recipe(text)
-    repelled = RepulsiveAttention(layers="first", attention="all", seed=5)
-    assert recipe.methods()[2] == repelled and len(recipe.methods()) == 3
-    alone = read_recipe(text, overrides=["attention.method=deterministic", "alignment=null"])
-    assert alone.methods() == (repelled,)
-    assert recipe.baseline().methods() == ()
-    assert read_recipe("data: {train: imdb}\nrepulsion:\n").repulsion is None
-    assert read_recipe(recipe.dump()) == recipe
 
 
 @pytest.mark.parametrize(
@@ -130,12 +99,16 @@ def test_alignment_is_built_as_written(written: dict[str, Any], options: Alignme
 
 
 def test_a_recipe_names_several_methods_at_once() -> None:
-    text = "data: {train: imdb}\nattention: {method: bam}\nalignment: {method: gan}\ntraining: {seed: 5}\n"
+    text = (
+        "data: {train: imdb}\nattention: {method: bam}\nalignment: {method: gan}\n"
+        "repulsion: {layers: first}\ntraining: {seed: 5}\n"
+    )
     recipe = read_recipe(text)
     aligned = AlignmentAttention("gan", layers="all", attention="all", seed=5)
-    assert recipe.methods() == (BayesianAttention.bam(), aligned)
-    assert read_recipe(text, overrides=["attention.method=deterministic"]).methods() == (aligned,)
-    assert read_recipe(text, overrides=["alignment=null"]).methods() == (BayesianAttention.bam(),)
+    repelled = RepulsiveAttention(layers="first", attention="all", seed=5)
+    assert recipe.methods() == (BayesianAttention.bam(), aligned, repelled)
+    assert read_recipe(text, overrides=["attention.method=deterministic"]).methods() == (aligned, repelled)
+    assert read_recipe(text, overrides=["alignment=null"]).methods() == (BayesianAttention.bam(), repelled)
     plain = read_recipe("data: {train: imdb}\nalignment:\n")
     assert plain.alignment is None
     assert read_recipe("data: {train: imdb}", overrides=["alignment.method=ot"]).alignment == AlignmentRecipe(

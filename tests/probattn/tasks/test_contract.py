@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import runs
 import torch
+from runs import refused, succeeds
 
 from probattn import tasks
 from probattn.inference.report import ResultsFileError
@@ -33,6 +34,8 @@ report: {resamples: 100}
 """
 NAMES = ("texts", "graph", "translation", "copying", "numbers")
 NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece"}
+WITHOUT_CHOICE = ("graph", "copying")
+"""Those that take no other run as a baseline."""
 WITH_BASELINE = ("texts", "graph", "translation", "numbers")
 OF_ONE_NETWORK = WITH_BASELINE
 ANSWERS = {"texts": "label", "translation": "translation"}
@@ -96,20 +99,6 @@ def copied(finished: Callable[[str], Path], tmp_path: Path) -> Callable[[str], P
         return place
 
     return make
-
-
-def succeeds(*arguments: object) -> str:
-    result = runs.invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*arguments: object) -> str:
-    result = runs.invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
-    assert line.startswith("error: ")
-    return line
 
 
 def weights(place: Path) -> dict[str, dict[str, torch.Tensor]]:
@@ -203,7 +192,7 @@ def test_it_is_evaluated_and_reported(name: str, copied) -> None:
     page = (place / "report.html").read_text(encoding="utf-8")
     assert page == task.page(results) and page.count("<h1>") == 1 and task.headline(results)[:20] in page
     again = json.loads(succeeds("evaluate", place, "--json"))
-    for key in ("scores", "differences", "conditions"):
+    for key in ("kind", "scores", "differences", "conditions"):
         assert again.get(key) == json.loads(results.model_dump_json()).get(key)
 
 
@@ -228,7 +217,7 @@ def test_the_trained_network_comes_back_with_its_weights(name: str, finished) ->
     assert plain.key == "deterministic" and first.key != "deterministic"
 
 
-@pytest.mark.parametrize("name", WITH_BASELINE)
+@pytest.mark.parametrize("name", [*WITH_BASELINE, "probed"])  # which begins with random weights
 def test_the_baseline_is_the_same_network_without_methods(name: str, recipe) -> None:
     task = tasks.load_task(recipe(name))
     plain, own = (task.program(baseline=baseline).state_dict() for baseline in (True, False))
@@ -241,7 +230,11 @@ def test_the_baseline_is_the_same_network_without_methods(name: str, recipe) -> 
 def test_a_wrong_baseline_is_refused(name: str, finished, copied) -> None:
     other = finished("texts" if name != "texts" else "numbers")
     place = copied(name)
-    assert "baseline" in refused("evaluate", place, "--baseline", other)
+    own = "expected no --baseline" if name in WITHOUT_CHOICE else "expected a deterministic run as baseline"
+    for command in ("evaluate", "report"):
+        said = refused(command, place, "--baseline", other)
+        assert "expected a baseline of the same kind as" in said and "got another kind of run" in said
+        assert own in refused(command, place, "--baseline", place)
     assert not (place / "metrics.json").exists()
 
 
@@ -262,7 +255,9 @@ def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(
     first, second = copied(name), tmp_path / "second"
     task = tasks.run_task(first)
     if task.no_seeds is not None:
-        assert task.no_seeds in refused("report", first, first)
+        for command in ("report", "evaluate"):
+            assert task.no_seeds in refused(command, first, first)
+        assert not (first / "seeds.json").exists()
         return
     succeeds("train", recipe(name), "-o", second, "--quiet", "--set", "training.seed=1")
     assert "another training.seed" in refused("report", first, first)

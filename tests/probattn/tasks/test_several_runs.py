@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from runs import succeeds
 
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
@@ -13,12 +14,12 @@ HOSTILE = "[/x] [bold]fine[/bold] <b>&"
 
 
 @pytest.fixture(scope="module")
-def seeds(recipe, command, tmp_path_factory):
+def seeds(recipe, tmp_path_factory):
     """Three runs, a seed each; the first with a name that looks like markup."""
     place = tmp_path_factory.mktemp("seeds")
     folders = [place / name for name in ("[bold]0 <b>", "1", "2")]
     for seed, folder in enumerate(folders):
-        result = command(
+        succeeds(
             "train",
             recipe,
             "-o",
@@ -29,7 +30,6 @@ def seeds(recipe, command, tmp_path_factory):
             "--set",
             f"name=run {seed}",
         )
-        assert result.exit_code == 0, result.output
     return folders
 
 
@@ -144,7 +144,7 @@ def test_the_time_of_records_that_end_with_validation(tmp_path):
     assert spent(tmp_path / "nothing") == {"steps": 0, "seconds": 0}
 
 
-def test_a_resumed_run_counts_all_its_sessions(seeds, recipe, command, tmp_path):
+def test_a_resumed_run_counts_all_its_sessions(seeds, recipe, tmp_path):
     """Records up to the checkpoint stay as they are, and count."""
     copy = tmp_path / "copy"
     shutil.copytree(seeds[0], copy)
@@ -157,7 +157,7 @@ def test_a_resumed_run_counts_all_its_sessions(seeds, recipe, command, tmp_path)
         if record["step"] <= 3 and "seconds" in record
     ]
     assert kept
-    assert command("train", copy / "recipe.yaml", "-o", copy, "--resume", "--quiet").exit_code == 0
+    succeeds("train", copy / "recipe.yaml", "-o", copy, "--resume", "--quiet")
     records = [record for record in read_records(copy / "metrics.jsonl") if "seconds" in record]
     assert records[: len(kept)] == kept
     assert spent(copy)["seconds"] >= sum(record["seconds"] for record in records)

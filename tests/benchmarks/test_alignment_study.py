@@ -10,7 +10,7 @@ from pathlib import Path
 import alignment_study
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def study(recipe, tmp_path_factory):
         "methods": "mmd",
         "output": folder / "data" / "alignment.json",
         "alone_steps": 40,
-        "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_texts=6"],
+        "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_texts=60"],
     }
 
     begun = options | {"methods": "", "output": folder / "first.json"}

@@ -1,28 +1,9 @@
-"""A tiny network with its tokenizer, a few texts, and one run made of them."""
+"""Fixtures: a tiny network with its tokenizer, a few texts and pairs, and runs made of them."""
 
 from __future__ import annotations
 
-import csv
-import random
-
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-from typer.testing import CliRunner
-
-from probattn.cli import app
-
-WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "the", "a", "was"]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-GERMAN = {
-    "a": "ein",
-    "dog": "Hund",
-    "cat": "Kater",
-    "man": "Mann",
-    "runs": "rennt",
-    "sees": "sieht",
-    "red": "roter",
-}
+import runs
 
 
 @pytest.fixture(autouse=True)
@@ -34,41 +15,16 @@ def _offline(monkeypatch):
 def network(tmp_path_factory):
     """Folder of a BERT of 2 layers x 16 with a word-level tokenizer of at most 16 tokens."""
     folder = tmp_path_factory.mktemp("network")
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names).save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
+    runs.tokenizer().save_pretrained(folder)
+    runs.bert().save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def reviews(tmp_path_factory):
     """A CSV file of 120 short reviews."""
-    draw = random.Random(0)
     file = tmp_path_factory.mktemp("data") / "reviews.csv"
-    with file.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.writer(opened)
-        writer.writerow(["text", "label"])
-        for number in range(120):
-            words = WORDS[:3] if number % 2 else WORDS[3:6]
-            rest = [draw.choice(WORDS[6:]) for _ in range(draw.randint(2, 9))]
-            text = " ".join([*rest, draw.choice(words), *draw.sample(rest, 2), str(number)])
-            writer.writerow([text, "positive" if number % 2 else "negative"])
+    runs.write_reviews(file, 120)
     return file
 
 
@@ -90,22 +46,17 @@ report: {{resamples: 100, uncertain: 1, mistakes: 2, texts: [the film was good]}
     return file
 
 
-def invoke(*arguments):
-    """Runs a command in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 @pytest.fixture(scope="session")
 def command():
     """Runs a command and returns click's result."""
-    return invoke
+    return runs.invoke
 
 
 @pytest.fixture(scope="session")
 def run(recipe, tmp_path_factory):
     """A finished run folder."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    result = invoke("train", recipe, "--output", folder, "--quiet")
+    result = runs.invoke("train", recipe, "--output", folder, "--quiet")
     assert result.exit_code == 0, result.output
     assert "warning: " in result.output and "are in the training data too" in result.output
     return folder
@@ -114,15 +65,8 @@ def run(recipe, tmp_path_factory):
 @pytest.fixture(scope="session")
 def pairs_folder(tmp_path_factory):
     """40 + 10 + 12 pairs, word for word."""
-    draw = random.Random(0)
     place = tmp_path_factory.mktemp("pairs")
-    for part, number in (("train", 40), ("dev", 10), ("test", 12)):
-        pairs = []
-        for _ in range(number):
-            words = draw.choices(list(GERMAN), k=draw.randint(2, 7))
-            pairs.append((" ".join(words) + " .", " ".join(GERMAN[word] for word in words) + " ."))
-        for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            (place / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
+    runs.write_pairs(place, 40, 10, 12)
     return place
 
 
@@ -157,3 +101,29 @@ def translation_run(translation_recipe, command, tmp_path_factory):
     assert result.exit_code == 0, result.output
     assert "model: 6 steps" in result.output and "baseline: 6 steps" in result.output
     return place
+
+
+@pytest.fixture(scope="session")
+def graph_folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("graph")
+    runs.write_graph(place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def graph_recipe(graph_folder, tmp_path_factory):
+    """A recipe of 12 updates, latent and aligned at once."""
+    file = tmp_path_factory.mktemp("recipe") / "circles.yaml"
+    file.write_text(
+        f"""
+graph: {{name: pubmed, folder: {graph_folder}}}
+network: {{heads: 2, features: 4, output_heads: 2}}
+attention: {{method: babn}}
+alignment: {{method: ct}}
+training: {{epochs: 12, kl_warmup_steps: 4, checkpoint_every: 6, log_every: 3, device: cpu, early_stopping: null}}
+prediction: {{num_samples: 3}}
+report: {{resamples: 100}}
+""",
+        encoding="utf-8",
+    )
+    return file

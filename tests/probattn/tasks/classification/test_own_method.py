@@ -11,6 +11,7 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
+from runs import succeeds
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
@@ -151,11 +152,10 @@ def test_it_stands_beside_a_penalty_and_latent_attention(network):
     assert conversion(net).methods == (methods[2], methods[1], methods[0])
 
 
-def test_it_is_trained_by_a_recipe_with_a_section_of_its_own(recipe, command, tmp_path):
+def test_it_is_trained_by_a_recipe_with_a_section_of_its_own(recipe, tmp_path):
     keys = ("attention.method=deterministic", "report.baseline=false", "entropy={weight: 0.5, layers: [0]}")
     overrides = [part for key in keys for part in ("--set", key)]
-    result = command("train", recipe, "--output", tmp_path / "run", "--quiet", *overrides)
-    assert result.exit_code == 0, result.output
+    succeeds("train", recipe, "--output", tmp_path / "run", "--quiet", *overrides)
     method = EntropyAttention(0.5, layers=(0,), attention="all")
     net = tasks.load_network(tmp_path / "run").net
     assert conversion(net).methods == (method,) and METHODS.key(conversion(net).methods) == "entropy"
@@ -172,14 +172,14 @@ def test_it_is_trained_by_a_recipe_with_a_section_of_its_own(recipe, command, tm
 def test_it_is_reported_beside_its_baseline(recipe, command, tmp_path):
     overrides = [part for key in ("attention.method=deterministic", "entropy={}") for part in ("--set", key)]
     run = tmp_path / "run"
-    assert command("train", recipe, "--output", run, "--quiet", *overrides).exit_code == 0
+    succeeds("train", recipe, "--output", run, "--quiet", *overrides)
     table = command("evaluate", run)
     assert table.exit_code == 0, table.output
     assert "entropy" in table.stdout.splitlines()[0]
     results = tasks.load_results(run)
     assert {score.model for score in results.scores} == {"deterministic", "entropy"}
     assert {difference.model for difference in results.differences} == {"entropy"}
-    assert command("report", run).exit_code == 0
+    succeeds("report", run)
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Entropy" in page and "EntropyAttention, default options" in page
 

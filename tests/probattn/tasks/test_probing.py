@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from runs import succeeds
 
 from probattn.data import DataWarning, PadCollate, TokenizedTexts
 from probattn.models import RatedWords, rate_words
@@ -18,12 +19,11 @@ LSTM = "network={name: lstm, width: 8, layers: 1, heads: 1}"
 
 
 @pytest.fixture(scope="module")
-def watched(recipe, command, tmp_path_factory):
+def watched(recipe, tmp_path_factory):
     """The tiny run of texts, recorded at 0, 2 and its last step."""
     folder = tmp_path_factory.mktemp("runs") / "watched"
     options = ["--set", "probe={steps: [0, 2], examples: 7, batch_size: 3, shown: 1}"]
-    result = command("train", recipe, "--output", folder, "--quiet", *options)
-    assert result.exit_code == 0, result.output
+    succeeds("train", recipe, "--output", folder, "--quiet", *options)
     return folder
 
 
@@ -54,9 +54,8 @@ def test_a_recorded_training_is_the_same_training(watched, run):
         assert torch.equal(value, ours.net.state_dict()[name]), name
 
 
-def test_report_tells_the_course(watched, command):
-    result = command("report", watched)
-    assert result.exit_code == 0, result.output
+def test_report_tells_the_course(watched):
+    succeeds("report", watched)
     plain, own = load_results(watched).dynamics
     assert (plain.model, own.model, own.examples, own.outputs) == ("deterministic", "bayesian_mean", 7, 7)
     assert [item.step for item in own.steps] == [0, 2, 6]
@@ -70,26 +69,23 @@ def test_report_tells_the_course(watched, command):
     assert "How did attention change in training?" in page and own.maps[0].text in page
 
 
-def test_a_baseline_watched_on_other_examples_is_left_out(watched, recipe, command, tmp_path):
+def test_a_baseline_watched_on_other_examples_is_left_out(watched, recipe, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(watched, folder)
     options = ["--set", "attention={method: deterministic}", "--set", "probe={steps: [0], examples: 5}"]
-    result = command("train", recipe, "--output", tmp_path / "plain", "--quiet", *options)
-    assert result.exit_code == 0, result.output
-    result = command("evaluate", folder, "--baseline", tmp_path / "plain")
-    assert result.exit_code == 0, result.output
+    succeeds("train", recipe, "--output", tmp_path / "plain", "--quiet", *options)
+    succeeds("evaluate", folder, "--baseline", tmp_path / "plain")
     (own,) = load_results(folder).dynamics
     assert (own.model, own.examples) == ("bayesian_mean", 7)
 
 
-def test_option_takes_the_defaults(translation_recipe, command, tmp_path):
+def test_option_takes_the_defaults(translation_recipe, tmp_path):
     pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
     pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
     folder = tmp_path / "run"
     options = ["--set", LSTM, "--set", "repulsion=null", "--set", "probe={bleu: true}", "--quiet"]
-    result = command("train", translation_recipe, "--probe", "--output", folder, *options)
-    assert result.exit_code == 0, result.output
-    assert command("report", folder).exit_code == 0
+    succeeds("train", translation_recipe, "--probe", "--output", folder, *options)
+    succeeds("report", folder)
     (own,) = load_results(folder).dynamics
     assert [item.step for item in own.steps] == [0, 6]
     assert all(item.bleu is not None for item in own.steps)
@@ -99,8 +95,7 @@ def test_option_takes_the_defaults(translation_recipe, command, tmp_path):
     assert "early, step 0" in (folder / "report.html").read_text()
     # a run that lost a file is taken up again
     shutil.rmtree(folder / "probe")
-    again = command("train", folder / "recipe.yaml", "--output", tmp_path / "again", "--quiet")
-    assert again.exit_code == 0, again.output
+    succeeds("train", folder / "recipe.yaml", "--output", tmp_path / "again", "--quiet")
     found = RatedWords.load(tmp_path / "again" / "probe" / "step-000006.safetensors")
     assert found.agreement() == own.steps[-1].agreement
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyro.infer import TraceEnum_ELBO
+from runs import succeeds
 
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.records import read_records
@@ -41,16 +42,14 @@ def test_a_method_and_its_baseline_are_trained_and_reported(
     assert "model: 4 steps" in trained.output and "baseline: 4 steps" in trained.output
     last = read_records(place / "metrics.jsonl")[-1]
     assert last["kind"] == "validation" and last["kl"] > 0 and last["nll"] > 0
-    reported = command("report", place)
-    assert reported.exit_code == 0, reported.output
+    succeeds("report", place)
     results = load_results(place)
     own = "variational" if "variational" in attention else "bayesian_expectation"
     assert [score.model for score in results.scores] == ["deterministic", own]
     assert results.run.method == title
     assert results.run.network == "LSTM, 1 + 1 layers x 8, bidirectional, 1 head, 60 subwords (bpe)"
     assert [curve.model for curve in results.curves][-1] == own
-    predicted = command("predict", place, "a dog runs .")
-    assert predicted.exit_code == 0, predicted.output
+    succeeds("predict", place, "a dog runs .")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +74,5 @@ def test_several_heads_repel_each_other(translation_recipe, command, tmp_path):
     assert repelled.exit_code == 2
     assert "DotAttention has no projection of its own for the key" in repelled.output
     fine = options(*heads, "repulsion={projections: [query]}")
-    trained = command("train", translation_recipe, "--output", place, "--quiet", *fine)
-    assert trained.exit_code == 0, trained.output
+    succeeds("train", translation_recipe, "--output", place, "--quiet", *fine)
     assert len(read_records(place / "metrics.jsonl")[0]["particles"]) == 1

@@ -7,45 +7,36 @@ import shutil
 from itertools import combinations
 
 import pytest
+import runs
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
-from probattn.models.hosts.convert import conversion
-from probattn.recipes import load_recipe
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks import load_network
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
-REPULSIVE = ("--set", "attention.method=deterministic", "--set", "repulsion={weight: 0.1}")
+KEYS = ("attention.method=deterministic", "repulsion={weight: 0.1}")
+REPULSIVE = [word for key in KEYS for word in ("--set", key)]
 
 
 @pytest.fixture(scope="module")
-def repulsive(recipe, command, tmp_path_factory):
+def repulsive(recipe, tmp_path_factory):
     """A run of deterministic attention with repulsive heads, and its baseline."""
-    folder = tmp_path_factory.mktemp("runs") / "repulsive"
-    result = command("train", recipe, "--output", folder, "--quiet", *REPULSIVE)
-    assert result.exit_code == 0, result.output
-    return folder
+    return runs.trained(recipe, tmp_path_factory.mktemp("runs") / "repulsive", *KEYS)
 
 
 @pytest.fixture(scope="module")
-def report(repulsive, command):
-    result = command("report", repulsive)
-    assert result.exit_code == 0, result.output
+def report(repulsive):
+    runs.succeeds("report", repulsive)
     return read_results(repulsive / "metrics.json")
-
-
-def losses(folder):
-    return [record.get("loss") for record in read_records(folder / "metrics.jsonl")]
 
 
 def test_training_moves_heads_as_particles(repulsive):
     records = [record for record in read_records(repulsive / "metrics.jsonl") if record["kind"] == "train"]
     trained, baseline = load_network(repulsive), load_network(repulsive / "baseline")
-    assert (trained.key, baseline.key) == ("repulsive", "deterministic")
     assert (trained.key, baseline.key) == ("repulsive", "deterministic")
     assert (
         set(records[-1]["particles"]) == set(repulsive_heads(trained.net))
@@ -58,26 +49,6 @@ def test_training_moves_heads_as_particles(repulsive):
     assert states[0].keys() == states[1].keys()
     for name in repulsive_heads(trained.net):
         assert not torch.equal(*(state[f"{name}.weight"] for state in states))
-
-
-def test_without_repulsion_and_kernel_it_is_the_plain_run_bit_for_bit(recipe, command, tmp_path):
-    """The kernel of nobody but oneself; its 1/M, two heads, is undone by the step size."""
-    optimizer = ("--set", "training.optimizer=sgd", "--set", "training.learning_rate=0.1")
-    plain = (
-        "--set",
-        "attention.method=deterministic",
-        "--set",
-        "report.baseline=false",
-        "--quiet",
-        *optimizer,
-    )
-    nothing = ("--set", "repulsion={weight: 0, kernel: identity, step_size: 2}")
-    for name, overrides in (("plain", plain), ("nothing", plain + nothing)):
-        result = command("train", recipe, "--output", tmp_path / name, *overrides)
-        assert result.exit_code == 0, result.output
-    assert losses(tmp_path / "plain") == losses(tmp_path / "nothing")
-    first, second = (load_network(tmp_path / name).net.state_dict() for name in ("plain", "nothing"))
-    assert all(value.equal(second[name]) for name, value in first.items())
 
 
 def test_the_report_compares_repulsive_with_deterministic(repulsive, report):
@@ -124,18 +95,13 @@ def test_heads_are_measured_before_and_after(repulsive, report):
     )
 
 
-def test_heads_without_baseline_start_or_masks(recipe, network, command, tmp_path):
+def test_heads_without_baseline_start_or_masks(recipe, network, tmp_path):
     own = tmp_path / "network"
     shutil.copytree(network, own)
     keys = (f"network.name={own}", "report.baseline=false", "report.masked_texts=0", "report.texts=[]")
-    overrides = [part for key in keys for part in ("--set", key)]
-    assert (
-        command("train", recipe, "--output", tmp_path / "run", "--quiet", *REPULSIVE, *overrides).exit_code
-        == 0
-    )
+    runs.trained(recipe, tmp_path / "run", *KEYS, *keys)
     shutil.rmtree(own)
-    result = command("report", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    runs.succeeds("report", tmp_path / "run")
     found = read_results(tmp_path / "run" / "metrics.json").heads
     assert found.models == ("repulsive",) and not found.drops and len({item.text for item in found.rows}) == 2
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
@@ -152,43 +118,9 @@ def test_calibration_and_ood_inputs_stand_side_by_side(report):
     assert report.difference("auroc", "repulsive", "out_of_domain") is not None
 
 
-def test_evaluate_predict_and_baselines(repulsive, run, command):
-    result = command("evaluate", repulsive)
-    assert result.exit_code == 0 and "repulsive" in result.output
-    assert command("predict", repulsive, "the film was good").exit_code == 0
-    refused = command("report", run, "--baseline", repulsive)
-    assert refused.exit_code == 2
-    assert "expected a deterministic run as baseline, its attention is repulsive" in refused.output
-
-
-def test_an_interrupted_run_with_noise_repeats_the_whole_one(recipe, command, tmp_path):
-    run, copy = tmp_path / "whole", tmp_path / "copy"
-    keys = ("--set", "repulsion={sampler: spos, temperature: 0.01}", "--set", "report.baseline=false")
-    result = command("train", recipe, "--output", run, "--quiet", *keys)
-    assert result.exit_code == 0, result.output
-    shutil.copytree(run, copy)
-    shutil.rmtree(copy / "checkpoints" / "step-000006")
-    shutil.rmtree(copy / "model")
-    result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
-    assert result.exit_code == 0, result.output
-    assert losses(run) == losses(copy)
-    first, second = (load_network(folder) for folder in (run, copy))
-    assert conversion(first.net).repulsive is not None and first.key == "bayesian_mean"
-    other = second.net.state_dict()
-    assert all(value.equal(other[name]) for name, value in first.net.state_dict().items())
-
-
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (
-            "{step_size: 0}",
-            "repulsion.step_size (override repulsion={step_size: 0}): expected a number > 0, got 0",
-        ),
-        (
-            "{bandwidth: -1.0}",
-            "repulsion.bandwidth (override repulsion={bandwidth: -1.0}): expected a number > 0 or null, got -1.0",
-        ),
         ("{layers: [5]}", "layers: expected numbers from -2 to 1 for the self attention"),
         ("{layers: cross}", "no attention call with layers='cross'"),
     ],
@@ -224,9 +156,9 @@ def test_a_projection_that_the_host_lacks_is_one_line(recipe, command, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_the_steps_from_a_penalty_to_repulsion_train(recipe, command, tmp_path):
+def test_the_steps_from_a_penalty_to_repulsion_train(recipe, tmp_path):
     """Table 9 of An et al. 2020, step by step; the first is a factor, the others directions."""
-    plain = ("--set", "attention.method=deterministic", "--set", "report.baseline=false", "--quiet")
+    plain = ("attention.method=deterministic", "report.baseline=false")
     steps = (
         "disagreement={method: parameters, weight: 0.1}",
         "repulsion={kernel: cosine, smoothing: false, weight: 0.1}",
@@ -234,19 +166,9 @@ def test_the_steps_from_a_penalty_to_repulsion_train(recipe, command, tmp_path):
     )
     states = []
     for number, step in enumerate(steps):
-        result = command("train", recipe, "--output", tmp_path / str(number), *plain, "--set", step)
-        assert result.exit_code == 0, result.output
-        states.append(load_network(tmp_path / str(number)).net.state_dict())
+        run = runs.trained(recipe, tmp_path / str(number), *plain, step)
+        states.append(load_network(run).net.state_dict())
     # of this network's heads the values alone have gradients that show beside the repulsion
     values = [state["bert.encoder.layer.1.attention.self.value.weight"] for state in states]
     for one, other in combinations(values, 2):
         assert (one - other).abs().max() > 1e-6
-
-
-def test_words_for_the_method(recipe):
-    overrides = ["attention.method=deterministic", "repulsion={sampler: spos, layers: first}"]
-    assert load_recipe(recipe, overrides).method_words() == (
-        "deterministic attention; repulsive heads by SPOS, weight 0.01, layers first"
-    )
-    overrides[1] = "repulsion={projections: [query, key], layers: [0]}"
-    assert load_recipe(recipe, overrides).method_words().endswith("projections query and key, layers 0")

@@ -6,6 +6,7 @@ import json
 import random
 
 import pytest
+from runs import succeeds
 
 from probattn.data import Task, TextDataset
 from probattn.inference.report import Example, read_results
@@ -41,16 +42,14 @@ report: {{resamples: 100, uncertain: 2, mistakes: 2, texts: [a good film], pairs
 
 
 @pytest.fixture(scope="module")
-def run(paired, command, tmp_path_factory):
+def run(paired, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "pairs"
-    result = command("train", paired, "--output", folder, "--quiet")
-    assert result.exit_code == 0, result.output
+    succeeds("train", paired, "--output", folder, "--quiet")
     return folder
 
 
-def test_the_report_shows_both_texts(run, command):
-    result = command("report", run)
-    assert result.exit_code == 0, result.output
+def test_the_report_shows_both_texts(run):
+    succeeds("report", run)
     results = read_results(run / "metrics.json")
     assert all(example.pair for example in (*results.uncertain, *results.mistakes))
     chosen = results.attention[0]

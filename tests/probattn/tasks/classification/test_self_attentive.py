@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from runs import succeeds
 from transformers import AutoTokenizer
 
 from probattn.inference.report import read_results
@@ -58,9 +59,8 @@ def run(request, recipe, command, tmp_path_factory):
 
 
 def test_every_method_trains_evaluates_reports_and_predicts(run, command):
-    assert command("evaluate", run).exit_code == 0
-    result = command("report", run)
-    assert result.exit_code == 0, result.output
+    succeeds("evaluate", run)
+    succeeds("report", run)
     found = read_results(run / "metrics.json")
     assert {score.model for score in found.scores} > {"deterministic"}
     shown = found.attention[0]
@@ -85,11 +85,10 @@ def test_the_folder_holds_network_and_words(run):
     assert AutoTokenizer.from_pretrained(run / "model").tokenize("A Film!") == ["a", "film", "[UNK]"]
 
 
-def test_it_starts_from_the_vectors(recipe, command, tmp_path):
+def test_it_starts_from_the_vectors(recipe, tmp_path):
     """With a rate too small to move a float."""
     keys = ("--set", "training.learning_rate=1e-30", "--set", "report.baseline=false", "--quiet")
-    result = command("train", recipe, "-o", tmp_path / "still", *keys)
-    assert result.exit_code == 0, result.output
+    succeeds("train", recipe, "-o", tmp_path / "still", *keys)
     trained = load_network(tmp_path / "still")
     weight = trained.net.get_input_embeddings().weight
     number = trained.codec.get_vocab()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from runs import overrides, succeeds
 from safetensors.torch import load_file
 
 from probattn.inference import SVIDriver
@@ -50,26 +51,21 @@ def moved(before, place):
     return {name for name, value in after.items() if not torch.equal(value, before[name])}
 
 
-def test_nothing_but_the_scores_of_a_classifier_learns(texts, command, tmp_path):
+def test_nothing_but_the_scores_of_a_classifier_learns(texts, tmp_path):
     place = tmp_path / "run"
-    trained = command("train", texts, "-o", place, "--quiet")
-    assert trained.exit_code == 0, trained.output
+    succeeds("train", texts, "-o", place, "--quiet")
     assert moved(start(load_recipe(texts)), place) == SCORES
-    whole = command(
-        "train", texts, "-o", tmp_path / "whole", "--quiet", "--set", "training.frozen_probe=false"
-    )
-    assert whole.exit_code == 0, whole.output
+    succeeds("train", texts, "-o", tmp_path / "whole", "--quiet", "--set", "training.frozen_probe=false")
     assert moved(start(load_recipe(texts)), tmp_path / "whole") > SCORES | {"classifier.weight"}
-    assert command("evaluate", place).exit_code == 0
+    succeeds("evaluate", place)
     said = read_results(place / "metrics.json").run
     assert said.method == "deterministic attention; nothing but attention learns"
     assert said.network == "self_attentive"
 
 
 @pytest.mark.parametrize("key", ["attention={method: babn}", "alignment={method: gan}"])
-def test_methods_learn_with_the_scores_and_so_does_a_baseline(texts, command, tmp_path, key):
-    trained = command("train", texts, "-o", tmp_path / "run", "--quiet", "--set", key)
-    assert trained.exit_code == 0, trained.output
+def test_methods_learn_with_the_scores_and_so_does_a_baseline(texts, tmp_path, key):
+    succeeds("train", texts, "-o", tmp_path / "run", "--quiet", "--set", key)
     with torch.random.fork_rng():
         before = Classification(load_recipe(texts, [key])).program().net.state_dict()
     plain = start(load_recipe(texts))
@@ -85,7 +81,7 @@ class InterruptedRunError(Exception):
 
 def test_a_resumed_run_goes_on_with_the_scores_alone(texts, command, tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert command("train", texts, "-o", whole, "--quiet").exit_code == 0
+    succeeds("train", texts, "-o", whole, "--quiet")
     groups = []
     fit = SVIDriver.fit
 
@@ -101,8 +97,7 @@ def test_a_resumed_run_goes_on_with_the_scores_alone(texts, command, tmp_path, m
     monkeypatch.setattr(SVIDriver, "fit", stopped)
     assert isinstance(command("train", texts, "-o", parts, "--quiet").exception, InterruptedRunError)
     assert not (parts / "model").exists() and list((parts / "checkpoints").iterdir())
-    resumed = command("train", texts, "-o", parts, "--quiet", "--resume")
-    assert resumed.exit_code == 0, resumed.output
+    succeeds("train", texts, "-o", parts, "--quiet", "--resume")
     for made in groups:  # what the optimiser gets: V [1, 5] and W [5, 12]
         assert sorted(list(each.shape) for group in made for each in group["params"]) == [[1, 5], [5, 12]]
     assert len(groups) == 2
@@ -118,26 +113,24 @@ def test_a_resumed_run_goes_on_with_the_scores_alone(texts, command, tmp_path, m
         ("repulsion={projections: [query]}", "network.heads=3"),
     ],
 )
-def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, command, tmp_path, further):
+def test_nothing_but_the_scores_of_a_translator_learns(translation_recipe, tmp_path, further):
     """Beside the network that infers alignments, which is no part of it."""
     keys = ("network={name: lstm, width: 8, layers: 1}", *further, "training.frozen_probe=true")
-    options = [word for key in keys for word in ("--set", key)]
+    options = overrides(*keys)
     place = tmp_path / "run"
-    trained = command("train", translation_recipe, "-o", place, "--quiet", *options)
-    assert trained.exit_code == 0, trained.output
+    succeeds("train", translation_recipe, "-o", place, "--quiet", *options)
     recipe = load_any_recipe(translation_recipe, keys)
     before = Translation(recipe).program().net.state_dict()
     assert moved(before, place) == DOT
 
 
-def test_uniform_attention_leaves_the_scores_of_a_classifier_where_they_were(texts, command, tmp_path):
+def test_uniform_attention_leaves_the_scores_of_a_classifier_where_they_were(texts, tmp_path):
     keys = ("training.frozen_probe=false", "network.config.uniform_attention=true", "training.weight_decay=0")
-    options = [word for key in keys for word in ("--set", key)]
-    trained = command("train", texts, "-o", tmp_path / "run", "--quiet", *options)
-    assert trained.exit_code == 0, trained.output
+    options = overrides(*keys)
+    succeeds("train", texts, "-o", tmp_path / "run", "--quiet", *options)
     changed = moved(start(load_recipe(texts, keys)), tmp_path / "run")
     assert "classifier.weight" in changed and not changed & SCORES
-    assert command("evaluate", tmp_path / "run").exit_code == 0
+    succeeds("evaluate", tmp_path / "run")
     said = read_results(tmp_path / "run" / "metrics.json").run
     assert (said.method, said.network) == ("deterministic attention", "self_attentive, uniform attention")
 
@@ -164,7 +157,7 @@ def test_networks_whose_probe_cannot_be_frozen_are_one_line(
             UNIFORM,
         ),
     ):
-        options = [word for key in keys for word in ("--set", key)]
+        options = overrides(*keys)
         refused = command("train", file, "-o", tmp_path / "run", "--quiet", *options)
         assert refused.exit_code == 2, refused.output
         assert message in refused.output.replace("\n", " "), refused.output

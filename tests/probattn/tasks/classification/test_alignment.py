@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+import runs
 import torch
 
 from probattn.inference.records import read_records
@@ -18,24 +19,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
 @pytest.fixture(scope="module")
-def aligned(recipe, command, tmp_path_factory):
+def aligned(recipe, tmp_path_factory):
     """A run of deterministic attention with conditional transport, and its baseline."""
     folder = tmp_path_factory.mktemp("runs") / "aligned"
-    keys = (
-        "attention.method=deterministic",
-        "alignment={method: ct, weight: 0.5}",
-        "report.alignment_texts=6",
-    )
-    overrides = [part for key in keys for part in ("--set", key)]
-    result = command("train", recipe, "--output", folder, "--quiet", *overrides)
-    assert result.exit_code == 0, result.output
-    return folder
+    keys = ("alignment={method: ct, weight: 0.5}", "report.alignment_texts=6")
+    return runs.trained(recipe, folder, "attention.method=deterministic", *keys)
 
 
 @pytest.fixture(scope="module")
-def report(aligned, command):
-    result = command("report", aligned)
-    assert result.exit_code == 0, result.output
+def report(aligned):
+    runs.succeeds("report", aligned)
     return read_results(aligned / "metrics.json")
 
 
@@ -48,7 +41,6 @@ def test_training_adds_the_factor_and_its_own_learning_rate(aligned):
     plain = read_records(aligned / "baseline" / "metrics.jsonl")
     assert all(record.get("factors", 0) == 0 for record in plain)
     trained, baseline = load_network(aligned), load_network(aligned / "baseline")
-    assert (trained.key, baseline.key) == ("aligned", "deterministic")
     assert (trained.key, baseline.key) == ("aligned", "deterministic")
 
 
@@ -107,61 +99,23 @@ def test_predict_takes_one_pass(aligned, command):
     assert found["spread"] == 0 and 0.5 <= found["probability"] <= 1
 
 
-def test_an_aligned_run_is_no_baseline(aligned, run, command):
-    result = command("report", run, "--baseline", aligned)
-    assert result.exit_code == 2
-    assert "expected a deterministic run as baseline, its attention is aligned" in result.output
-
-
-def test_weight_zero_is_the_plain_run_bit_for_bit(recipe, command, tmp_path):
-    # eager attention is what conversion switches to: another implementation rounds otherwise
-    eager = ("--set", "network.config={attn_implementation: eager}")
-    plain = (*eager, "--set", "attention.method=deterministic", "--quiet")
-    nothing = ("--set", "alignment={method: gan, weight: 0}", "--set", "report.baseline=false")
-    for name, overrides in (("plain", plain), ("zero", plain + nothing)):
-        result = command("train", recipe, "--output", tmp_path / name, *overrides)
-        assert result.exit_code == 0, result.output
-    losses = [
-        [record["log_likelihood"] for record in read_records(tmp_path / name / "metrics.jsonl")]
-        for name in ("plain", "zero")
-    ]
-    assert losses[0] == losses[1]
-    first, second = (load_network(tmp_path / name).net.state_dict() for name in ("plain", "zero"))
-    assert all(value.equal(second[name]) for name, value in first.items())
-
-
-def test_both_methods_at_once_train_resume_and_report(recipe, command, tmp_path):
-    import shutil
-
-    keys = ("--set", "alignment={method: ct, weight: 0.1}", "--set", "report.alignment_texts=4")
-    run, copy = tmp_path / "both", tmp_path / "copy"
-    result = command("train", recipe, "--output", run, "--quiet", *keys)
-    assert result.exit_code == 0, result.output
-    shutil.copytree(run, copy)
-    shutil.rmtree(copy / "checkpoints" / "step-000006")
-    shutil.rmtree(copy / "model")
-    result = command("train", copy / "recipe.yaml", "--output", copy, "--resume", "--quiet")
-    assert result.exit_code == 0, result.output
-    losses = [
-        [record.get("loss") for record in read_records(folder / "metrics.jsonl")] for folder in (run, copy)
-    ]
-    assert losses[0] == losses[1]
-    result = command("report", copy)
-    assert result.exit_code == 0, result.output
-    found = read_results(copy / "metrics.json")
+def test_both_methods_at_once_are_reported(recipe, tmp_path):
+    run = runs.trained(
+        recipe, tmp_path / "both", "alignment={method: ct, weight: 0.1}", "report.alignment_texts=4"
+    )
+    runs.succeeds("report", run)
+    found = read_results(run / "metrics.json")
     assert found.compared == "bayesian_mean" and found.health
     assert found.alignment.models == ("deterministic", "bayesian_mean")
     shown = found.attention[0].maps[0]
     assert shown.ratio and shown.baseline
-    assert "BABN, default options; CT alignment, weight 0.1" in (copy / "report.html").read_text("utf-8")
+    assert "BABN, default options; CT alignment, weight 0.1" in (run / "report.html").read_text("utf-8")
 
 
-def test_what_is_left_out_is_not_measured(recipe, command, tmp_path):
+def test_what_is_left_out_is_not_measured(recipe, tmp_path):
     keys = ("attention.method=deterministic", "alignment.method=mmd", "report.baseline=false")
-    overrides = [part for key in (*keys, "report.alignment_texts=0") for part in ("--set", key)]
-    run = tmp_path / "run"
-    assert command("train", recipe, "--output", run, "--quiet", *overrides).exit_code == 0
-    assert command("report", run).exit_code == 0
+    run = runs.trained(recipe, tmp_path / "run", *keys, "report.alignment_texts=0")
+    runs.succeeds("report", run)
     found = read_results(run / "metrics.json")
     assert found.alignment is None
     assert {score.model for score in found.scores} == {"aligned"}
@@ -175,10 +129,3 @@ def test_tsne_without_scikit_learn_is_refused_before_training(recipe, command, t
         _ = Classification(load_recipe(recipe, keys)).data
     _ = Classification(load_recipe(recipe, keys[1:])).data
     assert importlib.util.find_spec("sklearn") is not None
-
-
-def test_words_for_methods(recipe):
-    overrides = ["attention.method=deterministic", "alignment={method: ot, debias: false, layers: last}"]
-    assert load_recipe(recipe, overrides).method_words() == (
-        "deterministic attention; OT alignment, weight 0.01, layers last, debias False"
-    )

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from runs import succeeds
 
 from probattn.inference import SVIDriver
 from probattn.models import RatedWords, word_saliency
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
 @pytest.fixture(scope="module")
-def runs(reviews, command, tmp_path_factory):
+def runs(reviews, tmp_path_factory):
     """Folders by name: the run, another seed, uniform attention, other examples."""
     place = tmp_path_factory.mktemp("agreement")
     file = place / "additive.yaml"
@@ -48,10 +49,7 @@ probe: {{steps: [0, 3], examples: 9}}
     again = shutil.copy(file, place / "again.yaml")  # what a recipe is called makes no difference
     for name, keys in changes.items():
         options = [part for key in keys for part in ("--set", key)]
-        result = command(
-            "train", again if name == "second" else file, "--output", place / name, "--quiet", *options
-        )
-        assert result.exit_code == 0, result.output
+        succeeds("train", again if name == "second" else file, "--output", place / name, "--quiet", *options)
     return {name: place / name for name in changes}
 
 
@@ -92,19 +90,18 @@ def test_record_and_table(runs, command):
         }
         assert -1 <= item["tau"] <= 1 and item["xi_bleu"] is None
     assert found["second_accuracy"] == second[-1][1].accuracy and found["second_bleu"] is None
-    assert command("agreement", runs["learned"], *options).exit_code == 0
+    succeeds("agreement", runs["learned"], *options)
     assert json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8")) == found
 
 
-def test_the_best_step_counts_and_the_first_rating_is_looked_up(runs, command, tmp_path):
+def test_the_best_step_counts_and_the_first_rating_is_looked_up(runs, tmp_path):
     """A constant probe agrees with everything; the other way round only the first word would count."""
     folder = tmp_path / "uniform"
     shutil.copytree(runs["uniform"], folder)
     constant = rated(folder, 3)
     constant.probe.zero_()
     constant.save(folder / "probe" / "step-000003.safetensors")
-    result = command("agreement", runs["learned"], "--uniform", folder, "--quiet")
-    assert result.exit_code == 0, result.output
+    succeeds("agreement", runs["learned"], "--uniform", folder, "--quiet")
     found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
     agreement = {(item["first"], item["second"]): item["agreement"] for item in found["pairs"]}
     assert found["uniform_step"] == 3
@@ -112,7 +109,7 @@ def test_the_best_step_counts_and_the_first_rating_is_looked_up(runs, command, t
     assert agreement["uniform", "proxy"] < 1
 
 
-def test_saliency_and_proxy_are_those_of_the_run(runs, command, monkeypatch):
+def test_saliency_and_proxy_are_those_of_the_run(runs, monkeypatch):
     fits = []
     plain = SVIDriver.fit
 
@@ -122,8 +119,7 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, command, monkeypatch):
         return plain(self, data, **options)
 
     monkeypatch.setattr(SVIDriver, "fit", fit)
-    result = command("agreement", runs["learned"], "--uniform", runs["uniform"], "--quiet")
-    assert result.exit_code == 0, result.output
+    succeeds("agreement", runs["learned"], "--uniform", runs["uniform"], "--quiet")
     data = run_task(runs["learned"]).data
     assert fits == [(len(data.train), 4, 2, 1e-2, {"steps": 6, "epochs": None})]
     net = load_network(runs["learned"]).net
@@ -137,9 +133,8 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, command, monkeypatch):
     assert own["tau"] == pytest.approx(kendall_tau(left, right, mask).nanmean().item())
 
 
-def test_alone_it_measures_its_own_probe(runs, command):
-    result = command("agreement", runs["second"], "--quiet")
-    assert result.exit_code == 0, result.output
+def test_alone_it_measures_its_own_probe(runs):
+    succeeds("agreement", runs["second"], "--quiet")
     found = json.loads((runs["second"] / "agreement.json").read_text(encoding="utf-8"))
     assert [(item["first"], item["second"]) for item in found["pairs"]] == [
         ("attention", "probe"),
@@ -167,9 +162,8 @@ def test_folders_that_do_not_fit_are_refused(runs, command, names, said):
     assert result.exit_code == 2 and said in result.output.replace("\n", "")
 
 
-def test_the_run_under_uniform_attention_may_be_longer(runs, command):
-    result = command("agreement", runs["learned"], "--uniform", runs["longer"], "--quiet")
-    assert result.exit_code == 0, result.output
+def test_the_run_under_uniform_attention_may_be_longer(runs):
+    succeeds("agreement", runs["learned"], "--uniform", runs["longer"], "--quiet")
     assert list(json.loads((runs["learned"] / "agreement.json").read_text())["course"]) == ["0", "3", "9"]
 
 
