@@ -1,6 +1,7 @@
 """What there is, and what to start from: recipes, methods, init, devices, parts of an evaluation, the shell."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,6 +93,23 @@ def test_files_that_init_does_not_recognise(command, tmp_path, monkeypatch, name
     assert result.exit_code == 2 and not list(tmp_path.glob("*.yaml"))
     for word in words:
         assert word in result.output
+
+
+def test_init_recognises_pairs(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{number},a man sleeps {number},a person rests,{number % 2}" for number in range(6)]
+    Path("nli.csv").write_text("\n".join(["id,Premise,Hypothesis,gold", *rows]), encoding="utf-8")
+    for arguments, columns in (
+        ((), ("Premise", "Hypothesis")),
+        (("--text-column", "Hypothesis"), ("Hypothesis", None)),
+        (("--text-column", "Hypothesis", "--pair-column", "Premise"), ("Hypothesis", "Premise")),
+    ):
+        assert command("init", "nli.csv", "-o", "my.yaml", *arguments).exit_code == 0
+        train = load_any_recipe("my.yaml").data.train
+        assert (train.text, train.text_pair, train.label) == (*columns, "gold")
+        Path("my.yaml").unlink()
+    unknown = command("init", "nli.csv", "--pair-column", "hyp")
+    assert unknown.exit_code == 2 and "name the column with --pair-column" in unknown.output
 
 
 def test_init_names_what_it_does_not_know(command, tmp_path):
