@@ -93,8 +93,8 @@ class Alignment(Record):
 
     def mean(self, model: ModelKey, name: Mean) -> float | None:
         """Mean over calls and heads; None where there is no number."""
-        found = [value for site in self.sites if site.model == model for value in getattr(site, name)]
-        return sum(found) / len(found) if found else None
+        values = [value for site in self.sites if site.model == model for value in getattr(site, name)]
+        return sum(values) / len(values) if values else None
 
     @property
     def models(self) -> tuple[ModelKey, ...]:

@@ -100,11 +100,11 @@ class AttentionExample(Record):
             for name, rows in (("mean", item.mean), ("ratio", item.ratio), ("baseline", item.baseline)):
                 if name != "mean" and not rows:
                     continue
-                found = (len(rows), {len(row) for row in rows})
-                if found != (expected[0], {expected[1]}):
+                shape = (len(rows), {len(row) for row in rows})
+                if shape != (expected[0], {expected[1]}):
                     raise ValueError(
                         f"map {item.site!r}, head {item.head}: expected {name} of shape {expected} "
-                        f"(one row per query token), got {found[0]} rows of lengths {sorted(found[1])}"
+                        f"(one row per query token), got {shape[0]} rows of lengths {sorted(shape[1])}"
                     )
         return self
 
@@ -170,11 +170,11 @@ def attention_example(
             raise ValueError(
                 f"attention_example, site {site!r}: expected heads in 0..{draws.shape[1] - 1}, got {wrong[0]}"
             )
-        beside = None if baseline is None else _checked(baseline, site, draws)
+        reference = None if baseline is None else _checked(baseline, site, draws)
         shown: list[tuple[int | None, Tensor, Tensor | None]] = [
-            (None, draws.mean(dim=1), None if beside is None else beside.mean(dim=0))
+            (None, draws.mean(dim=1), None if reference is None else reference.mean(dim=0))
         ]
-        shown += [(head, draws[:, head], None if beside is None else beside[head]) for head in heads]
+        shown += [(head, draws[:, head], None if reference is None else reference[head]) for head in heads]
         maps += [_map(site, head, own, other, latent) for head, own, other in shown]
     return AttentionExample(
         example=example,
@@ -188,13 +188,13 @@ def attention_example(
 
 
 def _checked(baseline: Mapping[str, Tensor], site: str, draws: Tensor) -> Tensor:
-    found = baseline.get(site)
-    if found is None or found.shape != draws.shape[1:]:
-        got = "none" if found is None else list(found.shape)
+    probabilities = baseline.get(site)
+    if probabilities is None or probabilities.shape != draws.shape[1:]:
+        got = "none" if probabilities is None else list(probabilities.shape)
         raise ValueError(
             f"attention_example, site {site!r}: expected weights {list(draws.shape[1:])} of the baseline, got {got}"
         )
-    return found
+    return probabilities
 
 
 def _map(site: str, head: int | None, draws: Tensor, baseline: Tensor | None, latent: bool) -> AttentionMap:
@@ -399,14 +399,14 @@ def _strongest(item: AttentionExample, one: AttentionMap) -> str:
             f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(token, 24))}\N{RIGHT DOUBLE QUOTATION MARK}"
             for token in (item.queries[q], item.keys[k])
         )
-        beside = f" (deterministic {one.baseline[q][k]:.2f})" if one.baseline else ""
+        suffix = f" (deterministic {one.baseline[q][k]:.2f})" if one.baseline else ""
         if one.ratio:
-            beside = f" (std/mean {one.ratio[q][k]:.2f})"
-        words.append(f"{query} to {key} {value:.2f}{beside}")
+            suffix = f" (std/mean {one.ratio[q][k]:.2f})"
+        words.append(f"{query} to {key} {value:.2f}{suffix}")
     return f"Largest weights: {', '.join(words)}."
 
 
 def _packed(rows: Sequence[Sequence[float]], scale: int) -> str:
     """Numbers as base64 of little-endian 16-bit integers ``value * scale``; the records round to that grid."""
-    whole = [min(65_535, round(value * scale)) for row in rows for value in row]
-    return base64.b64encode(struct.pack(f"<{len(whole)}H", *whole)).decode()
+    counts = [min(65_535, round(value * scale)) for row in rows for value in row]
+    return base64.b64encode(struct.pack(f"<{len(counts)}H", *counts)).decode()

@@ -63,15 +63,15 @@ def seeds_p(values: Sequence[float]) -> float:
 
 def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:
     """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
-    found = mean_interval(values, level=level)
-    assert found.low is not None
-    assert found.high is not None
+    interval = mean_interval(values, level=level)
+    assert interval.low is not None
+    assert interval.high is not None
     p = seeds_p(values)
     return _changed(
         item,
-        value=found.mean,
-        low=found.low,
-        high=found.high,
+        value=interval.mean,
+        low=interval.low,
+        high=interval.high,
         level=level,
         p=p,
         corrected=p,
@@ -89,11 +89,11 @@ def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
     families: dict[str, list[int]] = {}
     for place, item in enumerate(items):
         families.setdefault(item.model, []).append(place)
-    found = list(items)
+    sorted_items = list(items)
     for places in families.values():
         for place, value in zip(places, holm([items[place].p for place in places]), strict=True):
-            found[place] = _changed(items[place], corrected=value)
-    return tuple(found)
+            sorted_items[place] = _changed(items[place], corrected=value)
+    return tuple(sorted_items)
 
 
 def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:

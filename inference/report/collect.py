@@ -211,14 +211,14 @@ def training_curves(
         quantities = [name for name in quantities if name != "kl_weight"]
     kinds: tuple[Literal["train", "validation"], ...] = ("train", "validation")
     for name, kind in product(quantities, kinds):
-        found = [
+        parts = [
             (int(record["step"]), float(record[name]))
             for record in records
             if record.get("kind") == kind and isinstance(record.get(name), (int, float))
         ]
-        if any(value for _, value in found) and (name, kind) != ("kl_weight", "validation"):
-            window = -(-len(found) // points)
-            steps, values = _averaged(found, window)
+        if any(value for _, value in parts) and (name, kind) != ("kl_weight", "validation"):
+            window = -(-len(parts) // points)
+            steps, values = _averaged(parts, window)
             curves.append(Curve(model=model, name=name, kind=kind, steps=steps, values=values, window=window))
     return curves
 

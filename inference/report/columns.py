@@ -60,18 +60,20 @@ class Columns:
         if self.correct is None:
             return {}
         means = _at(self.means, rows).mean(dim=0).tolist()
-        found: dict[Measure, float | None] = dict(zip(self.names, means, strict=True))
+        measures: dict[Measure, float | None] = dict(zip(self.names, means, strict=True))
         assert self.classes is not None
         predicted, labels = _at(self.classes, rows).unbind(dim=-1)
         for name in self.asked:
-            found[name] = class_measure(name, predicted, labels, self.num_classes)
+            measures[name] = class_measure(name, predicted, labels, self.num_classes)
         sums = self.bin_sums(rows)
-        found["ece"] = calibration_error_from_sums(sums, "l1").item()
-        found["overconfidence"] = overconfidence_error_from_sums(sums).item()
-        found["aurc"] = area_under_risk_coverage(_at(self.uncertainty, rows), ~_at(self.correct, rows)).item()
+        measures["ece"] = calibration_error_from_sums(sums, "l1").item()
+        measures["overconfidence"] = overconfidence_error_from_sums(sums).item()
+        measures["aurc"] = area_under_risk_coverage(
+            _at(self.uncertainty, rows), ~_at(self.correct, rows)
+        ).item()
         return {
             measure: value if value is not None and value < float("inf") else None
-            for measure, value in found.items()
+            for measure, value in measures.items()
         }
 
     def detection(
@@ -156,16 +158,16 @@ def paired_intervals(
         raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
     values = _differences(data, table, in_domain, None)
     generator = torch.Generator().manual_seed(seed)
-    found: dict[Key, list[float]] = {key: [] for key in values}
+    values_by_key: dict[Key, list[float]] = {key: [] for key in values}
     for _ in range(resamples if values else 0):
         rows = {item.key: torch.randint(item.size, (item.size,), generator=generator) for item in data}
         for key, difference in _differences(data, table, in_domain, rows).items():
-            if key in found:
-                found[key].append(difference)
+            if key in values_by_key:
+                values_by_key[key].append(difference)
     tails = [(1 - level) / 2, (1 + level) / 2]
     records = []
     for (name, model, measure), value in values.items():
-        resampled = found[name, model, measure]
+        resampled = values_by_key[name, model, measure]
         low, high = np.quantile(resampled, tails).tolist()
         p = bootstrap_p(resampled)
         interval = {"low": low, "high": high, "level": level, "p": p, "corrected": p, "resamples": resamples}
@@ -176,7 +178,7 @@ def paired_intervals(
 def _differences(
     data: Sequence[DataSet], table: Table, in_domain: str, rows: Mapping[str, Tensor] | None
 ) -> dict[Key, float]:
-    found: dict[Key, float] = {}
+    points: dict[Key, float] = {}
     known_rows = rows[in_domain] if rows else None
     for item in data:
         own_rows = rows[item.key] if rows else None
@@ -190,8 +192,8 @@ def _differences(
             for measure in MEASURES:
                 ours, theirs = own.get(measure), base.get(measure)
                 if ours is not None and theirs is not None:
-                    found[item.key, model, measure] = ours - theirs
-    return found
+                    points[item.key, model, measure] = ours - theirs
+    return points
 
 
 def measured(
@@ -202,7 +204,7 @@ def measured(
     known_rows: Tensor | None = None,
 ) -> dict[Measure, float | None]:
     """All measures of one model, those of detection outside the domain; over some rows of both sets or all."""
-    found = own.measures(rows)
+    means = own.measures(rows)
     if item.role != "in_domain" and in_domain is not None:
-        found |= own.detection(in_domain, rows, known_rows)
-    return found
+        means |= own.detection(in_domain, rows, known_rows)
+    return means

@@ -193,14 +193,14 @@ def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
 def _words(own: Dynamics) -> str:
     first, last = own.steps[0], own.steps[-1]
     top = max(own.steps, key=lambda item: item.agreement)
-    said = (
+    sentence = (
         f"In the {MODEL_LABELS[own.model]} network attention agrees with the lexical probe on {first.agreement:.0%} of "
         f"the outputs at step {first.step:,} and on {last.agreement:.0%} at step {last.step:,}; by chance it would be "
         f"{own.chance:.0%}."
     )
     if top.step not in (first.step, last.step) and top.agreement > last.agreement + 0.02:
-        said += f" It is highest, {top.agreement:.0%}, at step {top.step:,}."
-    return said
+        sentence += f" It is highest, {top.agreement:.0%}, at step {top.step:,}."
+    return sentence
 
 
 def _figures(found: Sequence[Dynamics]) -> list[Figure]:

@@ -194,27 +194,27 @@ def interval_words(difference: Difference) -> str:
 
 def headline(results: Results) -> str:
     """The title: reliable gains and losses and nothing else, with the numbers of seeds and of the task's examples."""
-    found = findings(results)
-    if not found:
+    comparisons = findings(results)
+    if not comparisons:
         return printable(results.run.name)
     basis = f"({counted(len(results.seeds), 'seed')}, {results.in_domain.size:,} {results.in_domain.unit})"
-    told: dict[str, list[str]] = {"better": [], "worse": []}
+    phrases: dict[str, list[str]] = {"better": [], "worse": []}
     for role, measure in HEADLINE:
-        for finding in found:
+        for finding in comparisons:
             matches = (finding.data.role, finding.difference.measure) == (role, measure)
             if matches and finding.verdict != "unclear":
-                told[finding.verdict].append(finding.claim[0].lower() + finding.claim[1:])
-    gains, losses = listed(told["better"]), listed(told["worse"])
-    reliable = [finding for finding in found if finding.verdict != "unclear"]
+                phrases[finding.verdict].append(finding.claim[0].lower() + finding.claim[1:])
+    gains, losses = listed(phrases["better"]), listed(phrases["worse"])
+    reliable = [finding for finding in comparisons if finding.verdict != "unclear"]
     if not reliable:
         return f"No reliable difference {basis}"
-    subject = f"{MODEL_LABELS[found[0].difference.model]} attention"
+    subject = f"{MODEL_LABELS[comparisons[0].difference.model]} attention"
     subject = capital(subject) if results.runs else f"In this run, {subject}"
     if gains and losses:
         return f"{subject} is {gains}, but {losses} {basis}"
     if gains or losses:
         return f"{subject} is {gains or losses} {basis}"
-    return f"{subject} differs in {len(reliable)} of {counted(len(found), 'comparison')} {basis}"
+    return f"{subject} differs in {len(reliable)} of {counted(len(comparisons), 'comparison')} {basis}"
 
 
 def evidence(results: Results) -> str:

@@ -86,9 +86,9 @@ def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
 def _joined(parts: Sequence[_Call]) -> TokenSample:
     def padded(tensors: list[Tensor], valid: list[Tensor]) -> tuple[Tensor, Tensor]:
         length = max(tensor.shape[2] for tensor in tensors)
-        whole = [F.pad(_full(tensor), (0, 0, 0, length - tensor.shape[2])) for tensor in tensors]
+        padded = [F.pad(_full(tensor), (0, 0, 0, length - tensor.shape[2])) for tensor in tensors]
         marks = [F.pad(mark.cpu(), (0, length - mark.shape[1])) for mark in valid]
-        return torch.cat(whole), torch.cat(marks)
+        return torch.cat(padded), torch.cat(marks)
 
     query, query_valid = padded([part.query for part in parts], [part.query_valid for part in parts])
     key, key_valid = padded([part.key for part in parts], [part.key_valid for part in parts])
@@ -144,7 +144,7 @@ def _mmd(sample: TokenSample, bandwidth: Tensor) -> Tensor:
     total = torch.zeros_like(bandwidth, dtype=torch.float64)
     for start in range(0, len(sample.query), TEXTS_PER_PASS):
         rows = slice(start, start + TEXTS_PER_PASS)
-        found = mmd(
+        distances = mmd(
             sample.query[rows],
             sample.key[rows],
             bandwidth=bandwidth,
@@ -152,7 +152,7 @@ def _mmd(sample: TokenSample, bandwidth: Tensor) -> Tensor:
             query_mask=sample.query_valid[rows],
             key_mask=sample.key_valid[rows],
         )
-        total += found.double().sum(dim=0)
+        total += distances.double().sum(dim=0)
     return total / len(sample.query)
 
 
@@ -209,8 +209,8 @@ def site_alignments(
             raise ValueError(
                 f"site_alignments: expected a bandwidth of {name!r}, got those of {', '.join(bandwidths) or 'none'}"
             )
-        found = head_distances(sample, bandwidths[name])
-        numbers = {name: tuple(value.tolist()) for name, value in vars(found).items()}
+        distances = head_distances(sample, bandwidths[name])
+        numbers = {name: tuple(value.tolist()) for name, value in vars(distances).items()}
         auc = {
             name: () if any(map(math.isnan, numbers[name])) else numbers[name]
             for name in ("auc", "auc_centred")

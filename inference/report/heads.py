@@ -155,13 +155,13 @@ class Heads(Record):
 
     def falls(self, model: ModelKey) -> tuple[float, ...]:
         """Decrease of accuracy without each head of the network, in the order of calls and heads."""
-        found = [value for item in self.drops if item.model == model for value in item.accuracy]
-        return tuple(self.whole[model] - value for value in found)
+        accuracies = [value for item in self.drops if item.model == model for value in item.accuracy]
+        return tuple(self.whole[model] - value for value in accuracies)
 
 
 def _mean(values: list[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found else None
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 class _Outputs(Protocol):
@@ -295,17 +295,17 @@ def _words(found: Heads) -> str:
     relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
     assert relative is not None
     name = MODEL_LABELS[own]
-    said = (
+    sentence = (
         f"Relative to their length, the outputs of two heads of the {name} network lie {relative:.2f} apart"
     )
     if overlap is not None:
-        said += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
+        sentence += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
     if "deterministic" not in found.models or own == "deterministic":
-        return f"{said}."
+        return f"{sentence}."
     before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
     if overlap is None or shared is None:
-        return f"{said}. In the deterministic network it is {before:.2f}."
-    return f"{said}. In the deterministic network these are {before:.2f} and {shared:.0%}."
+        return f"{sentence}. In the deterministic network it is {before:.2f}."
+    return f"{sentence}. In the deterministic network these are {before:.2f} and {shared:.0%}."
 
 
 def _rows(found: Heads) -> list[tuple[str, str, list[Markup]]]:

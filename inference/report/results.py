@@ -118,8 +118,8 @@ class Results(Record):
     def difference(self, measure: Measure, model: ModelKey, data: str) -> Difference | None:
         """Difference to the baseline; None if it was not measured."""
         wanted = (measure, model, data)
-        found = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
-        return next(found, None)
+        matches = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
+        return next(matches, None)
 
     def verdict(self, difference: Difference) -> Verdict:
         """Result of one of the differences; "unclear" where it is not reliable."""

@@ -223,20 +223,20 @@ def report_sections(results: Results) -> list[Section | None]:
 
 def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
     """Findings, tables and single runs."""
-    found, shown = findings(results), _tables(results)
+    comparisons, shown = findings(results), _tables(results)
     context = {
-        "findings": found,
+        "findings": comparisons,
         "tables": shown,
         "results": results,
         "models": {score.model for score in results.scores},
         "latent": latent,
         "own": results.compared,
-        "level": f"{found[0].difference.level:.0%}" if found else "",
+        "level": f"{comparisons[0].difference.level:.0%}" if comparisons else "",
     }
-    if found:
+    if comparisons:
         yield Section("findings", "Findings", "Findings", "findings.html", context)
     if shown:
-        heading = f"Deterministic against {MODEL_LABELS[results.compared]}" if found else "Scores"
+        heading = f"Deterministic against {MODEL_LABELS[results.compared]}" if comparisons else "Scores"
         yield Section("compare", "Comparison", heading, "compare.html", context)
     if results.runs:
         yield Section("runs", "Runs", "The single runs", "runs.html", context)
@@ -249,8 +249,8 @@ def _calibration(results: Results) -> Section | None:
 
 
 def _entropy(results: Results) -> Section | None:
-    found = _entropy_figures(results)
-    if not found:
+    figures = _entropy_figures(results)
+    if not figures:
         return None
     title = heading = "Predictive entropy"
     lead = (
@@ -260,7 +260,7 @@ def _entropy(results: Results) -> Section | None:
     if any(data.role != "in_domain" for data in results.data):
         title, heading = "OOD inputs", "Does the entropy detect out-of-distribution inputs?"
         lead += ": those of out-of-distribution (OOD) inputs should lie there, those of in-domain inputs on the left"
-    return Section("entropy", title, heading, "figures.html", {"lead": f"{lead}.", "items": found})
+    return Section("entropy", title, heading, "figures.html", {"lead": f"{lead}.", "items": figures})
 
 
 def _selective(results: Results, *, latent: bool) -> Section | None:
@@ -295,9 +295,9 @@ def training_section(
     curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
 ) -> Section | None:
     """Training curves; ``quantities`` has headings and units by the names of the records."""
-    found = _training_figures(curves, quantities)
-    context = {"lead": "", "items": found}
-    return Section("training", "Training", "Training curves", "figures.html", context) if found else None
+    figures = _training_figures(curves, quantities)
+    context = {"lead": "", "items": figures}
+    return Section("training", "Training", "Training curves", "figures.html", context) if figures else None
 
 
 def _site_names(results: Results) -> list[str]:

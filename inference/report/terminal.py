@@ -204,13 +204,16 @@ def _notes(results: Results) -> tuple[str, ...]:
 
 def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[str, ...]]]:
     """Attention over the edges of a graph, layer by layer; latent weights are measured at their expectation."""
-    found = {(record.site, record.model): record for record in results.edges}
+    records = {(record.site, record.model): record for record in results.edges}
     keys: list[ModelKey] = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
     return {
         site: [
             (
                 words,
-                *(f"{getattr(found[site, key], name):.3f}" if (site, key) in found else "" for key in keys),
+                *(
+                    f"{getattr(records[site, key], name):.3f}" if (site, key) in records else ""
+                    for key in keys
+                ),
             )
             for name, words in EDGE_MEASURES.items()
         ]
@@ -219,11 +222,11 @@ def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[s
 
 
 def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> tuple[str, str]:
-    found = results.difference(measure, model, data)
-    if found is None:
+    difference = results.difference(measure, model, data)
+    if difference is None:
         return "", ""
-    mark = " " if results.verdict(found) == "unclear" else RELIABLE
-    return f"{found.value:+.3f}", f"[{found.low:+.3f}, {found.high:+.3f}]{mark}"
+    mark = " " if results.verdict(difference) == "unclear" else RELIABLE
+    return f"{difference.value:+.3f}", f"[{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
 
 
 def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str:

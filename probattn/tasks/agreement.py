@@ -147,7 +147,7 @@ def measure_agreement(
         )
     if learned.task.is_uniform:
         raise RunError(f"{run}: expected a run with learned attention, its attention is uniform")
-    beside = None if uniform is None else _uniform(learned, uniform)
+    comparison = None if uniform is None else _uniform(learned, uniform)
     other = None if second is None else _second(learned, second)
     task, net = learned.task, learned.task.network(run).net.cpu()
     ratings: dict[Rating, Tensor] = {
@@ -156,26 +156,26 @@ def measure_agreement(
         "saliency": RatedWords.flat(watched(task).batches(), lambda batch: word_saliency(net, batch)),
     }
     pairs: list[tuple[Rating, Rating]] = [("attention", "probe"), ("saliency", "probe")]
-    found: dict[str, Any] = {}
-    if beside is not None:
-        course = {step: learned.last.agreement(v=each.probe) for step, each in beside.rated.items()}
+    measures: dict[str, Any] = {}
+    if comparison is not None:
+        course = {step: learned.last.agreement(v=each.probe) for step, each in comparison.rated.items()}
         best = max(course, key=course.__getitem__)  # section A.7
         program = _fit_proxy(task, net, quiet)
-        ratings["uniform"] = beside.rated[best].probe
+        ratings["uniform"] = comparison.rated[best].probe
         ratings["proxy"] = RatedWords.flat(watched(task).batches(), program.rate)
         pairs = [("attention", "uniform"), ("uniform", "proxy"), ("saliency", "uniform"), *pairs]
-        found |= {"course": course, "uniform_step": best}
+        measures |= {"course": course, "uniform_step": best}
     runs = None if other is None else SecondRun.of(learned, other)
     if runs is not None:
-        found |= {"second_accuracy": runs.accuracy[-1][1]}
-        found |= {"second_bleu": runs.bleu[-1][1]} if runs.bleu else {}
+        measures |= {"second_accuracy": runs.accuracy[-1][1]}
+        measures |= {"second_bleu": runs.bleu[-1][1]} if runs.bleu else {}
     return Agreement(
         run=str(run),
         outputs=len(learned.last.lengths),
         chance=learned.last.chance(),
         accuracy=learned.last.accuracy,
         pairs=tuple(_pair(learned.last, pair, ratings, runs) for pair in pairs),
-        **found,
+        **measures,
     )
 
 
@@ -215,32 +215,32 @@ def _pair(
 
 
 def _xi(agreement: float, runs: list[tuple[int, float, float]]) -> Contextualized:
-    found = contextualized_agreement(agreement, runs)
-    return Contextualized(performance=found.performance, step=found.step, reached=found.reached)
+    result = contextualized_agreement(agreement, runs)
+    return Contextualized(performance=result.performance, step=result.step, reached=result.reached)
 
 
 def _uniform(learned: Recorded, folder: Path) -> Recorded:
-    found = Recorded.read(folder)
-    if not found.task.is_uniform:
+    recorded = Recorded.read(folder)
+    if not recorded.task.is_uniform:
         raise RunError(
             f"{folder}: expected a run under uniform attention; train it with network.config.uniform_attention (texts) "
             "or network.uniform_attention (translation) set to true"
         )
-    learned.check_beside(found)
-    learned.check_same(found, *FREE, *FREE_UNIFORM)
-    return found
+    learned.check_beside(recorded)
+    learned.check_same(recorded, *FREE, *FREE_UNIFORM)
+    return recorded
 
 
 def _second(learned: Recorded, folder: Path) -> Recorded:
-    found, seed = Recorded.read(folder), learned.task.recipe.training.seed
-    learned.check_beside(found)
-    if found.task.is_uniform or found.task.recipe.training.seed == seed:
+    recorded, seed = Recorded.read(folder), learned.task.recipe.training.seed
+    learned.check_beside(recorded)
+    if recorded.task.is_uniform or recorded.task.recipe.training.seed == seed:
         raise RunError(
             f"{folder}: expected the same run from another seed than {seed}, with learned attention; got seed "
-            f"{found.task.recipe.training.seed}{', uniform attention' if found.task.is_uniform else ''}"
+            f"{recorded.task.recipe.training.seed}{', uniform attention' if recorded.task.is_uniform else ''}"
         )
-    learned.check_same(found, *FREE)
-    return found
+    learned.check_same(recorded, *FREE)
+    return recorded
 
 
 def watched(task: AnyProgramTask) -> Watched:

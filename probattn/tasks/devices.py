@@ -21,8 +21,8 @@ def current_device() -> torch.device:
     chosen = _CHOSEN.get()
     if chosen is not None:
         return chosen
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found or torch.device("cpu")
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")
 
 
 @contextmanager
@@ -68,11 +68,11 @@ def checked(name: str | None) -> torch.device | None:
 
 def devices() -> tuple[str, ...]:
     """Names of this machine's devices; the first of an accelerator's also without its number."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if found is None:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
         return (AUTO, "cpu")
-    numbered = [f"{found.type}:{index}" for index in range(torch.accelerator.device_count())]
-    return (AUTO, "cpu", found.type, *numbered)
+    numbered = [f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count())]
+    return (AUTO, "cpu", accelerator.type, *numbered)
 
 
 def override(name: str | None) -> list[str]:

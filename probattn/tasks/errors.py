@@ -53,11 +53,11 @@ def _listed(where: str, problems: Sequence[str]) -> str:
     """The problems with their numbers, as many as fit into a message."""
     if len(problems) == 1:
         return f"{where}: {problems[0]}"
-    said = f"{where}: {len(problems)} problems:"
+    message = f"{where}: {len(problems)} problems:"
     for number, problem in enumerate(problems, start=1):
-        longer = f"{said} ({number}) {problem}"
+        longer = f"{message} ({number}) {problem}"
         rest = "" if number == len(problems) else f" and {len(problems) - number} more"
         if number > 1 and len(longer + rest) > MESSAGE:
-            return f"{said} and {len(problems) - number + 1} more"
-        said = longer
-    return said
+            return f"{message} and {len(problems) - number + 1} more"
+        message = longer
+    return message

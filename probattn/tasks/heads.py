@@ -68,10 +68,11 @@ def measure_heads(
     whole: dict[ModelKey, float] = {}
     drops: list[HeadDrops] = []
     for each in networks if masked else ():
-        found = _without_heads(each, accuracy(each), calls)
-        whole[each.key] = found.whole
+        accuracies = _without_heads(each, accuracy(each), calls)
+        whole[each.key] = accuracies.whole
         drops += [
-            HeadDrops(model=each.key, site=site, accuracy=values) for site, values in found.masked.items()
+            HeadDrops(model=each.key, site=site, accuracy=values)
+            for site, values in accuracies.masked.items()
         ]
     return Heads(
         texts=texts,

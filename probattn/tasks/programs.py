@@ -212,15 +212,15 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         Raises:
             RunError: a method that the task's networks cannot be given.
         """
-        asked = cast(Sequence[Method], self.recipe.methods())
-        for method in asked if self.takes is not None else ():
+        methods = cast(Sequence[Method], self.recipe.methods())
+        for method in methods if self.takes is not None else ():
             if not isinstance(method, self.takes or ()):
                 names = ", ".join(each.__name__ for each in self.takes or ()) or "none"
                 raise RunError(
                     f"{method.section}: networks of this task can be given {names}, not {type(method).__name__}; leave "
                     "the section out"
                 )
-        return asked
+        return methods
 
     @property
     def is_plain(self) -> bool:
@@ -329,8 +329,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     def method(self) -> str:
         """A word for what is trained: the method of latent attention, or the section of one beside it."""
         named: str = self.recipe.attention.method
-        beside = [method.section for method in self.methods]
-        return beside[0] if named == "deterministic" and beside else named
+        sections = [method.section for method in self.methods]
+        return sections[0] if named == "deterministic" and sections else named
 
     def _part(self, name: str, program: Program, run: Path, title: str) -> Part:
         folder = run if name == MODEL else run / name
@@ -369,12 +369,12 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             )
         if own.key == "deterministic" or (given is None and not (folder / MODEL).is_dir()):
             return []
-        found = self.network(folder)
-        if found.key != "deterministic":
+        network = self.network(folder)
+        if network.key != "deterministic":
             raise RunError(
-                f"{folder}: expected a deterministic run as baseline, its attention is {MODEL_LABELS[found.key]}"
+                f"{folder}: expected a deterministic run as baseline, its attention is {MODEL_LABELS[network.key]}"
             )
-        return [found]
+        return [network]
 
     def describe(self, run: Path, own: Network[Program]) -> RunDescription:
         """Description of a run folder, in words."""
@@ -430,10 +430,10 @@ def predictions(
         )
         expectation = Predictions(drawn.expectation)
         return {"bayesian_mean": Predictions.from_draws(drawn.draws), "bayesian_expectation": expectation}
-    found = predict_deterministic(network.program, batches, options.num_samples if dropout else 1, **given)
-    if found.draws is None or not dropout:
-        return {network.key: Predictions(found.probabilities)}
-    return {network.key: Predictions(found.probabilities, found.draws, "dropout")}
+    logits = predict_deterministic(network.program, batches, options.num_samples if dropout else 1, **given)
+    if logits.draws is None or not dropout:
+        return {network.key: Predictions(logits.probabilities)}
+    return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}
 
 
 def health(
@@ -605,10 +605,10 @@ def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def digest(parts: Iterable[str | bytes]) -> str:
     """A fingerprint of data."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part)
-    return found.hexdigest()[:16]
+        hasher.update(part.encode() if isinstance(part, str) else part)
+    return hasher.hexdigest()[:16]
 
 
 @contextmanager

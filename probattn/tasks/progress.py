@@ -25,8 +25,8 @@ class _TimeLeft(TimeRemainingColumn):
     """The time left, or what it took in the end."""
 
     def render(self, task: Task) -> Text:
-        found = super().render(task)
-        return found if task.finished or task.total is None else found.append(" left")
+        text = super().render(task)
+        return text if task.finished or task.total is None else text.append(" left")
 
 
 @contextmanager

@@ -60,12 +60,12 @@ def task_of(recipe: Any) -> Task[Any, Any]:
 
 def built_in_recipes() -> dict[str, Traversable]:
     """Files of the recipes that come with tasks, by name: those in a folder "recipes" beside the task's module."""
-    found: dict[str, Traversable] = {}
+    recipes: dict[str, Traversable] = {}
     for task in TASKS:
         module = getattr(sys.modules[task.__module__], "__file__", None)
         folder = None if module is None else Path(module).with_name("recipes")
-        found |= _recipes(folder) if folder is not None and folder.is_dir() else {}
-    return found
+        recipes |= _recipes(folder) if folder is not None and folder.is_dir() else {}
+    return recipes
 
 
 def _recipes(folder: Traversable) -> dict[str, Traversable]:
@@ -151,8 +151,8 @@ def read_recipe(
 
 
 def _kind(sections: Mapping[str, Any]) -> type[RunRecipe]:
-    found: type[RunRecipe] = task_class(sections).recipe_class
-    return found
+    kind: type[RunRecipe] = task_class(sections).recipe_class
+    return kind
 
 
 def _of_texts(recipe: Any, where: str) -> Recipe:
@@ -197,8 +197,8 @@ def load_network(folder: Path | str) -> Network[Any]:
     task = run_task(place.parent if place.name == BASELINE and not (place / RECIPE).exists() else place)
     if not isinstance(task, ProgramTask):
         raise RunError(f"{folder}: expected a run of one network, got one of {task.section}")
-    found: Network[Any] = task.network(place)
-    return found
+    network: Network[Any] = task.network(place)
+    return network
 
 
 def load_results(run: Path | str) -> Any:

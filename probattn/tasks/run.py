@@ -148,7 +148,7 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
             raise RunError(
                 f"--baseline {baseline}: expected one run with it; several are compared with the baselines within them"
             )
-    found = [
+    loaded = [
         evaluate(task, run, baseline)
         if again or not (run / RESULTS).exists()
         else read_results(run / RESULTS, task.results_class)
@@ -156,11 +156,11 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     ]
     first, task = runs[0]
     if len(runs) == 1:
-        return first / RESULTS, found[0]
+        return first / RESULTS, loaded[0]
     place = first.resolve()
     named = {
         Path(os.path.relpath(run.resolve(), place)).as_posix(): results
-        for (run, _), results in zip(runs, found, strict=True)
+        for (run, _), results in zip(runs, loaded, strict=True)
     }
     try:
         combined = task.combine(named)

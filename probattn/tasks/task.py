@@ -169,15 +169,17 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             RunError: the task has no such option.
         """
         given = {"--limit": (limit, self.no_limit), "--num-samples": (num_samples, self.no_draws)}
-        asked = {option: value for option, (value, _) in given.items() if value is not None}
+        requested = {option: value for option, (value, _) in given.items() if value is not None}
         for option, problem in (
-            (option, problem) for option, (_, problem) in given.items() if option in asked
+            (option, problem) for option, (_, problem) in given.items() if option in requested
         ):
             if problem is not None:
-                raise RunError(f"{option} {asked[option]}: expected no such option, {problem}; leave it out")
-        found = type(self)(self.restricted_recipe(limit, num_samples) if asked else self.recipe)
-        found.restricted = " ".join(f"{option} {value}" for option, value in asked.items())
-        return found
+                raise RunError(
+                    f"{option} {requested[option]}: expected no such option, {problem}; leave it out"
+                )
+        task = type(self)(self.restricted_recipe(limit, num_samples) if requested else self.recipe)
+        task.restricted = " ".join(f"{option} {value}" for option, value in requested.items())
+        return task
 
     def restricted_recipe(self, limit: int | None, num_samples: int | None) -> AnyRecipe:
         """The recipe with the options of :meth:`limited`, which has checked that the task has them."""

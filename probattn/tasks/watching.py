@@ -132,8 +132,8 @@ def recorded_steps(folder: Path) -> dict[int, Path]:
         folder: the run's.
     """
     place = folder / FOLDER
-    found = [(STEP.fullmatch(file.name), file) for file in place.iterdir()] if place.is_dir() else []
-    return dict(sorted((int(match[1]), file) for match, file in found if match is not None))
+    files = [(STEP.fullmatch(file.name), file) for file in place.iterdir()] if place.is_dir() else []
+    return dict(sorted((int(match[1]), file) for match, file in files if match is not None))
 
 
 def recorded_bleu(folder: Path) -> dict[int, float]:
@@ -239,20 +239,20 @@ def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
 
 
 def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
-    found = []
+    records = []
     for step, each in rated.items():
         rows = each.example == words.row
         attention, mask = (part[rows] for part in each.padded(each.attention))
         probe = each.padded(each.probe.exp())[0][rows]
         length = int(mask[0].sum())
-        found.append(
+        records.append(
             WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
         )
     return WatchedExample(
         text=words.text,
         keys=words.keys,
         queries=words.queries,
-        maps=tuple(found),
+        maps=tuple(records),
     )
 
 

@@ -66,11 +66,13 @@ def attention_of(
         drawn = _weights(own, batch, calls)
     record = conversion(own.net)
     alters = record is not None and any(method.key != own.key or not latent for method in record.methods)
-    beside = _weights(networks[0], batch, calls) if len(networks) > 1 and alters else None
+    reference = _weights(networks[0], batch, calls) if len(networks) > 1 and alters else None
     valid = batch["attention_mask"].bool()
     tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
     maps = own_tokens(drawn, 0, valid)
-    plain = None if beside is None else {site: one[0] for site, one in own_tokens(beside, 0, valid).items()}
+    plain = (
+        None if reference is None else {site: one[0] for site, one in own_tokens(reference, 0, valid).items()}
+    )
     pools = calls[0].pools
     if pools:
         maps = {site: one.transpose(1, 2) for site, one in maps.items()}  # [P, 1, H, S]
@@ -112,10 +114,10 @@ def head_rows(
 ) -> Iterator[HeadRows]:
     """Attention of each head of the last call over one text, mean over queries; empty where its keys are no tokens."""
     inputs, call = network.moved(batch), calls[-1]
-    (found,) = capture(network.net, inputs, AttentionCalls([call])).values()
+    (captured,) = capture(network.net, inputs, AttentionCalls([call])).values()
     ids = inputs["input_ids"][0]
-    if found.weights is not None and found.weights.shape[-1] == len(ids):
-        yield _row(network.key, call.name, text, network.codec.convert_ids_to_tokens(ids.tolist()), found)
+    if captured.weights is not None and captured.weights.shape[-1] == len(ids):
+        yield _row(network.key, call.name, text, network.codec.convert_ids_to_tokens(ids.tolist()), captured)
 
 
 def _row(key: ModelKey, site: str, text: str, tokens: Sequence[str], found: CapturedCall) -> HeadRows:

@@ -45,10 +45,10 @@ class Words:
 
     def __str__(self) -> str:
         """Numbers of words, and of those that have a vector."""
-        said = f"vocabulary: {len(self.tokenizer):,} words, padding and unknown ones included"
+        words = f"vocabulary: {len(self.tokenizer):,} words, padding and unknown ones included"
         if self.vectors is None:
-            return said
-        return f"{said}; {self.vectors.found:,} have a vector ({self.vectors.coverage:.1%} of the rest)"
+            return words
+        return f"{words}; {self.vectors.found:,} have a vector ({self.vectors.coverage:.1%} of the rest)"
 
 
 def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words:
@@ -156,7 +156,7 @@ def load_classifier(
         torch.manual_seed(seed)
         if network.is_new:
             return build_network(network, words, **options)
-        found, report = _load(
+        net, report = _load(
             AutoModelForSequenceClassification,
             network,
             num_labels=len(labels),
@@ -166,7 +166,7 @@ def load_classifier(
             **network.config,
         )
         _check_sizes(network, report["mismatched_keys"], label_names)
-        return cast(PreTrainedModel, found)
+        return cast(PreTrainedModel, net)
 
 
 def load_any(network: NetworkRecipe) -> PreTrainedModel:
@@ -180,8 +180,8 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
             return build_network(network)
         config = _load(AutoConfig, network)
         cls = network_class((config.architectures or [""])[0], config) or AutoModel
-        found: PreTrainedModel = _load(cls, network)
-        return found
+        loaded: PreTrainedModel = _load(cls, network)
+        return loaded
 
 
 def load_tokenizer(network: NetworkRecipe) -> Any:

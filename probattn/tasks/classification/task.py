@@ -142,10 +142,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         Of a built-in out-of-domain set without a limit of the recipe at most :data:`OUT_OF_DOMAIN_LIMIT` texts are
         taken, a fixed choice.
         """
-        found = {str(role): item for role, item in self.texts.roles().items() if role in REPORT_ROLES}
-        if self.is_capped and "out_of_domain" in found:
-            found["out_of_domain"] = found["out_of_domain"].take(OUT_OF_DOMAIN_LIMIT)
-        return found
+        data = {str(role): item for role, item in self.texts.roles().items() if role in REPORT_ROLES}
+        if self.is_capped and "out_of_domain" in data:
+            data["out_of_domain"] = data["out_of_domain"].take(OUT_OF_DOMAIN_LIMIT)
+        return data
 
     @property
     def is_capped(self) -> bool:
@@ -156,11 +156,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def evaluation_notes(self) -> Iterable[str]:
         """That the out-of-domain set is not measured as a whole."""
-        whole = self.texts.roles().get("out_of_domain")
-        if not self.is_capped or whole is None or len(whole) <= OUT_OF_DOMAIN_LIMIT:
+        ood_texts = self.texts.roles().get("out_of_domain")
+        if not self.is_capped or ood_texts is None or len(ood_texts) <= OUT_OF_DOMAIN_LIMIT:
             return ()
-        measured = f"{OUT_OF_DOMAIN_LIMIT:,} of {len(whole):,} texts are measured, a fixed choice"
-        return (f"{whole.source}: {measured}; data.limits.out_of_domain sets another number",)
+        measured = f"{OUT_OF_DOMAIN_LIMIT:,} of {len(ood_texts):,} texts are measured, a fixed choice"
+        return (f"{ood_texts.source}: {measured}; data.limits.out_of_domain sets another number",)
 
     def sizes(self) -> Mapping[str, int]:
         """Number of texts of each part."""
@@ -353,8 +353,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         rows, back = data.rows(order), torch.tensor(order).argsort()
         for network in networks:
             batches = network.tracked(self.batches(network, rows), f"predictions of {_title(data.source)}")
-            found = predictions(network, batches, prediction, chunk_size=prediction.chunk_size)
-            models |= {key: each.rows(back) for key, each in found.items()}
+            predicted = predictions(network, batches, prediction, chunk_size=prediction.chunk_size)
+            models |= {key: each.rows(back) for key, each in predicted.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
         described = DataSet(
             key=key,
@@ -491,8 +491,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if pairs is not None and not paired:
             raise RunError(f"{run}: its network was trained on single texts; expected no second texts")
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        asked = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
-        return asked._answers(self.network(run), texts, pairs)
+        task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
+        return task._answers(self.network(run), texts, pairs)
 
     @property
     def is_paired(self) -> bool:
@@ -522,15 +522,15 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 dropout=False,
                 first_batch=number,
             )
-            found = models[network.key]
-            item = PredictedData(described, None, {network.key: found})
+            predicted = models[network.key]
+            item = PredictedData(described, None, {network.key: predicted})
             information = (
-                torch.zeros(len(data)) if found.draws is None else mutual_information(found.draws)
+                torch.zeros(len(data)) if predicted.draws is None else mutual_information(predicted.draws)
             ).tolist()
             for row, example in enumerate(describe(item, range(len(data)), firsts, classes, given)):
                 yield Answer(
                     example.model_copy(update={"data": None, "index": None}),
-                    dict(zip(classes, found.probabilities[row].tolist(), strict=True)),
+                    dict(zip(classes, predicted.probabilities[row].tolist(), strict=True)),
                     information[row],
                 )
 

@@ -132,8 +132,8 @@ def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step
     if stage.uniform is not None:
         files = sorted(stage.uniform.glob("step-*.safetensors"))
         kept = [load_file(file)["probe"].to(weights.device) for file in files]
-        found = torch.stack([_by_run(agreement(weights, each)) for each in kept])
-        measures["agreement_uniform"] = found.amax(dim=0)
+        agreements = torch.stack([_by_run(agreement(weights, each)) for each in kept])
+        measures["agreement_uniform"] = agreements.amax(dim=0)
     return measures
 
 
@@ -212,11 +212,11 @@ def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
         >>> pools(Seeds((5, 5, 6), (0, 1, 2), ((7,), (8,), (9,))), [True, False, False])
         {5: ([7], [8]), 6: ([], [9])}
     """
-    found: dict[int, tuple[list[int], list[int]]] = {model: ([], []) for model in seeds.models}
+    pools_by_model: dict[int, tuple[list[int], list[int]]] = {model: ([], []) for model in seeds.models}
     assert seeds.heads is not None
     for model, (head,), learned in zip(seeds.models, seeds.heads, good, strict=True):
-        found[model][0 if learned else 1].append(head)
-    return found
+        pools_by_model[model][0 if learned else 1].append(head)
+    return pools_by_model
 
 
 def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Pools) -> Seeds:

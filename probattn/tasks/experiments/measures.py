@@ -36,8 +36,8 @@ def runs_of(
         >>> runs_of([{"kind": "validation", "step": 5, "accuracy": [0.5, 1.0]}], "accuracy")
         ((5,), ((0.5, 1.0),))
     """
-    found = [record for record in records if record.get("kind") == "validation" and name in record]
-    for record in found:
+    validations = [record for record in records if record.get("kind") == "validation" and name in record]
+    for record in validations:
         values = record[name]
         expected = len(values) if runs is None and isinstance(values, list) else runs
         if not isinstance(values, list) or len(values) != expected:
@@ -47,7 +47,9 @@ def runs_of(
                 f"{shown(values)}; train again"
             )
         runs = expected
-    return tuple(record["step"] for record in found), tuple(tuple(record[name]) for record in found)
+    return tuple(record["step"] for record in validations), tuple(
+        tuple(record[name]) for record in validations
+    )
 
 
 def first_steps(steps: Sequence[int], values: Values, threshold: float) -> tuple[int | None, ...]:
@@ -135,8 +137,8 @@ def log_rank_p(
     ]
     if len(set(first) | set(others)) == 1:  # no variance: everyone learned at the same step
         return None
-    found = float(stats.logrank(*samples).pvalue)
-    return found if math.isfinite(found) else None
+    p_value = float(stats.logrank(*samples).pvalue)
+    return p_value if math.isfinite(p_value) else None
 
 
 def leaders(measures: Mapping[str, Values], names: Sequence[str], place: int) -> dict[str, int]:

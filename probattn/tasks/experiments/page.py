@@ -103,12 +103,12 @@ def headline(results: ExperimentResults) -> str:
         first = results.conditions[0]
         where = _leaders(first, len(first.steps) - 1)
         count, name = max((count, words) for words, count in where.items())
-        found = f"largest at the {name} in {count} of {_runs(first)} runs"
-        return f"After {first.steps[-1]:,} steps the log-odds are {found}"
+        sentence = f"largest at the {name} in {count} of {_runs(first)} runs"
+        return f"After {first.steps[-1]:,} steps the log-odds are {sentence}"
     first, *others = results.conditions
     runs = f"{first.reached} of {_runs(first)} runs"
-    found = f"By step {results.by_step:,}, {runs} have learned with {isolated(first.title)}"
-    return "; ".join((found, *(f"{item.reached} with {isolated(item.title)}" for item in others)))
+    sentence = f"By step {results.by_step:,}, {runs} have learned with {isolated(first.title)}"
+    return "; ".join((sentence, *(f"{item.reached} with {isolated(item.title)}" for item in others)))
 
 
 def _runs(item: ConditionRuns) -> int:

@@ -61,12 +61,12 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
         return self._parts(folder)
 
     def _parts(self, folder: Path) -> Iterator[Part]:
-        found: Pools | None = None
+        good_heads: Pools | None = None
         if self.recipe.experiment.search is not None:
             yield self._part(search_stage(self.recipe, folder))
-            found = found_heads(self.recipe, folder)
+            good_heads = found_heads(self.recipe, folder)
         for name in _order(self.recipe):
-            yield self._part(condition_stage(self.recipe, folder, name, found))
+            yield self._part(condition_stage(self.recipe, folder, name, good_heads))
 
     def _part(self, stage: Stage) -> Part:
         return Part(stage.name, partial(_fit, self.recipe, stage))
@@ -184,8 +184,8 @@ def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
             f"`probattn train {run / RECIPE} --output {run} --resume`"
         )
     needed = {"accuracy", *(LOG_ODDS if recipe.experiment.task == "keyword" else ())}
-    found = [record.keys() - NOT_MEASURES for record in records]
-    if not needed <= found[0] or any(each != found[0] for each in found):
+    measures = [record.keys() - NOT_MEASURES for record in records]
+    if not needed <= measures[0] or any(each != measures[0] for each in measures):
         raise RunError(
             f"{run / name / RECORDS}: expected the same measures at every evaluated step, {', '.join(sorted(needed))} "
             "among them, found others; train again"

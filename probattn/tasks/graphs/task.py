@@ -110,11 +110,11 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     def driver(self, program: NodeClassifier, **options: Any) -> SVIDriver:
         """Adam on the whole graph at once, with the options of the recipe."""
         data = self.data
-        whole = {
+        all_nodes = {
             "batch_size": max(len(data.train["nodes"]), len(data.validation["nodes"])),
             "shuffle": False,
         }
-        return super().driver(program, **(whole | options))
+        return super().driver(program, **(all_nodes | options))
 
     def save(self, program: NodeClassifier, folder: Path) -> None:
         """Keeps the weights."""

@@ -156,13 +156,16 @@ def option_fields(options: type[Options]) -> dict[str, tuple[Any, Any]]:
     """Annotations and fields of a section with the keys of a class of options."""
     own: Any = options
     described = descriptions(own)
-    found: dict[str, tuple[Any, Any]] = {}
+    section_fields: dict[str, tuple[Any, Any]] = {}
     for option in fields(own):
         text = re.sub(
             r"\b(None|True|False)\b", lambda word: WORDS[word[0]], RANGE.sub("", described[option.name])
         )
-        found[option.name] = (_written(hints(own)[option.name]), Field(**_default(option), description=text))
-    return found
+        section_fields[option.name] = (
+            _written(hints(own)[option.name]),
+            Field(**_default(option), description=text),
+        )
+    return section_fields
 
 
 def method_section(method: type[Method]) -> Any:

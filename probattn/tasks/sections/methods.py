@@ -56,12 +56,12 @@ class MethodRecipe(RunRecipe):
             'BABN, default options; GAN alignment, weight 0.1'
         """
         given: Any = self
-        said = [method.words() for method in self.methods()]
+        words = [method.words() for method in self.methods()]
         if self.of(BayesianAttention) is None:
-            said.insert(0, self.attention_words())
+            words.insert(0, self.attention_words())
         if getattr(given.training, "frozen_probe", False):
-            said.append("nothing but attention learns")
-        return "; ".join(said)
+            words.append("nothing but attention learns")
+        return "; ".join(words)
 
     def attention_words(self) -> str:
         """The attention without latent weights, in words."""

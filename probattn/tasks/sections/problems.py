@@ -34,9 +34,9 @@ def section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
-        found = section(argument)
-        if found is not None:
-            return found
+        inner = section(argument)
+        if inner is not None:
+            return inner
     return None
 
 
@@ -67,13 +67,13 @@ def problems(error: ValidationError, model: type[BaseModel], places: Places) -> 
     Returns:
         The sentences, in the order of the model's keys.
     """
-    found: dict[tuple[KeyPath, str], str] = {}
+    messages: dict[tuple[KeyPath, str], str] = {}
     for details in error.errors(include_url=False):
         path, field = _field(model, details["loc"])
         kind = details["type"]
         key = (path, kind if kind in ("extra_forbidden", "missing", "value_error") else "value")
-        found.setdefault(key, _sentence(details, path, field, model, places))
-    return list(found.values())
+        messages.setdefault(key, _sentence(details, path, field, model, places))
+    return list(messages.values())
 
 
 def _sentence(
@@ -85,10 +85,10 @@ def _sentence(
     if kind == "missing":
         return f"missing key {str(path[-1])!r}{_inside(path)}{_place(path[:-1], places)}"
     if kind == "value_error":
-        said = re.sub(
+        message = re.sub(
             r"^[A-Z]\w+Attention(\.|: )", "", str(details["ctx"]["error"])
         )  # the options' own class
-        return f"{_dotted(path)}{_place(path, places)}: {said}"
+        return f"{_dotted(path)}{_place(path, places)}: {message}"
     expected = "keys and values" if field is None or section(field.annotation) else allowed(field)
     got = details["input"]
     if kind == "string_pattern_mismatch":
@@ -109,27 +109,27 @@ def _shown(value: Any) -> str:
 
 def _unknown(path: KeyPath, model: type[BaseModel], places: Places) -> str:
     name = str(path[-1])
-    said = f"unknown key {name!r}{_inside(path)}{_place(path, places)}"
+    message = f"unknown key {name!r}{_inside(path)}{_place(path, places)}"
     here = _at(model, path[:-1])
     near = None if here is None else nearest(name, here.model_fields)
     if near is not None and near != name:
-        return f"{said}; did you mean {near!r}?"
+        return f"{message}; did you mean {near!r}?"
     homes = [dotted for dotted in _keys(model) if dotted.rpartition(".")[2] == name][:ONLY_MISPLACED]
     if homes:
-        return f"{said}; did you mean {' or '.join(homes)}?"
+        return f"{message}; did you mean {' or '.join(homes)}?"
     known = ", ".join(here.model_fields) if here is not None else ""
-    return f"{said}; known are {known}" if known else said
+    return f"{message}; known are {known}" if known else message
 
 
 def _keys(model: type[BaseModel], before: str = "") -> list[str]:
-    found = []
+    keys = []
     for name, field in model.model_fields.items():
         dotted = f"{before}{name}"
-        found.append(dotted)
+        keys.append(dotted)
         inner = section(field.annotation)
         if inner is not None:
-            found += _keys(inner, f"{dotted}.")
-    return found
+            keys += _keys(inner, f"{dotted}.")
+    return keys
 
 
 def _field(model: type[BaseModel], loc: tuple[str | int, ...]) -> tuple[KeyPath, FieldInfo | None]:

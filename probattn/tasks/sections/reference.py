@@ -43,12 +43,12 @@ def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) ->
         lines.append("")
     shared: dict[type[BaseModel], list[str]] = {}
     for name, field in inner.items():
-        found = section(field.annotation)
-        assert found is not None
-        shared.setdefault(found, []).append(name)
-    for found, names in shared.items():
+        kind = section(field.annotation)
+        assert kind is not None
+        shared.setdefault(kind, []).append(name)
+    for kind, names in shared.items():
         heading = ", ".join(f"`{prefix}{name}`" for name in names)
-        block = _section(heading, found, f"{prefix}{names[0]}.", min(level + bool(prefix), 4))
+        block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4))
         described = [f"- `{name}`: {inner[name].description}{_optional(inner[name])}" for name in names]
         if len(names) > 1 or inner[names[0]].default is None:
             block[1:1] = ["", *described]

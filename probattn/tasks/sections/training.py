@@ -125,13 +125,13 @@ class DriverSection(DrawnSection):
         Args:
             **optimizer: further options of the optimiser.
         """
-        asked: Any = self
-        rule = asked.early_stopping
+        section: Any = self
+        rule = section.early_stopping
         return self.options_of(RunOptions) | {
             "optimizer": OptimizerOptions(**self.options_of(OptimizerOptions), **optimizer),
             "scheduler": SchedulerOptions(**self.options_of(SchedulerOptions)),
             "kl_schedule": KLSchedule(**self.options_of(KLSchedule)),
-            "cpu": asked.device == "cpu",
+            "cpu": section.device == "cpu",
             "early_stopping": None if rule is None else rule.build(),
         }
 
@@ -227,11 +227,11 @@ class ProbeRecipe(Section):
         """The updates, in order."""
         if self.steps is not None:
             return tuple(self.steps)
-        found, power = [0], 10
+        steps, power = [0], 10
         while power < LARGEST:
-            found += [power, 2 * power, 5 * power]
+            steps += [power, 2 * power, 5 * power]
             power *= 10
-        return tuple(found)
+        return tuple(steps)
 
 
 class TranslationProbeRecipe(ProbeRecipe):

@@ -40,8 +40,8 @@ class RecipeLoader(yaml.SafeLoader):
         """Composes a node, refusing aliases: a recipe says everything where it stands."""
         if self.check_event(AliasEvent):
             event = self.peek_event()
-            said = f"aliases (*{event.anchor}) are not used in recipes"
-            raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)
+            message = f"aliases (*{event.anchor}) are not used in recipes"
+            raise yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -118,8 +118,8 @@ def parse_value(text: str) -> Any:
 
 def _value(loader: RecipeLoader, node: Node, path: KeyPath, places: Places, where: str) -> Any:
     if node.tag not in _TAGS:
-        said = f"tags ({node.tag}) are not used in recipes"
-        raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
+        message = f"tags ({node.tag}) are not used in recipes"
+        raise yaml.MarkedYAMLError(problem=message, problem_mark=node.start_mark)
     if isinstance(node, MappingNode):
         return _mapping(loader, node, path, places, where)
     if isinstance(node, SequenceNode):
@@ -153,18 +153,18 @@ def _check_characters(node: Node) -> None:
 def _mapping(
     loader: RecipeLoader, node: MappingNode, path: KeyPath, places: Places, where: str
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in node.value:
         if not isinstance(key, ScalarNode):
             raise RecipeError(where, [f"expected a name as key (line {_line(key)}), got a list or mapping"])
         _check_characters(key)
         name = str(key.value)
-        if name in found:
+        if name in values:
             first = places[(*path, name)]
             raise RecipeError(where, [f"key {shown(name)} stands twice: {first} and line {_line(key)}"])
         places[(*path, name)] = f"line {_line(key)}"
-        found[name] = _value(loader, value, (*path, name), places, where)
-    return found
+        values[name] = _value(loader, value, (*path, name), places, where)
+    return values
 
 
 def _line(node: Node) -> int:
@@ -178,7 +178,7 @@ def _syntax(error: yaml.YAMLError, text: str) -> str:
             f"not valid YAML (line {line}): a character U+{ord(text[error.position]):04X} that is not allowed"
         )
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        said = ", ".join(part for part in (error.context, error.problem) if part)
+        message = ", ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark
-        return f"not valid YAML (line {mark.line + 1}, column {mark.column + 1}): {said}"
+        return f"not valid YAML (line {mark.line + 1}, column {mark.column + 1}): {message}"
     return f"not valid YAML: {error}"

@@ -83,10 +83,10 @@ def network_words(recipe: TranslationRecipe) -> str:
     """
     network, options = recipe.network, recipe.translation
     heads = f"{network.heads} head{'s' if network.heads > 1 else ''}"
-    said = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {network.width}"]
+    words = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {network.width}"]
     if network.name == "lstm":
-        said += ["bidirectional"] if network.bidirectional else ["one-directional"]
-        said += [heads] + (["uniform attention"] if network.uniform_attention else [])
+        words += ["bidirectional"] if network.bidirectional else ["one-directional"]
+        words += [heads] + (["uniform attention"] if network.uniform_attention else [])
     else:
-        said += [heads, f"feed-forward {network.feed_forward}"]
-    return ", ".join([*said, f"{options.subwords:,} subwords ({options.subword_model})"])
+        words += [heads, f"feed-forward {network.feed_forward}"]
+    return ", ".join([*words, f"{options.subwords:,} subwords ({options.subword_model})"])

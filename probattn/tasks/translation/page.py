@@ -73,12 +73,12 @@ def headline(results: TranslationResults) -> str:
     if not results.differences:
         score = results.scores[0]
         return f"{MODEL_TITLES[score.model]} attention reaches BLEU {score.bleu:.1f}"
-    found = results.differences[0]
-    name = MODEL_LABELS[found.model]
+    difference = results.differences[0]
+    name = MODEL_LABELS[difference.model]
     basis = f"(1 seed, {results.test.size:,} {results.test.unit})"
-    if not is_reliable(found, results.test.size, unit=100.0):
+    if not is_reliable(difference, results.test.size, unit=100.0):
         return f"No reliable difference between {name} and deterministic attention {basis}"
-    how = "better" if found.value > 0 else "worse"
+    how = "better" if difference.value > 0 else "worse"
     return f"In this run, {name} attention translates {how} than deterministic attention {basis}"
 
 
@@ -87,8 +87,10 @@ def opening(results: TranslationResults) -> str:
     source, target = results.languages
     numbers = " against ".join(f"{score.bleu:.1f}" for score in results.scores[::-1])
     gap = "".join(f": {_gap_words(item)}" for item in results.differences)
-    told = f"BLEU {numbers}{gap}, on {results.test.size:,} sentences from {source} to {target} ({results.search})."
-    return f"{told} One seed, one comparison: evidence about this run." if results.differences else told
+    sentence = f"BLEU {numbers}{gap}, on {results.test.size:,} sentences from {source} to {target} ({results.search})."
+    return (
+        f"{sentence} One seed, one comparison: evidence about this run." if results.differences else sentence
+    )
 
 
 def _gap_words(gap: BleuDifference) -> str:

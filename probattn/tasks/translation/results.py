@@ -127,14 +127,14 @@ def translation_scores(
         tokens: sums over the test pairs of ``nll``, ``tokens`` and ``correct``.
         records: of its training, for the time of an update.
     """
-    found = bleu_from_counts(counts)
+    score = bleu_from_counts(counts)
     return TranslationScores(
         model=model,
-        bleu=found.score,
-        precisions=found.precisions,
-        brevity_penalty=found.brevity_penalty,
-        hypothesis_length=found.hypothesis_length,
-        reference_length=found.reference_length,
+        bleu=score.score,
+        precisions=score.precisions,
+        brevity_penalty=score.brevity_penalty,
+        hypothesis_length=score.hypothesis_length,
+        reference_length=score.reference_length,
         perplexity=perplexity(tokens["nll"], tokens["tokens"]),
         token_accuracy=tokens["correct"] / tokens["tokens"],
         subwords=int(tokens["tokens"]),

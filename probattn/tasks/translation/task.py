@@ -228,8 +228,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         batches = list(self.batches(network, pairs)) if False else self.batches(network, pairs)
         for inputs in batches:
             with torch.no_grad():
-                found = token_measures(network.program(inputs), inputs["labels"])
-            sums = {name: sums[name] + found[name].double().sum().item() for name in sums}
+                measures = token_measures(network.program(inputs), inputs["labels"])
+            sums = {name: sums[name] + measures[name].double().sum().item() for name in sums}
         return sums
 
     def words(self) -> Mapping[str, Any]:
@@ -249,7 +249,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         """
         own, test = networks[-1], self.splits.test
         options = self.recipe.search.build()
-        found: dict[ModelKey, list[str]] = {
+        translations: dict[ModelKey, list[str]] = {
             each.key: translate(
                 each.program,
                 test.sources,
@@ -260,11 +260,11 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             for each in networks
         }
         try:
-            counts = {key: bleu_counts(texts, test.targets) for key, texts in found.items()}
-            signature = bleu(found[own.key], test.targets).signature
+            counts = {key: bleu_counts(texts, test.targets) for key, texts in translations.items()}
+            signature = bleu(translations[own.key], test.targets).signature
         except ImportError as error:
             raise RunError(one_line(error)) from error
-        _write_translations(own.folder / TRANSLATIONS, test, found)
+        _write_translations(own.folder / TRANSLATIONS, test, translations)
         return TranslationResults(
             run=run,
             languages=test.languages,
@@ -276,7 +276,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
                 for each in networks
             ),
             differences=self._differences(counts),
-            samples=_samples(test, found, self.recipe.report.samples),
+            samples=_samples(test, translations, self.recipe.report.samples),
             curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
             dynamics=dynamics(networks),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
@@ -331,9 +331,10 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
         def translated() -> Iterator[dict[str, str]]:
             for batch in in_batches(texts, options.batch_size):
-                found = translate(network.program, batch, network.codec, options)
+                translations = translate(network.program, batch, network.codec, options)
                 yield from (
-                    {"text": text, "translation": each} for text, each in zip(batch, found, strict=True)
+                    {"text": text, "translation": each}
+                    for text, each in zip(batch, translations, strict=True)
                 )
 
         return translated()
