@@ -138,7 +138,7 @@ def summarise(runs: Sequence[study.Run]) -> study.Content:
             ratios = {
                 name: study.paired(
                     [run for run in own if run[name] > 0],
-                    soft,
+                    {seed: base for seed, base in soft.items() if base[name] > 0},
                     lambda run, base, name=name: base[name] / run[name],
                 )
                 for name in DISTANCES
