@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
-from probattn.models.own_words import read_own_words
+from probattn.models.lstm import LSTMPreTrainedModel, read_padded
 from probattn.models.sentence.configuration import SelfAttentiveConfig
 from probattn.models.shared_keys import attention_function, eager_attention_forward
 
@@ -54,31 +53,11 @@ class SelfAttentiveAttention(nn.Module):
         return output[:, 0], weights
 
 
-class SelfAttentivePreTrainedModel(PreTrainedModel):
+class SelfAttentivePreTrainedModel(LSTMPreTrainedModel):
     """Base of the networks."""
 
     config_class = SelfAttentiveConfig
     base_model_prefix = "sentence"
-    main_input_name = "input_ids"
-    # A weight map is what this network is read for, and fused kernels give none.
-    _supports_sdpa = False
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-    _supports_attention_backend = True
-
-    @classmethod
-    def _can_set_attn_implementation(cls) -> bool:
-        """True; what transformers reads from the source of a network differs by release."""
-        return True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Draws weights as torch's modules do by themselves; loaded ones stay, the row of padding too."""
-        loaded = all(
-            getattr(weight, "_is_hf_initialized", False) for weight in module.parameters(recurse=False)
-        )
-        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)) and not loaded:
-            module.reset_parameters()
 
 
 class SelfAttentiveModel(SelfAttentivePreTrainedModel):
@@ -141,7 +120,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
                 f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
                 f"{list(attention_mask.shape)}"
             )
-        hidden = read_own_words(self.lstm, self.dropout(embedded), attention_mask)[0]  # [B, S, 2u]
+        hidden = read_padded(self.lstm, self.dropout(embedded), attention_mask)[0]  # [B, S, 2u]
         mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
         matrix, weights = self.attention(hidden, mask)  # [B, r, 2u]
         if output_attentions is None:

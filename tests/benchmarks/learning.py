@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from probattn.data import DataError, load_multi30k
 from probattn.inference import ManyRunsDriver
 from probattn.models.copying import CopyingOptions, CopyingRuns, CopyTask
-from probattn.models.own_words import read_own_words
+from probattn.models.lstm import read_padded
 from probattn.probes import IBMModel1, ParallelCorpus
 
 CPU = torch.device("cpu")
@@ -96,7 +96,7 @@ def padded_texts(words: int, rounds: int) -> dict[str, Any]:
         return unpacked
 
     steps: dict[str, Step] = {
-        "padded": lambda: read_own_words(lstm, texts, mask)[0].sum().backward(),
+        "padded": lambda: read_padded(lstm, texts, mask)[0].sum().backward(),
         "packed": lambda: packed().sum().backward(),
     }
     seconds = time_steps("padded texts", steps, rounds, CPU)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.models.own_words import State, read_own_words
+from probattn.models.lstm import State, read_padded
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.models.translation.recurrent.encoder import RecurrentEncoderOutput
 
@@ -64,7 +64,7 @@ class RecurrentDecoder(nn.Module):
     ) -> tuple[Tensor, DecoderState]:
         """States s ``[B, T, E]`` of target tokens ``[B, T, embedding]``, 0 at padding, and the next cache."""
         start = self.first_state(encoded) if past is None else (past.hidden, past.cell)
-        states, (hidden, cell) = read_own_words(self.lstm, self.dropout(embedded), attention_mask, start)
+        states, (hidden, cell) = read_padded(self.lstm, self.dropout(embedded), attention_mask, start)
         read = embedded.shape[1] + (0 if past is None else past.length)
         return states, DecoderState(hidden, cell, read)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.own_words import read_own_words
+from probattn.models.lstm import read_padded
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 
 
@@ -55,7 +55,7 @@ class RecurrentEncoder(nn.Module):
             raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         check_mask(type(self).__name__, "attention_mask", attention_mask, embedded.shape[:2])
-        hidden, last = read_own_words(self.lstm, self.dropout(embedded), attention_mask)
+        hidden, last = read_padded(self.lstm, self.dropout(embedded), attention_mask)
         return RecurrentEncoderOutput(hidden, *(self._by_layer(state) for state in last))
 
     def _by_layer(self, state: Tensor) -> Tensor:

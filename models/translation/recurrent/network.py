@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
+from probattn.models.lstm import LSTMPreTrainedModel
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.models.translation.recurrent.decoder import (
@@ -69,26 +70,11 @@ class RecurrentTranslationOutput(ModelOutput):
     contexts: Tensor | None = None
 
 
-class RecurrentPreTrainedModel(PreTrainedModel):
+class RecurrentPreTrainedModel(LSTMPreTrainedModel):
     """Base of the networks."""
 
     config_class = RecurrentTranslationConfig
     base_model_prefix = "model"
-    main_input_name = "input_ids"
-    # A weight map is what this network is read for, and fused kernels give none.
-    _supports_sdpa = False
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-    _supports_attention_backend = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Draws weights as torch's modules do by themselves; loaded ones stay, the row of padding too."""
-        loaded = all(
-            getattr(weight, "_is_hf_initialized", False) for weight in module.parameters(recurse=False)
-        )
-        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)) and not loaded:
-            module.reset_parameters()
 
 
 class RecurrentModel(RecurrentPreTrainedModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from probattn.models.own_words import read_own_words
+from probattn.models.lstm import read_padded
 from probattn.models.translation.recurrent.attention import masked_log_softmax
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 
@@ -32,7 +32,7 @@ class AlignmentInference(nn.Module):
         self, source: Tensor, source_mask: Tensor | None, target: Tensor, target_mask: Tensor | None
     ) -> Tensor:
         """Log-probabilities of alignments ``[B, T, S]``; :data:`probattn.sites.masks.MASKED_SCORE` at padding."""
-        source_states, _ = read_own_words(self.source, self.dropout(self.embed_tokens(source)), source_mask)
-        target_states, _ = read_own_words(self.target, self.dropout(self.embed_tokens(target)), target_mask)
+        source_states, _ = read_padded(self.source, self.dropout(self.embed_tokens(source)), source_mask)
+        target_states, _ = read_padded(self.target, self.dropout(self.embed_tokens(target)), target_mask)
         scores = torch.einsum("btd,bsd->bts", self.map(target_states), source_states)
         return masked_log_softmax(scores, None if source_mask is None else source_mask[:, None])

@@ -1,4 +1,4 @@
-"""An LSTM over sequences of different lengths."""
+"""Networks of LSTMs: their base, and an LSTM over sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedModel
 
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of every layer and direction, ``[layers * directions, B, u]`` each."""
@@ -14,7 +15,32 @@ SHUT = 1e4
 """Offset that holds a gate open or shut: its sigmoid is 1 or 0 in every type."""
 
 
-def read_own_words(
+class LSTMPreTrainedModel(PreTrainedModel):
+    """Base of networks of LSTMs with one attention call, in the shape of transformers' networks."""
+
+    main_input_name = "input_ids"
+    # A weight map is what this network is read for, and fused kernels give none.
+    _supports_sdpa = False
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = True
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """True; what transformers reads from the source of a network differs by release."""
+        return True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draws weights as torch's modules do by themselves; loaded ones stay, the row of padding too."""
+        loaded = all(
+            getattr(weight, "_is_hf_initialized", False) for weight in module.parameters(recurse=False)
+        )
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)) and not loaded:
+            module.reset_parameters()
+
+
+def read_padded(
     lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None = None
 ) -> tuple[Tensor, State]:
     """States ``[B, S, directions * u]`` of an LSTM over each sequence's real words, and the state after the last one.

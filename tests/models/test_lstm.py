@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from probattn.models.own_words import read_own_words
+from probattn.models.lstm import read_padded
 
 LENGTHS = (7, 1, 4, 6)
 WIDTH = max(LENGTHS)
@@ -42,7 +42,7 @@ def check_against_packed(lstm, started, dtype, **tolerances):
     mask = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
     inputs = [words, *lstm.parameters(), *(start or ())]
     found = []
-    for states, last in (read_own_words(lstm, words, mask, start), packed(lstm, words, start)):
+    for states, last in (read_padded(lstm, words, mask, start), packed(lstm, words, start)):
         results = [states, *last]
         torch.manual_seed(1)
         loss = sum((result * torch.randn_like(result)).sum() for result in results)
@@ -79,7 +79,7 @@ def test_padding_may_stand_anywhere_and_hold_anything(form, dtype):
     mask = torch.tensor(masks)
     words[mask == 0] = float("nan")
     words[4, 0] = 1.0  # a sequence without words is read as one of its first place
-    states, (hidden, cell) = read_own_words(lstm, words, mask)
+    states, (hidden, cell) = read_padded(lstm, words, mask)
     assert (states[mask == 0] == 0).all()
     for row, own in enumerate(mask.bool()):
         alone = words[row, own] if own.any() else words[row, :1]
@@ -93,13 +93,13 @@ def test_padding_may_stand_anywhere_and_hold_anything(form, dtype):
 def test_layers_have_dropout_between_them_in_training_alone():
     lstm = nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True)
     words, mask = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
-    drawn = [read_own_words(lstm, words, mask)[0] for _ in range(2)]
+    drawn = [read_padded(lstm, words, mask)[0] for _ in range(2)]
     assert not torch.equal(*drawn)
     lstm.eval()
-    torch.testing.assert_close(read_own_words(lstm, words, mask)[0][0], lstm(words)[0][0])
+    torch.testing.assert_close(read_padded(lstm, words, mask)[0][0], lstm(words)[0][0])
     lstm.train()
     lstm.dropout = 1.0  # nothing of the first layer reaches the second, and the second's own states are whole
-    dropped = read_own_words(lstm, words, mask)[0][0]
+    dropped = read_padded(lstm, words, mask)[0][0]
     empty = lstm(torch.zeros(1, 5, 3))[0][0]
     assert dropped.abs().min() > 0
     torch.testing.assert_close(dropped, empty)
@@ -108,8 +108,8 @@ def test_layers_have_dropout_between_them_in_training_alone():
 def test_half_precision_is_read_too():
     lstm = nn.LSTM(3, 4, bidirectional=True, batch_first=True)
     words, mask = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
-    full = read_own_words(lstm, words, mask)[0]
-    half = read_own_words(lstm.bfloat16(), words.bfloat16(), mask)[0]
+    full = read_padded(lstm, words, mask)[0]
+    half = read_padded(lstm.bfloat16(), words.bfloat16(), mask)[0]
     torch.testing.assert_close(half.float(), full, atol=0.03, rtol=0.05)
 
 
@@ -119,6 +119,6 @@ def test_what_a_call_of_the_module_does_besides_is_done():
     optimizer = torch.optim.SGD(lstm.parameters(), lr=1.0)
     for _ in range(2):
         optimizer.zero_grad()
-        read_own_words(lstm, words, mask)[0].sum().backward()
+        read_padded(lstm, words, mask)[0].sum().backward()
         optimizer.step()
-    torch.testing.assert_close(read_own_words(lstm, words, mask)[0][0], lstm(words)[0][0])
+    torch.testing.assert_close(read_padded(lstm, words, mask)[0][0], lstm(words)[0][0])
