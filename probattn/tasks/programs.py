@@ -316,6 +316,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         """The baseline, where there is something to compare and the recipe wants it, and the network."""
         names = [MODEL] if self.is_plain or not self.recipe.report.baseline else [BASELINE, MODEL]
         programs = {name: self.program(baseline=name == BASELINE) for name in names}
+        if type(self).save is ProgramTask.save and not isinstance(programs[MODEL].net, PreTrainedModel):
+            raise NotImplementedError(
+                f"{type(self).__name__}.save: expected a network of transformers, got a "
+                f"{type(programs[MODEL].net).__name__}; override save and network"
+            )
         if self.data.watched is not None:
             self.data.watched.check(programs[MODEL])
         return [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from probattn.inference.report import read_results
+from probattn.sites import METHODS
 from probattn.tasks.classification import Classification
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RecipeError, RunError
@@ -38,6 +39,11 @@ def task_class(sections: Mapping[str, Any]) -> type[Task[Any, Any]]:
         if task.section not in task.recipe_class.model_fields:
             raise TypeError(
                 f"{task.__name__}.section: expected a key of {task.recipe_class.__name__}, got {task.section!r}"
+            )
+        clash = next((method for method in METHODS if method.section == task.section), None)
+        if clash is not None:
+            raise TypeError(
+                f"{task.__name__}.section: expected a key that is no method's, got {task.section!r} of {clash.__name__}"
             )
         for other in TASKS:
             if other is not task and task.section in other.recipe_class.model_fields:

@@ -72,7 +72,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     results_class: ClassVar[type[Any]] = Results
     no_seeds: ClassVar[str | None] = None
     unit: ClassVar[str] = "examples"
-    no_limit: ClassVar[str | None] = "this kind of run measures nothing anew"
+    no_limit: ClassVar[str | None] = "this kind of run is always measured as a whole"
     no_draws: ClassVar[str | None] = "no draws are made for this kind of run"
 
     def __init__(self, recipe: AnyRecipe) -> None:

@@ -245,7 +245,8 @@ def test_predictions_of_texts_are_made_or_refused_in_one_line(name: str, finishe
         (answer,) = map(json.loads, succeeds(*words).splitlines())
         assert answer["text"] == "the film was good" and ANSWERS[name] in answer
     else:
-        assert "expected a run that answers texts" in refused(*words)
+        expected = "six whole numbers" if name == "numbers" else "a run that answers texts"
+        assert f"expected {expected}" in refused(*words)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -316,3 +317,33 @@ def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, 
     monkeypatch.setattr(tasks.registry, "TASKS", [other, *tasks.TASKS])
     with pytest.raises(TypeError, match=rf"Other\.section: .*{words}"):
         tasks.load_task("cora_ct")
+
+
+LIMITED = ("texts", "translation", "numbers")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_evaluation_is_limited_and_says_so_or_refuses_it_in_one_line(name: str, copied) -> None:
+    place = copied(name)
+    if name not in LIMITED:
+        assert "--limit 3: expected no such option" in refused("evaluate", place, "--limit", "3", "--quiet")
+        return
+    succeeds("evaluate", place, "--limit", "3", "--quiet")
+    content = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
+    sizes = [data["size"] for data in content.get("data", [content.get("test")])]
+    assert max(sizes) == 3 and content["run"]["restricted"] == "--limit 3"
+
+
+def test_the_pages_task_answers_rows_of_numbers(finished) -> None:
+    shown = succeeds("predict", finished("numbers"), "9 1 2 3 4 5", "1 1 1 1 1 9", "--json")
+    answers = [json.loads(line) for line in shown.splitlines()]
+    assert [answer["text"] for answer in answers] == ["9 1 2 3 4 5", "1 1 1 1 1 9"]
+    assert all(0 <= answer["second half"] <= 1 for answer in answers)
+
+
+def test_a_network_that_cannot_be_saved_is_refused_before_training(recipe, tmp_path) -> None:
+    numbers = type(tasks.load_task(recipe("numbers")))
+    forgetful = type("Forgetful", (numbers,), {"save": tasks.ProgramTask.save})
+    with pytest.raises(NotImplementedError, match="override save and network"):
+        tasks.train(forgetful(load_any_recipe(recipe("numbers"))), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
