@@ -151,3 +151,11 @@ def test_a_head_without_two_tokens_at_a_distance_has_no_median():
     query[:, 1], key[:, 1] = 0.0, 0.0
     with pytest.raises(ValueError, match="head 1 has no two tokens at a distance; give a bandwidth"):
         median_bandwidth(query, key)
+
+
+def test_without_two_tokens_that_count_there_is_no_unbiased_estimate():
+    query, key = sets()
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[1, 1:] = False
+    found = mmd(query, key, bandwidth=1.0, unbiased=True, query_mask=mask)
+    assert bool((found[1] == 0).all()) and not bool((found[[0, 2]] == 0).any())
