@@ -247,6 +247,13 @@ def test_a_head_without_a_median_takes_the_next_and_leaves_the_others_theirs():
     torch.testing.assert_close(factor.bandwidth, apart * torch.tensor([1.0, 3.0]))
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(9, 3), (3, 9)])
+def test_either_set_alone_is_thinned(queries, keys):
+    factor = AlignmentAttention("mmd", max_tokens=4, bandwidth=2.0).build(2, 2)
+    log_factor(factor, *tokens(queries=queries, keys=keys, size=2))
+    assert factor.draws == 1
+
+
 def test_a_large_set_is_thinned_by_numbers_of_its_own():
     factor = AlignmentAttention("mmd", max_tokens=4, bandwidth=2.0).build(2, 4)
     query, key = tokens()
