@@ -22,7 +22,7 @@ class Example(Record):
     """One input and what was predicted for it.
 
     Attributes:
-        data: key of its data set; None for an input of one's own.
+        data: key of its data set; None for an input that the user gave.
         index: its row there.
         text: the input.
         pair: the second text, where the input is a pair.
