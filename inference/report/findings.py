@@ -51,10 +51,7 @@ def combine(runs: Mapping[str, Results]) -> Results:
     """
     each = _checked(runs)
     first = each[0]
-    scores = tuple(
-        _mean([score for results in each if (score := results.score(item.model, item.data)) is not None])
-        for item in first.scores
-    )
+    scores = tuple(_mean(same) for same in zip(*(results.scores for results in each), strict=True))
     level = first.differences[0].level if first.differences else LEVEL
     differences: list[Difference] = []
     for item in first.differences:
