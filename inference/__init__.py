@@ -16,8 +16,8 @@ from probattn.inference.many_runs import ManyRunsDriver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.inference.particle_update import HeadParticles
+from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import (
-    Posterior,
     PosteriorExpectation,
     posterior_expectation,
     posterior_predict,

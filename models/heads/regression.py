@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import pyro
+import torch
 from torch import Tensor, nn
 
 from probattn.models.hosts.adapter import ATTRIBUTE
@@ -67,6 +68,13 @@ class Regressor(HeadProgram):
     def scale(self) -> ObservationScale:
         """The learned scale, and the law of the noise."""
         return cast(ObservationScale, self.net._modules[ATTRIBUTE])
+
+    @property
+    def noise(self) -> Tensor:
+        """Standard deviation of an observed number around its prediction, ``[D]``."""
+        law = self.scale(torch.zeros_like(self.scale.log_scale))
+        deviation: Tensor = law.stddev.detach()
+        return deviation
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Predictions ``[B, D]``."""
