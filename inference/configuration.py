@@ -78,11 +78,6 @@ def refuse_unsupported(model: nn.Module) -> None:
                 f"{name or 'the model'} is a torch.nn.DataParallel, whose threads share Pyro's handlers; launch one "
                 "process per device instead (accelerate launch, torchrun)"
             )
-        if getattr(module, "gradient_checkpointing", False) is True:
-            raise ValueError(
-                f"{name or 'the model'} recomputes activations (gradient checkpointing), which would draw its "
-                "attention sites twice; switch gradient checkpointing off in the network"
-            )
 
 
 def refuse_unwrapped(model: nn.Module, owner: str = "SVIDriver") -> None:

@@ -17,6 +17,7 @@ from probattn.models.hosts.interface import Implementations, implementations, re
 from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.placing import Host
+from probattn.models.hosts.recomputing import forget_recomputing
 from probattn.models.hosts.selection import Kind, Layers, Part, select
 from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention, Method
 from probattn.sites.repulsive import RepulsiveAttention
@@ -219,6 +220,7 @@ def revert(net: Network) -> Network:
     for hook in record.hooks:
         hook.remove()
     for module in list(net.modules()):
+        forget_recomputing(module)
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     restore(record.before)
