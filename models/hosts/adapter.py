@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from probattn.models.hosts.calls import AttentionCall
@@ -137,6 +138,7 @@ class HostedSite(nn.Module):
         return output.transpose(1, 2).contiguous(), weights
 
 
+@torch.compiler.disable(reason="a Pyro site cannot be a part of a compiled graph")
 def host_attention(
     module: nn.Module,
     query: Tensor,

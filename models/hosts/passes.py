@@ -61,6 +61,7 @@ class StackPass:
         """Number of data in the pass, the length of the first tensor that the owner was given."""
         return self._current.rows
 
+    @torch.compiler.disable(reason="passes are kept by thread")
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass; refuses ``torch.nn.DataParallel``, and prepares layers that are checkpointed."""
         _refuse_replica(owner)
@@ -70,6 +71,7 @@ class StackPass:
         rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
         self._passes[threading.get_ident()] = _Pass(open=True, rows=rows, past=_cached(kwargs))
 
+    @torch.compiler.disable(reason="passes are kept by thread")
     def end(self, *_: object) -> None:
         """Closes the pass."""
         self.clear()
