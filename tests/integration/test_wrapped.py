@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers as hf
+from accelerate import Accelerator
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader
 
 from probattn import BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver
@@ -61,6 +63,12 @@ def graphs():
     torch._dynamo.reset()
 
 
+TORCHS_OWN = pytest.mark.filterwarnings(
+    r"ignore:The \.grad attribute of a Tensor:UserWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+
+
+@TORCHS_OWN
 @pytest.mark.parametrize("place", ["wrapper", "after", "before", "objective"])
 def test_a_compiled_network_trains_to_the_same_losses(graphs, place):
     """Attention stays outside the graphs; compiling the objective compiles nothing."""
@@ -78,6 +86,7 @@ def test_a_compiled_network_trains_to_the_same_losses(graphs, place):
     assert (graphs.compiled > 0) == (place != "objective")
 
 
+@TORCHS_OWN
 def test_a_compiled_network_predicts_what_it_did(graphs):
     net = convert(bert(), BayesianAttention()).eval()
     with torch.no_grad():
@@ -86,20 +95,24 @@ def test_a_compiled_network_predicts_what_it_did(graphs):
     assert graphs.compiled
 
 
+@TORCHS_OWN
 def test_a_compiled_wrapper_is_not_converted():
     with pytest.raises(TypeError, match=r"got OptimizedModule; convert a network before wrapping it"):
         convert(torch.compile(bert()), BayesianAttention())
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.fixture
 def process(monkeypatch):
     """A group of this process alone."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     for name, value in {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "RANK": "0",
         "WORLD_SIZE": "1",
         "LOCAL_RANK": "0",
@@ -137,3 +150,68 @@ def test_whole_parameters_in_data_parallel_processes(process):
     assert train(convert(bert(), BayesianAttention()), nn.parallel.DistributedDataParallel) == pytest.approx(
         plain
     )
+
+
+class Even:
+    """Noise that is the same for every row."""
+
+    draws = 1
+
+    def uniform(self, like):
+        return torch.full_like(like, 0.5)
+
+    normal = uniform
+
+
+def accelerated(rank, processes, port, results):
+    """Weights after accelerate's own loop over eight rows a step, two micro-batches of each."""
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        RANK=str(rank),
+        WORLD_SIZE=str(processes),
+        LOCAL_RANK=str(rank),
+    )
+    net = bert().apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    program = Classifier(convert(net, BayesianAttention()), num_data=16)
+    guide = AttentionGuide(program, kl_weight=0.1, noise=Even())
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    rows = [{"input_ids": row, "labels": row[0] % 2} for row in torch.arange(1, 129).view(16, 8) % 50]
+    elbo, optimizer, loader = accelerator.prepare(
+        AttentionELBO()(program, guide),
+        torch.optim.SGD(program.parameters(), lr=0.01),
+        DataLoader(rows, batch_size=4 // processes),
+    )
+    elbo.train()
+    for batch in loader:
+        with accelerator.accumulate(elbo):
+            accelerator.backward(elbo(batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    results.put((rank, [value.tolist() for value in program.state_dict().values()]))
+    if processes > 1:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+@pytest.mark.gloo
+def test_accelerates_loop_in_two_processes_is_that_of_one():
+    context = torch.multiprocessing.get_context("fork")
+    found = []
+    for processes in (1, 2):
+        results, port = context.SimpleQueue(), free_port()
+        started = [
+            context.Process(target=accelerated, args=(rank, processes, port, results))
+            for rank in range(processes)
+        ]
+        for one in started:
+            one.start()
+        found += [results.get()[1] for _ in started]
+        for one in started:
+            one.join()
+    alone, *both = found
+    assert len(both) == 2
+    for weights in both:
+        for mine, theirs in zip(weights, alone, strict=True):
+            torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), atol=1e-6, rtol=1e-5)
