@@ -177,6 +177,7 @@ class Posterior:
             ValueError: no such site, or another number of names than C.
         """
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         if not -self.logits.shape[1] <= row < self.logits.shape[1]:
             raise IndexError(f"Posterior.plot: expected a row in 0..{self.logits.shape[1] - 1}, got {row}")
@@ -195,7 +196,10 @@ class Posterior:
         for axis, (title, values) in zip(axes[1:], maps, strict=True):
             picture = axis.imshow(values.cpu().numpy(), vmin=0, aspect="auto")
             axis.set(xlabel="key", ylabel="query", title=title)
+            axis.yaxis.set_major_locator(MaxNLocator(integer=True))
             figure.colorbar(picture, ax=axis)
+        for axis in axes[mean.dim() == 1 :]:
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 
     def _maps(self, row: int, site: str | None) -> list[tuple[str, Tensor]]:
@@ -215,7 +219,7 @@ class Posterior:
             std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
         else:
             mean, std = (each[name][row] for each in (self.attention_mean, self.attention_std) if each)
-        return [(f"{name}: mean", mean.mean(dim=0)), ("standard deviation", std.mean(dim=0))]
+        return [(f"{name}\nmean", mean.mean(dim=0)), ("standard deviation", std.mean(dim=0))]
 
     def _names(self, names: Sequence[str] | None) -> list[str]:
         classes = self.logits.shape[-1]
