@@ -91,10 +91,9 @@ def _card(description: Description, auto_class: str) -> str:
     lines += ["## How to load", "", "```python", "import probattn, transformers  # pip install probattn", ""]
     lines += [f"net = probattn.from_pretrained(transformers.{auto_class}, FOLDER_OR_NAME)", "```", ""]
     lines += [
-        "`from_pretrained` of transformers alone reads the same folder as a network with deterministic attention; the "
-        "posterior is in `probattn.json` and `probattn.safetensors`.",
-        "",
+        "`from_pretrained` of transformers alone reads the same folder as a network with deterministic attention;"
     ]
+    lines += ["the posterior is in `probattn.json` and `probattn.safetensors`.", ""]
     return "\n".join(lines)
 
 

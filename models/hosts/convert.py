@@ -103,43 +103,43 @@ def convert(
     """
     options = in_order(methods)
     set_up_peft()
-    wrapper, net = net, host_of(net)
-    refuse_unsupported(net)
-    if conversion(net) is not None:
-        raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
-    if getattr(net.config, "latent_alignment", None) == "mixture":
+    inner: PreTrainedModel = host_of(net)
+    refuse_unsupported(inner)
+    if conversion(inner) is not None:
+        raise ValueError(f"{type(inner).__name__} is converted already; revert(net) first")
+    if getattr(inner.config, "latent_alignment", None) == "mixture":
         raise ValueError(
-            f"{type(net).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
+            f"{type(inner).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
             "not from its attention, which no method would change; set it to 'soft' or None first"
         )
-    calls = find_calls(net)
+    calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
-    host = Host(net, {call.stack: StackPass() for call in calls})
+    host = Host(inner, {call.stack: StackPass() for call in calls})
     placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)
-    before = implementations(net)
+    before = implementations(inner)
     try:
         if hosted:
-            switch(net, IMPLEMENTATION)
+            switch(inner, IMPLEMENTATION)
     except BaseException:
         restore(before)
         raise
     for name, site in hosted.items():
-        attach(net, net.get_submodule(name), site)
+        attach(inner, inner.get_submodule(name), site)
     hooks: list[RemovableHandle] = []
     owners = {call.stack: call.owner for site in hosted.values() for call in site.calls}
     for stack, owner in owners.items():
-        module, state = net.get_submodule(owner), host.stacks[stack]
+        module, state = inner.get_submodule(owner), host.stacks[stack]
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     attributes = {name: value for each in placements.values() for name, value in each.attributes.items()}
     for name, value in attributes.items():
-        setattr(net, name, value)
-    hooks += [net.register_forward_pre_hook(hook) for each in placements.values() for hook in each.hooks]
+        setattr(inner, name, value)
+    hooks += [inner.register_forward_pre_hook(hook) for each in placements.values() for hook in each.hooks]
     record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
-    setattr(net, RECORD, record)
-    give_exits(net, record)
-    return wrapper
+    setattr(inner, RECORD, record)
+    give_exits(inner, record)
+    return net
 
 
 def revert(net: Network) -> Network:
@@ -164,15 +164,15 @@ def revert(net: Network) -> Network:
     record = conversion(net)
     if record is None:
         raise ValueError(f"{type(net).__name__} is not converted")
-    wrapper, net = net, host_of(net)
+    inner: PreTrainedModel = host_of(net)
     for hook in record.hooks:
         hook.remove()
-    for module in list(net.modules()):
+    for module in list(inner.modules()):
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     restore(record.before)
     for name in record.attributes:
-        delattr(net, name)
-    delattr(net, RECORD)
-    take_exits(net)
-    return wrapper
+        delattr(inner, name)
+    delattr(inner, RECORD)
+    take_exits(inner)
+    return net

@@ -120,8 +120,8 @@ def read_description(source: Path) -> Description:
         described = read_json(file, TypeAdapter(Description))
     except FileNotFoundError as error:
         raise StoredNetworkError(
-            f"{file}: not found; expected a folder written by probattn.models.save or by save_pretrained of a converted "
-            "network; a plain network is read by transformers, and probattn.models.convert makes it probabilistic"
+            f"{file}: not found; expected a folder written by probattn.models.save or by save_pretrained of a "
+            "converted network; a plain one is read by transformers, and probattn.models.convert makes it probabilistic"
         ) from error
     except (JSONError, OSError) as error:
         reason = str(error).removeprefix(f"{file}: ")

@@ -52,7 +52,7 @@ def fetched(source: Path | str, revision: str | None, options: dict[str, Any]) -
 
 def _is_name(source: str) -> bool:
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(source)

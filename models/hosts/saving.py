@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -37,13 +37,8 @@ STORED = re.compile(
 )
 """Files of weights by the names that transformers and PEFT give them."""
 
-Network = TypeVar("Network", bound=nn.Module)
-
-
-class Writer(Protocol):
-    """Writes a host's files into a folder, from its weights without those of sites."""
-
-    def __call__(self, folder: Path, weights: dict[str, Tensor]) -> object: ...
+Writer = Callable[[Path, dict[str, Tensor]], object]
+"""Writes a host's files into a folder, from its weights without those of sites."""
 
 
 class NetworkFunction:
@@ -258,7 +253,7 @@ def adapter_writer(net: Any, *args: Any, **options: Any) -> Writer:
     own = type(net).save_pretrained
     original = getattr(own, "__wrapped__", own)
 
-    def write(folder: Path, weights: dict[str, Tensor]) -> None:
+    def write(folder: Path, _: dict[str, Tensor]) -> None:
         original(net, str(folder), *args, state_dict=plain(net.state_dict()), **options)
 
     return write

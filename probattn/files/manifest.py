@@ -40,7 +40,7 @@ def write_manifest(
     step: int | None = None,
     without: Collection[str] = (),
 ) -> None:
-    """Writes the manifest of a folder, from digests that are known or else by reading all its files ``without`` some."""
+    """Writes the manifest of a folder, from digests that are known or by reading all its files ``without`` some."""
     digests = _digests(folder, {MANIFEST, *without}) if files is None else files
     manifest = Manifest(format=FORMAT, step=step, files=dict(digests))
     content = manifest.model_dump_json(indent=1, exclude_none=True).encode()
