@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import transformers
@@ -13,11 +13,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
+from probattn.models.hosts.bridges import has_bridge, is_bridge, own_forward
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import dry_inputs, untouched
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import switch
-from probattn.models.hosts.masks import carries_bias, read_mask
+from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.sites import AttentionMask, attention_scores
 from probattn.sites.layout import PAIRS
 from probattn.sites.scores import repeat_heads
@@ -67,6 +68,8 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         switch(net, IMPLEMENTATION)
         for module in net.modules():
             vars(module)[ATTRIBUTE] = recorder
+            if is_bridge(module):
+                module.register_forward_hook(_check_bridge, with_kwargs=True)
         counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
         try:
             base(**inputs)
@@ -95,13 +98,21 @@ def refuse_unsupported(net: object) -> None:
             "probattn.attention"
         )
     for module in net.modules():
-        if isinstance(module, PreTrainedModel) and not type(module)._can_set_attn_implementation():
+        if not isinstance(module, PreTrainedModel) or has_bridge(module):
+            continue
+        if not type(module)._can_set_attn_implementation():
             first = FIRST_RELEASES.get(type(module).__module__.rpartition(".")[-1])
             raise TypeError(
                 f"{type(module).__name__}: in transformers {transformers.__version__} this family computes attention "
                 "by itself, not through the attention interface, so its weights cannot be made latent"
                 + (f"; install transformers {first} or newer" if first else "")
             )
+
+
+def _check_bridge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    """Forward hook: makes sure that a bridge hands over all that its family's own forward computes with."""
+    expected = own_forward(module, *args, **kwargs)[0]
+    _refuse_difference(module, (output[0] - expected).abs(), expected)
 
 
 def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
@@ -122,14 +133,20 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
     output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
     if validity is not None:
-        error = error * validity.row_weight  # rows without any key are not compared
-    tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 5e-2
-    if not bool(error.max() <= tolerance * (1 + value.abs().max())):
-        raise TypeError(
-            f"{type(host.module).__name__}: this family's attention is more than a softmax of scores, mask and "
-            f"position biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
-        )
+        error = error * validity.row_weight  # rows without any key are not compared, nor is padding
+        if query.shape[2] == key.shape[2]:
+            error = error * own_keys(validity.valid, query.shape[2])[:, None, :, None]
+    _refuse_difference(host.module, error, value)
     return read.valid
+
+
+def _refuse_difference(module: nn.Module, error: Tensor, size: Tensor) -> None:
+    tolerance = 1e-4 if size.dtype in (torch.float32, torch.float64) else 5e-2
+    if not bool(error.max() <= tolerance * (1 + size.abs().max())):
+        raise TypeError(
+            f"{type(module).__name__}: this family's attention is more than a softmax of scores, mask and position "
+            f"biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
+        )
 
 
 def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) -> AttentionCalls:
