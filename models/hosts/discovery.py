@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -16,7 +17,7 @@ from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
 from probattn.models.hosts.bridges import has_bridge, is_bridge, own_forward
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import dry_inputs, untouched
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.sites import AttentionMask, attention_scores
@@ -38,6 +39,19 @@ class _Recorded:
     window: int | None
 
 
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What networks raise for input of a form that they do not take."""
+
+
 class _Recorder:
     """Takes the place of every module's site and records every call."""
 
@@ -47,9 +61,34 @@ class _Recorder:
     def attend(self, host: HostCall) -> Attended:
         """Attends as the family's eager function does, and checks that a site would do the same."""
         attended = host.eager()
-        valid, window = _check_reading(host, attended[0]), host.options.get("sliding_window")
+        try:
+            valid = _check_reading(host, attended[0])
+        except RuntimeError as error:
+            shapes = [list(tensor.shape) for tensor in (host.query, host.key, host.value)]
+            raise UnreadableError(
+                f"{type(host.module).__name__}: expected queries, keys and values [B, H, T, D] and a mask of their "
+                f"pairs, got {shapes} ({error})"
+            ) from error
+        window = host.options.get("sliding_window")
         self.records.append(_Recorded(host.module, host.query.shape, host.key.shape, valid, window))
         return attended
+
+    def run(self, net: PreTrainedModel, base: PreTrainedModel, inputs: Mapping[str, Tensor]) -> set[str]:
+        """Records a pass; the names of the modules that ran once."""
+        runs: Counter[int] = Counter()
+        for module in net.modules():
+            vars(module)[ATTRIBUTE] = self
+        counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
+        try:
+            base(**inputs)
+        finally:
+            counting.remove()
+        if not self.records:
+            raise UnreadableError(
+                f"{type(net).__name__}: no attention call goes through transformers' attention interface; this family "
+                "computes attention by itself and cannot be converted"
+            )
+        return {name for name, module in net.named_modules() if runs[id(module)] == 1}
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
@@ -61,27 +100,30 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     """
     refuse_unsupported(net)
     base = cast(PreTrainedModel, net.base_model)
-    inputs = dry_inputs(base)
-    recorder = _Recorder()
-    runs: Counter[int] = Counter()
+    if net.device.type == "meta":
+        raise ValueError(
+            f"{type(base).__name__}: expected a network with weights, got one on the meta device"
+        )
+    failure: Exception | None = None
     with untouched(net):
         switch(net, IMPLEMENTATION)
         for module in net.modules():
-            vars(module)[ATTRIBUTE] = recorder
             if is_bridge(module):
                 module.register_forward_hook(_check_bridge, with_kwargs=True)
-        counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
-        try:
-            base(**inputs)
-        finally:
-            counting.remove()
-    if not recorder.records:
-        raise TypeError(
-            f"{type(net).__name__}: no attention call goes through transformers' attention interface; this family "
-            "computes attention by itself and cannot be converted"
-        )
-    once = {name for name, module in net.named_modules() if runs[id(module)] == 1}
-    return _describe(net, recorder.records, once)
+        for inputs in dry_inputs(base):
+            recorder = _Recorder()
+            try:
+                once = recorder.run(net, base, inputs)
+            except UnreadableError:
+                raise
+            except FAILURES as error:
+                failure = failure or error
+            else:
+                return _describe(net, recorder.records, once)
+    reason = f"{type(failure).__name__}: {failure}"
+    raise ValueError(
+        f"{type(net).__name__}: expected a network that runs on a short input of the forms known; it gave {reason}"
+    ) from failure
 
 
 def refuse_unsupported(net: object) -> None:
@@ -143,7 +185,7 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
 def _refuse_difference(module: nn.Module, error: Tensor, size: Tensor) -> None:
     tolerance = 1e-4 if size.dtype in (torch.float32, torch.float64) else 5e-2
     if not bool(error.max() <= tolerance * (1 + size.abs().max())):
-        raise TypeError(
+        raise UnreadableError(
             f"{type(module).__name__}: this family's attention is more than a softmax of scores, mask and position "
             f"biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
         )

@@ -12,7 +12,7 @@ from transformers.models.deberta_v2 import modeling_deberta_v2
 
 from probattn.models.hosts.adapter import ATTRIBUTE, host_attention
 from probattn.models.hosts.bridges import own_forward
-from probattn.models.hosts.eager import Attended
+from probattn.models.hosts.eager import Attended, UnreadableError
 
 
 def eager_attention_forward(
@@ -102,12 +102,12 @@ class BridgedDeberta(modeling_deberta.DisentangledSelfAttention):
             )
             return own_forward(self, *args)
         if self.talking_head:
-            raise TypeError(
+            raise UnreadableError(
                 "DebertaModel: talking heads mix the weights of all heads, so the weights cannot be made latent; "
                 "expected a configuration without talking_head"
             )
         if query_states is not None:
-            raise TypeError(
+            raise UnreadableError(
                 "DebertaModel: expected queries of the hidden states themselves, got query_states"
             )
         fused = self.transpose_for_scores(self.in_proj(hidden_states))  # [B, H, T, 3 * D]
@@ -138,10 +138,12 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Output ``[B, T, H * D]`` and weights; ``bias`` is no tensor where there is no position term.
 
-    Padded queries, which the family lets see no key, see those of their datum, as in other families: rows are alike.
+    Padded queries, which the family lets see no key, see those of their datum at the site, as in other families: rows
+    are alike. What is made of them is the family's own, the mean of all values.
     """
     root, own_mask = _root(module, terms), mask.bool()
-    seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & ~own_mask.any(dim=-1, keepdim=True))
+    blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
+    seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & blind)
     output, weights = host_attention(
         module,
         query,
@@ -156,6 +158,11 @@ def _attend(
         if isinstance(bias, Tensor)
         else None,
     )
+    if bool(blind.any()):
+        uniform = value.new_full((1, 1, *own_mask.shape[-2:]), 1 / own_mask.shape[-1])
+        mean = (uniform.expand(*value.shape[:2], -1, -1) @ value).transpose(1, 2).to(output.dtype)
+        output = torch.where(blind.transpose(1, 2), mean, output)
+        weights = None if weights is None else torch.where(blind, uniform.to(weights.dtype), weights)
     return output.flatten(2), weights if output_attentions else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from probattn.models.hosts.bridges import bridge, has_bridge, is_bridge
@@ -61,7 +61,9 @@ def switch(net: PreTrainedModel, name: str) -> None:
 
 def _configs(net: PreTrainedModel) -> Iterator[Any]:
     configs: Sequence[Any] = [
-        config for module in net.modules() if (config := vars(module).get("config")) is not None
+        config
+        for module in net.modules()
+        if isinstance(config := vars(module).get("config"), PretrainedConfig)
     ]
     for config in configs:
         yield from _nested(config)
@@ -71,5 +73,5 @@ def _nested(config: Any) -> Iterator[Any]:
     yield config
     for name in getattr(config, "sub_configs", {}):
         part = getattr(config, name, None)
-        if part is not None:
+        if isinstance(part, PretrainedConfig):
             yield from _nested(part)
