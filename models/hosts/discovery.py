@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
 from probattn.models.hosts.bridges import has_bridge, is_bridge, own_forward
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.dry_run import dry_inputs, untouched
+from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, untouched
 from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
@@ -37,19 +37,6 @@ class _Recorded:
     key: torch.Size
     valid: Tensor | None
     window: int | None
-
-
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What networks raise for input of a form that they do not take."""
 
 
 class _Recorder:
@@ -73,14 +60,14 @@ class _Recorder:
         self.records.append(_Recorded(host.module, host.query.shape, host.key.shape, valid, window))
         return attended
 
-    def run(self, net: PreTrainedModel, base: PreTrainedModel, inputs: Mapping[str, Tensor]) -> set[str]:
+    def run(self, net: PreTrainedModel, part: PreTrainedModel, inputs: Mapping[str, Tensor]) -> set[str]:
         """Records a pass; the names of the modules that ran once."""
         runs: Counter[int] = Counter()
         for module in net.modules():
             vars(module)[ATTRIBUTE] = self
         counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
         try:
-            base(**inputs)
+            part(**inputs)
         finally:
             counting.remove()
         if not self.records:
@@ -110,13 +97,13 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         for module in net.modules():
             if is_bridge(module):
                 module.register_forward_hook(_check_bridge, with_kwargs=True)
-        for inputs in dry_inputs(base):
+        for part, inputs in _forms(base, net):
             recorder = _Recorder()
             try:
-                once = recorder.run(net, base, inputs)
-            except UnreadableError:
+                once = recorder.run(net, part, inputs)
+            except (OSError, UnreadableError):
                 raise
-            except FAILURES as error:
+            except Exception as error:  # whatever networks raise for input of a form that they do not take
                 failure = failure or error
             else:
                 return _describe(net, recorder.records, once)
@@ -124,6 +111,24 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     raise ValueError(
         f"{type(net).__name__}: expected a network that runs on a short input of the forms known; it gave {reason}"
     ) from failure
+
+
+def _forms(
+    base: PreTrainedModel, net: PreTrainedModel
+) -> Iterator[tuple[PreTrainedModel, dict[str, Tensor]]]:
+    """The network without its head, then the whole network, each with what it may take; an error if that is nothing."""
+    parts = [base] if base is net else [base, net]
+    unknown: ValueError | None = None
+    found = False
+    for part in parts:
+        try:
+            for inputs in dry_inputs(part):
+                found = True
+                yield part, inputs
+        except UnknownInputError as error:
+            unknown = error
+    if unknown is not None and not found:
+        raise unknown
 
 
 def refuse_unsupported(net: object) -> None:

@@ -34,8 +34,12 @@ FREQUENCIES = (
 """Names in configurations for the number of features of a frame."""
 
 
+class UnknownInputError(ValueError):
+    """A network that takes neither token ids nor pixels nor audio."""
+
+
 def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
-    """Two short rows, the second padded, in the forms that a network may take; ``ValueError`` where none is known.
+    """Two short rows, the second padded, in the forms that a network may take; an error where none is known.
 
     Where a network takes token ids and something else, such as pixels, the last form is token ids alone.
     """
@@ -57,7 +61,7 @@ def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
             found = True
             yield inputs
     if not found:
-        raise ValueError(
+        raise UnknownInputError(
             f"{type(net).__name__}: expected a network of token ids, pixels or audio, its forward takes "
             f"{list(parameters)}"
         )
@@ -115,7 +119,8 @@ def _pictures(net: PreTrainedModel, parameters: Collection[str]) -> Iterator[dic
 
 def _sounds(net: PreTrainedModel, parameters: Collection[str]) -> Iterator[dict[str, Tensor]]:
     """Two recordings: waves, or their features by frame or by frequency; with a mask of frames and without."""
-    forms = {(SAMPLES,): SAMPLES, (1, SAMPLES): SAMPLES}
+    waves = {(SAMPLES,): SAMPLES, (1, SAMPLES): SAMPLES}
+    forms: dict[tuple[int, ...], int] = {}
     configs = list(_parts(net.config))
     frames = [2 * count for count in _integers(configs, ("max_source_positions",))]
     for count in (*frames, *_integers(configs, ("max_length",)), FRAMES):
@@ -124,7 +129,7 @@ def _sounds(net: PreTrainedModel, parameters: Collection[str]) -> Iterator[dict[
     for name in ("input_features", "input_values"):
         if name not in parameters:
             continue
-        for shape, length in forms.items():
+        for shape, length in ((waves | forms) if name == "input_values" else forms).items():
             sound = {name: _ramp(net, 2, *shape)}
             if "attention_mask" in parameters and "input_ids" not in parameters:
                 yield sound | {"attention_mask": _mask(net, length)}

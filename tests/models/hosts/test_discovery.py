@@ -50,10 +50,17 @@ def test_a_head_of_another_task_changes_nothing(families, by_name):
 
 
 def test_networks_of_neither_words_nor_pixels_nor_sounds_are_refused():
-    options = {"d_model": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16, "num_input_channels": 1}
+    options = {
+        "d_model": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "ffn_dim": 16,
+        "num_input_channels": 1,
+    }
     net = hf.PatchTSTModel(hf.PatchTSTConfig(**options, context_length=16))
     with pytest.raises(
-        ValueError, match=r"PatchTSTModel: expected a network of token ids, pixels or audio, its forward takes"
+        ValueError,
+        match=r"PatchTSTModel: expected a network of token ids, pixels or audio, its forward takes",
     ):
         find_calls(net)
 
