@@ -39,6 +39,19 @@ class _Recorded:
     window: int | None
 
 
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What networks raise for input of a form that they do not take."""
+
+
 class _Recorder:
     """Takes the place of every module's site and records every call."""
 
@@ -101,9 +114,9 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
             recorder = _Recorder()
             try:
                 once = recorder.run(net, part, inputs)
-            except (OSError, UnreadableError):
+            except UnreadableError:
                 raise
-            except Exception as error:  # whatever networks raise for input of a form that they do not take
+            except FAILURES as error:
                 failure = failure or error
             else:
                 return _describe(net, recorder.records, once)

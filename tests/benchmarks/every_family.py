@@ -1,6 +1,8 @@
-"""Tiny networks of every model class of transformers that goes through its attention interface, and what became of each.
+"""Tiny networks of every class of transformers that goes through its attention interface, and what became of each.
 
-python tests/every_family.py [NAME...]   # prints verdicts, and with no name writes docs/data/families.json
+    python tests/benchmarks/every_family.py [NAME...]
+
+prints the verdicts, of the classes or folders named or of all, and of all writes docs/data/families.json.
 """
 
 from __future__ import annotations
@@ -11,27 +13,51 @@ import json
 import math
 import re
 import sys
+import time
+import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyro
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from probattn import BayesianAttention
+from probattn.inference import AttentionGuide
 from probattn.models import convert, revert
 from probattn.models.hosts.bridges import BRIDGES
 from probattn.models.hosts.discovery import find_calls
 from probattn.models.hosts.dry_run import dry_inputs
+from probattn.sites import AttentionSite
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "data" / "families.json"
 TOLERANCE = 1e-5
+LARGEST = 30_000_000
+"""Parameters of a tiny network."""
+LONGEST = 240
+"""Characters of a reason."""
+
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What networks raise for configurations and inputs that do not suit them."""
 
 SIZES: list[tuple[str, Any]] = [
     (r"(^|_)vocab_size$|vocab_size_or_config", 96),
@@ -65,6 +91,7 @@ MIXED = {
     "full_attention_interval": 2,
     "layer_group_size": 2,
 }
+KEEP = object()
 FILLS: tuple[dict[str, Any], ...] = (
     {},
     HEADS,
@@ -82,25 +109,9 @@ def tiny_config(
 ) -> PretrainedConfig:
     """A configuration of small sizes; ``changes`` by name, for parts as a mapping."""
     changes = dict(changes)
-    parameters = inspect.signature(cls).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    options: dict[str, Any] = {}
-    for name, default in defaults.items():
-        if name in changes:
-            continue
-        if name in fill:
-            options[name] = copy.deepcopy(fill[name])
-        elif name == "vocab_size" and default is None:
-            options[name] = 96
-        elif re.search(r"token_(id|index)$", name):
-            if name == "pad_token_id" and default is None:
-                options[name] = 0
-            elif isinstance(default, int) and not isinstance(default, bool) and default >= 60:
-                options[name] = 60 + sum(map(ord, name)) % 30
-        elif isinstance(default, int) and not isinstance(default, bool) and default > 1:
-            size = next((size for pattern, size in SIZES if re.search(pattern, name)), None)
-            if size is not None and size < default:
-                options[name] = size
+    defaults = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
+    options = {name: _tiny(name, default, fill) for name, default in defaults.items() if name not in changes}
+    options = {name: value for name, value in options.items() if value is not KEEP}
     if "num_key_value_heads" in options and defaults["num_key_value_heads"] == defaults.get(
         "num_attention_heads"
     ):
@@ -117,6 +128,20 @@ def tiny_config(
                 options[name] = tiny_config(type(default), given, fill)
     config = cls(**options | changes)
     return _with_every_kind_of_layer(cls, config, options | changes)
+
+
+def _tiny(name: str, default: Any, fill: Mapping[str, Any]) -> Any:
+    """The value of an option in a tiny configuration; ``KEEP`` for its default."""
+    if name in fill:
+        return copy.deepcopy(fill[name])
+    if default is None:
+        return {"pad_token_id": 0, "vocab_size": 96}.get(name, KEEP)
+    if not isinstance(default, int) or isinstance(default, bool):
+        return KEEP
+    if re.search(r"token_(id|index)$", name):
+        return KEEP if default < 60 else 60 + sum(map(ord, name)) % 30
+    size = next((size for pattern, size in SIZES if re.search(pattern, name)), default)
+    return size if size < default else KEEP
 
 
 def _with_every_kind_of_layer(
@@ -157,6 +182,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "informer": {"prediction_length": 4},
     "time_series_transformer": {"prediction_length": 4},
+    **{name: {"decoder_start_token_id": 0} for name in ("t5", "mt5", "umt5")},
     "vjepa2": {"crop_size": 32, "frames_per_clip": 4},
     "swin": {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2},
     "bridgetower": {"contrastive_hidden_size": 32},
@@ -164,11 +190,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 """Options of configurations that no rule gives, by name of the folder, the class or its configuration."""
 
 
-def model_classes() -> Iterator[type[PreTrainedModel]]:
-    """Every public model class of a file that goes through the attention interface, or has a bridge."""
+def model_classes(families: Collection[str] = ()) -> Iterator[type[PreTrainedModel]]:
+    """Every public model class of a file that goes through the attention interface, or has a bridge, of some folders."""
     root = Path(transformers.__file__).parent / "models"
     for file in sorted(root.glob("*/modeling_*.py")):
         module = f"transformers.models.{file.parent.name}.{file.stem}"
+        if families and file.parent.name not in families:
+            continue
         if module not in BRIDGES and "ALL_ATTENTION_FUNCTIONS" not in file.read_text(encoding="utf-8"):
             continue
         loaded = import_module(module)
@@ -185,6 +213,16 @@ def model_classes() -> Iterator[type[PreTrainedModel]]:
                 yield cls
 
 
+def _check_size(cls: type[PreTrainedModel], config: PretrainedConfig) -> None:
+    with torch.device("meta"):
+        try:
+            size = sum(parameter.numel() for parameter in cls(copy.deepcopy(config)).parameters())
+        except FAILURES:
+            return
+    if size > LARGEST:
+        raise ValueError(f"{size} parameters, of which the options known here make no fewer")
+
+
 def tiny_network(cls: type[PreTrainedModel]) -> PreTrainedModel:
     """The class with random weights, in evaluation mode with eager attention, which runs if any does."""
     names = (cls.__name__, cls.config_class.__name__, family(cls))
@@ -194,6 +232,7 @@ def tiny_network(cls: type[PreTrainedModel]) -> PreTrainedModel:
     for fill in FILLS:
         try:
             config = tiny_config(cls.config_class, changes, fill)
+            _check_size(cls, config)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 net = cls(config)
@@ -203,7 +242,7 @@ def tiny_network(cls: type[PreTrainedModel]) -> PreTrainedModel:
             net.set_attn_implementation("eager")
             networks.append(net.eval())
             taken(net)
-        except Exception as error:
+        except FAILURES as error:
             failures.append(error)
         else:
             return net
@@ -228,44 +267,105 @@ class Verdict:
     kinds: tuple[str, ...] = ()
 
 
+class WrongError(Exception):
+    """A converted network that is not its original, or a conversion that fails otherwise than by a refusal."""
+
+
 def judge(cls: type[PreTrainedModel]) -> Verdict:
-    """Makes a tiny network of a class, converts it and compares the outputs."""
-
-    def verdict(word: str, reason: object = "", kinds: tuple[str, ...] = ()) -> Verdict:
-        text = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
-        return Verdict(cls.__name__, family(cls), word, " ".join(text.split())[:300], kinds)
-
+    """Makes a tiny network of a class, converts it and compares."""
+    verdict, reason, kinds = "equal", "", ()
     try:
         net = tiny_network(cls)
-        taken(net)
-    except Exception as error:
-        return verdict("not built", error)
-    try:
-        calls = find_calls(net)
-    except (TypeError, ValueError) as error:
-        import traceback
+        kinds = check(net)
+    except WrongError as error:
+        verdict, reason = "wrong", str(error)
+    except RefusedError as error:
+        verdict, reason = "refused", str(error)
+    except FAILURES as error:
+        verdict, reason = "not built", f"{type(error).__name__}: {error}"
+    return Verdict(cls.__name__, family(cls), verdict, " ".join(reason.split())[:LONGEST], kinds)
 
-        own = "models/hosts" in traceback.extract_tb(error.__traceback__)[-1].filename
-        return verdict("refused" if own else "wrong", error)
-    except Exception as error:
-        return verdict("wrong", error)
-    kinds = tuple(sorted({kind for call in calls for kind in _kinds(call)}))
-    inputs = list(_padded(net))
+
+class RefusedError(Exception):
+    """A network that conversion refuses by name, left as it was."""
+
+
+def check(net: PreTrainedModel) -> tuple[str, ...]:
+    """The kinds of a network's attention calls, after making sure that converting it changes nothing it answers."""
+    before, classes = copy.deepcopy(net.state_dict()), [type(module) for module in net.modules()]
+    kinds: set[str] = set()
     try:
-        expected = [outputs(net, each) for each in inputs]
-    except Exception as error:
-        return verdict("wrong", error)
+        kinds |= {kind for call in find_calls(net) for kind in _kinds(call)}
+        refusal = None
+    except (TypeError, ValueError) as error:
+        refusal = error
+    except FAILURES as error:
+        raise WrongError(f"{type(error).__name__}: {error}") from error
+    _check_untouched(net, before, classes)
+    if refusal is not None:
+        if "models/hosts" not in traceback.extract_tb(refusal.__traceback__)[-1].filename:
+            raise WrongError(f"{type(refusal).__name__}: {refusal}")
+        raise RefusedError(str(refusal))
+    inputs = list(_padded(net))
+    expected = [outputs(net, each) for each in inputs]
     try:
         convert(net, BayesianAttention())
         found = [outputs(net, each) for each in inputs]
-    except Exception as error:
-        return verdict("wrong", error)
-    worst = 0.0
-    for each, old, new in zip(inputs, expected, found, strict=True):
-        worst = max(worst, _difference(each, old, new))
-    if not worst <= TOLERANCE:
-        return verdict("wrong", f"outputs differ by {worst:.1e}", kinds)
-    return verdict("equal", f"{worst:.1e}", kinds)
+        drawn = [draw(net, each) for each in inputs]
+        revert(net)
+        again = [outputs(net, each) for each in inputs]
+    except FAILURES as error:
+        raise WrongError(f"{type(error).__name__}: {error}") from error
+    for each, old, new, sample, last in zip(inputs, expected, found, drawn, again, strict=True):
+        worst = _difference(each, old, new)
+        if not worst <= TOLERANCE:
+            raise WrongError(f"outputs differ by {worst:.1e}")
+        if not 0 < _difference(each, old, sample) < math.inf:
+            raise WrongError("a draw is the expectation, or not finite")
+        if not _difference(each, old, last) == 0:
+            raise WrongError("reverted, it answers otherwise")
+    _check_untouched(net, before, classes)
+    return tuple(sorted(kinds))
+
+
+def _check_untouched(net: PreTrainedModel, before: Mapping[str, Tensor], classes: list[type]) -> None:
+    state = net.state_dict()
+    if state.keys() != before.keys() or [type(module) for module in net.modules()] != classes:
+        raise WrongError("its modules changed")
+    if not all(torch.equal(value, before[name]) for name, value in state.items()):
+        raise WrongError("its weights changed")
+    if net.config._attn_implementation != "eager" or any(
+        "probattn" in vars(module) for module in net.modules()
+    ):
+        raise WrongError("something of the dry run was left")
+
+
+def draw(net: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One draw; :class:`WrongError` if a padded key has weight."""
+
+    def model() -> dict[str, Tensor]:
+        with pyro.plate("data", 2):
+            return outputs(net, inputs)
+
+    def look(site: AttentionSite, _: object, attended: tuple[Tensor, Tensor]) -> None:
+        weights = attended[1]
+        if net.config.is_encoder_decoder and "decoder_attention_mask" not in inputs:
+            return  # what the decoder makes its words of may be padding
+        for name, mask in inputs.items():
+            if name.endswith("attention_mask") and mask.dim() == 2 and mask.shape == weights.shape[::3]:
+                alone = weights.movedim(-1, 1)[mask == 0]
+                if alone.any():
+                    raise WrongError("a padded key has weight")
+
+    hooks = [
+        module.register_forward_hook(look) for module in net.modules() if isinstance(module, AttentionSite)
+    ]
+    try:
+        with torch.no_grad(), AttentionGuide(model):
+            return model()
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _kinds(call: Any) -> Iterator[str]:
@@ -284,10 +384,13 @@ def taken(net: PreTrainedModel) -> dict[str, Tensor]:
         if type(net).__name__.endswith("MultipleChoice"):
             forms.append({name: value[:, None] for name, value in inputs.items()})
         forms.append({name: value for name, value in inputs.items() if not name.startswith("decoder_")})
+        forms += [
+            form | {"input_ids": _ended(net, form["input_ids"], "")} for form in forms if "input_ids" in form
+        ]
         for form in forms:
             try:
                 outputs(net, form)
-            except Exception as error:
+            except FAILURES as error:
                 failure = failure or error
             else:
                 return form
@@ -320,7 +423,8 @@ def _ended(net: PreTrainedModel, words: Tensor, side: str) -> Tensor:
     if not ends or ends[0] >= 96:
         return words
     words = words.clone()
-    words[0, ..., -1] = words[1, ..., -1 if side == "left" else -3] = ends[0]
+    words[..., -1] = words[..., 0]
+    words[0, ..., -1] = words[1, ..., -3 if side == "right" else -1] = ends[0]
     return words
 
 
@@ -375,35 +479,29 @@ def _difference(inputs: Mapping[str, Tensor], old: Mapping[str, Tensor], new: Ma
     return worst
 
 
+def studied(classes: Iterable[type[PreTrainedModel]]) -> dict[str, Any]:
+    """The content of the file."""
+    verdicts = []
+    for cls in classes:
+        started = time.perf_counter()
+        verdicts.append(judge(cls))
+        print(*asdict(verdicts[-1]).values(), f"{time.perf_counter() - started:.1f} s", flush=True)
+    return {
+        "transformers": transformers.__version__,
+        "classes": [asdict(each) for each in sorted(verdicts, key=lambda each: (each.family, each.name))],
+    }
+
+
 def main(names: list[str]) -> None:
-    import time
-    import signal
-
-    def alarm(*_):
-        raise RuntimeError("too slow")
-
-    signal.signal(signal.SIGALRM, alarm)
-    rows = []
-    for cls in model_classes():
-        if names and cls.__name__ not in names and family(cls) not in names:
-            continue
-        t = time.time()
-        signal.alarm(20)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                v = judge(cls)
-        except Exception as e:
-            v = Verdict(cls.__name__, family(cls), "wrong", "OUTER " + repr(e)[:200])
-        signal.alarm(0)
-        rows.append(asdict(v) | {"t": round(time.time() - t, 2)})
-        print(v.name, v.verdict, v.reason, v.kinds, rows[-1]["t"], flush=True)
-    import collections
-
-    print(collections.Counter(r["verdict"] for r in rows), sum(r["t"] for r in rows))
-    json.dump(rows, open("/tmp/families/rows.json", "w"), indent=1)
+    """Prints verdicts, and writes the file if all classes are asked for."""
+    transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    asked = (cls for cls in model_classes() if not names or {cls.__name__, family(cls)} & set(names))
+    content = studied(asked)
+    print(dict(Counter(each["verdict"] for each in content["classes"])))
+    if not names:
+        FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    transformers.logging.set_verbosity_error()
     main(sys.argv[1:])
