@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
 
 from torch import nn
 
@@ -44,9 +43,3 @@ def is_bridge(module: nn.Module) -> bool:
     """True for a module that has the class of a bridge at present."""
     cls = type(module)
     return any(f"{cls.__module__}.{cls.__name__}" in classes.values() for classes in BRIDGES.values())
-
-
-def own_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """What the family's own code makes of a bridge's arguments."""
-    family: Any = super(type(module), module)
-    return family.forward(*args, **kwargs)

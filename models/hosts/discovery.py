@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import transformers
+from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
-from probattn.models.hosts.bridges import has_bridge, is_bridge, own_forward
+from probattn.models.hosts.bridges import has_bridge
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, untouched
+from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, tensors, untouched
 from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
@@ -73,22 +74,26 @@ class _Recorder:
         self.records.append(_Recorded(host.module, host.query.shape, host.key.shape, valid, window))
         return attended
 
-    def run(self, net: PreTrainedModel, part: PreTrainedModel, inputs: Mapping[str, Tensor]) -> set[str]:
-        """Records a pass; the names of the modules that ran once."""
+    def run(
+        self, net: PreTrainedModel, part: PreTrainedModel, inputs: Mapping[str, Tensor]
+    ) -> tuple[list[Tensor], set[str]]:
+        """Records a pass; the network's answer, and the names of the modules that ran once."""
         runs: Counter[int] = Counter()
         for module in net.modules():
             vars(module)[ATTRIBUTE] = self
         counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
         try:
-            part(**inputs)
+            answer = tensors(part(**inputs))
         finally:
             counting.remove()
+            for module in net.modules():
+                vars(module).pop(ATTRIBUTE, None)
         if not self.records:
             raise UnreadableError(
                 f"{type(net).__name__}: no attention call goes through transformers' attention interface; this family "
                 "computes attention by itself and cannot be converted"
             )
-        return {name for name, module in net.named_modules() if runs[id(module)] == 1}
+        return answer, {name for name, module in net.named_modules() if runs[id(module)] == 1}
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
@@ -106,19 +111,21 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         )
     failure: Exception | None = None
     with untouched(net):
-        switch(net, IMPLEMENTATION)
-        for module in net.modules():
-            if is_bridge(module):
-                module.register_forward_hook(_check_bridge, with_kwargs=True)
+        generators = get_rng_state()
         for part, inputs in _forms(base, net):
             recorder = _Recorder()
             try:
-                once = recorder.run(net, part, inputs)
+                switch(net, "eager")
+                eager = tensors(part(**inputs))
+                set_rng_state(generators)
+                switch(net, IMPLEMENTATION)
+                recorded, once = recorder.run(net, part, inputs)
             except UnreadableError:
                 raise
             except FAILURES as error:
                 failure = failure or error
             else:
+                _check_answers(part, eager, recorded)
                 return _describe(net, recorder.records, once)
     reason = f"{type(failure).__name__}: {failure}"
     raise ValueError(
@@ -169,10 +176,18 @@ def refuse_unsupported(net: object) -> None:
             )
 
 
-def _check_bridge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-    """Forward hook: makes sure that a bridge hands over all that its family's own forward computes with."""
-    expected = own_forward(module, *args, **kwargs)[0]
-    _refuse_difference(module, (output[0] - expected).abs(), expected)
+def _check_answers(net: nn.Module, eager: list[Tensor], recorded: list[Tensor]) -> None:
+    """Refuses a network that looks at the name of its attention implementation when it prepares its attention."""
+    for expected, found in zip(eager, recorded, strict=True):
+        alike = expected.shape == found.shape
+        if not alike or not torch.allclose(
+            found, expected, rtol=0, atol=_tolerance(expected), equal_nan=True
+        ):
+            difference = f"by {(found - expected).abs().max().item():.1e}" if alike else "in shape"
+            raise UnreadableError(
+                f"{type(net).__name__}: this family prepares its attention in another way under the name 'eager' than "
+                f"under names of others (outputs differ {difference}), so its weights cannot be made latent"
+            )
 
 
 def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
@@ -196,17 +211,18 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
         error = error * validity.row_weight  # rows without any key are not compared, nor is padding
         if query.shape[2] == key.shape[2]:
             error = error * own_keys(validity.valid, query.shape[2])[:, None, :, None]
-    _refuse_difference(host.module, error, value)
+    if not bool(error.max() <= _tolerance(value)):
+        raise UnreadableError(
+            f"{type(host.module).__name__}: this family's attention is more than a softmax of scores, mask and "
+            f"position biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
+        )
     return read.valid
 
 
-def _refuse_difference(module: nn.Module, error: Tensor, size: Tensor) -> None:
-    tolerance = 1e-4 if size.dtype in (torch.float32, torch.float64) else 5e-2
-    if not bool(error.max() <= tolerance * (1 + size.abs().max())):
-        raise UnreadableError(
-            f"{type(module).__name__}: this family's attention is more than a softmax of scores, mask and position "
-            f"biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
-        )
+def _tolerance(tensor: Tensor) -> float:
+    """Of numbers that rounding alone should set apart."""
+    relative = 1e-4 if tensor.dtype in (torch.float32, torch.float64) else 5e-2
+    return relative * (1 + tensor.abs().max().item() if tensor.numel() else 1)
 
 
 def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) -> AttentionCalls:

@@ -11,7 +11,6 @@ from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
 
 from probattn.models.hosts.adapter import ATTRIBUTE, host_attention
-from probattn.models.hosts.bridges import own_forward
 from probattn.models.hosts.eager import Attended, UnreadableError
 
 
@@ -59,7 +58,8 @@ class BridgedDebertaV2(modeling_deberta_v2.DisentangledSelfAttention):
                 relative_pos,
                 rel_embeddings,
             )
-            return own_forward(self, *args)
+            family: Any = super()
+            return family.forward(*args)
         heads = self.num_attention_heads
         queried = hidden_states if query_states is None else query_states
         query = self.transpose_for_scores(self.query_proj(queried), heads)  # [B * H, T, D]
@@ -100,7 +100,8 @@ class BridgedDeberta(modeling_deberta.DisentangledSelfAttention):
                 relative_pos,
                 rel_embeddings,
             )
-            return own_forward(self, *args)
+            family: Any = super()
+            return family.forward(*args)
         if self.talking_head:
             raise UnreadableError(
                 "DebertaModel: talking heads mix the weights of all heads, so the weights cannot be made latent; "

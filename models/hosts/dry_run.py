@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -159,6 +159,17 @@ def _encoded(net: PreTrainedModel) -> tuple[Tensor, Tensor]:
     mask = torch.ones(2, ENCODER_LENGTH + 2, dtype=torch.long, device=net.device)
     states = torch.linspace(-1, 1, steps=net.config.hidden_size, device=net.device).to(net.dtype)
     return states.expand(2, ENCODER_LENGTH + 2, -1), mask
+
+
+def tensors(answer: Any) -> list[Tensor]:
+    """The floating-point tensors of an output, in order."""
+    if isinstance(answer, Tensor):
+        return [answer] if answer.is_floating_point() else []
+    if isinstance(answer, Mapping):
+        answer = answer.values()
+    elif not isinstance(answer, (tuple, list)):
+        return []
+    return [tensor for part in answer for tensor in tensors(part)]
 
 
 @contextmanager

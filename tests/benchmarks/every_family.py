@@ -26,6 +26,7 @@ from typing import Any
 import pyro
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -54,6 +55,7 @@ FAILURES = (
     NameError,
     OSError,
     RuntimeError,
+    StrictDataclassError,
     TypeError,
     ValueError,
 )
@@ -191,7 +193,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 
 
 def model_classes(families: Collection[str] = ()) -> Iterator[type[PreTrainedModel]]:
-    """Every public model class of a file that goes through the attention interface, or has a bridge, of some folders."""
+    """The public model classes of files that go through the attention interface or have a bridge, of some folders."""
     root = Path(transformers.__file__).parent / "models"
     for file in sorted(root.glob("*/modeling_*.py")):
         module = f"transformers.models.{file.parent.name}.{file.stem}"
@@ -470,11 +472,10 @@ def _difference(inputs: Mapping[str, Tensor], old: Mapping[str, Tensor], new: Ma
         if "past_key_values" in name or "attentions" in name or not old[name].numel():
             continue
         error = (old[name] - new[name]).abs() / (1 + old[name].abs().max())
-        for mask in masks:
-            real = _spread(mask, error)
-            if real is not None:
-                error = error[real]
-                break
+        exact = [mask for mask in masks if mask.shape == error.shape[: mask.dim()]]
+        real = next((real for mask in exact or masks if (real := _spread(mask, error)) is not None), None)
+        if real is not None:
+            error = error[real]
         worst = max(worst, error.max().item()) if bool(error.isfinite().all()) else float("nan")
     return worst
 

@@ -27,9 +27,9 @@ def tables(content: Mapping[str, Any]) -> str:
         [verdict, meaning, str(counts[verdict]), str(len(families[verdict]))]
         for verdict, meaning in VERDICTS.items()
     ]
+    whole = f"{len(classes)} model classes of {len({each['family'] for each in classes})} families"
     parts = [
-        f"transformers {content['transformers']}: {len(classes)} model classes of "
-        f"{len({each['family'] for each in classes})} families.",
+        f"transformers {content['transformers']}: {whole}.",
         table(["verdict", "", "classes", "families with such classes"], counted),
     ]
     for verdict, meaning in VERDICTS.items():

@@ -153,5 +153,5 @@ def test_what_is_no_softmax_of_scores_is_refused_by_name_and_untouched(families)
 def test_a_bridge_that_forgets_something_is_refused(families, monkeypatch):
     monkeypatch.setattr("probattn.models.hosts.disentangled._root", lambda *_: 1.0)
     net = build(hf.DebertaV2Model, v2(families, *VARIANTS[0]))
-    with pytest.raises(TypeError, match=r"BridgedDebertaV2: this family's attention is more than a softmax"):
+    with pytest.raises(TypeError, match=r"DebertaV2Model: this family prepares its attention in another way"):
         inspect(net)
