@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probattn.inference.sampling import sampling
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
     from probattn.sites.disagreement import DisagreementAttention
@@ -29,24 +30,26 @@ __all__ = [
     "__version__",
     "attention",
     "link",
+    "sampling",
 ]
 
 _MODULES = {
-    "AlignmentAttention": "alignment",
-    "AttentionMask": "masks",
-    "BayesianAttention": "bayesian",
-    "DisagreementAttention": "disagreement",
-    "MultiheadAttention": "multihead",
-    "RepulsiveAttention": "repulsive",
-    "attention": "functional",
-    "link": "multihead",
+    "AlignmentAttention": "sites.alignment",
+    "AttentionMask": "sites.masks",
+    "BayesianAttention": "sites.bayesian",
+    "DisagreementAttention": "sites.disagreement",
+    "MultiheadAttention": "sites.multihead",
+    "RepulsiveAttention": "sites.repulsive",
+    "attention": "sites.functional",
+    "link": "sites.multihead",
+    "sampling": "inference.sampling",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'probattn' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"probattn.sites.{_MODULES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"probattn.{_MODULES[name]}"), name)
     return value
 
 
