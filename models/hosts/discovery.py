@@ -97,7 +97,7 @@ class _Recorder:
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
-    """Runs a network that is not converted once on a short input and lists its attention calls; leaves it as it was.
+    """Runs a network that is not converted twice on a short input and lists its attention calls; leaves it as it was.
 
     Raises:
         TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message gives the

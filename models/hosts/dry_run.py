@@ -1,4 +1,4 @@
-"""One short forward pass that shows every attention call of a network and leaves no trace."""
+"""Short forward passes that show every attention call of a network and leave no trace."""
 
 from __future__ import annotations
 
