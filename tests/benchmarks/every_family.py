@@ -181,6 +181,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("detr", "conditional_detr", "deformable_detr"), RESNET),
     **dict.fromkeys(("wav2vec2", "hubert", "unispeech", "unispeech_sat", "wav2vec2_conformer"), WAVES),
     "Data2VecAudioConfig": WAVES,
+    "yolos": {"image_size": [32, 32]},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "informer": {"prediction_length": 4},
     "time_series_transformer": {"prediction_length": 4},
