@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probattn.inference.sampling import sampling
+    from probattn.models.hosts.store import from_pretrained
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
     from probattn.sites.disagreement import DisagreementAttention
@@ -29,6 +30,7 @@ __all__ = [
     "RepulsiveAttention",
     "__version__",
     "attention",
+    "from_pretrained",
     "link",
     "sampling",
 ]
@@ -41,6 +43,7 @@ _MODULES = {
     "MultiheadAttention": "sites.multihead",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.functional",
+    "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
     "sampling": "inference.sampling",
 }

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import pyro
-import torch
 from torch import Tensor, nn
 
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.program import HeadProgram, Link, read_logits
-from probattn.sites.observation import ObservationNoise, ObservationScale
+from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 
 class Regressor(HeadProgram):
@@ -70,11 +69,9 @@ class Regressor(HeadProgram):
         return cast(ObservationScale, self.net._modules[ATTRIBUTE])
 
     @property
-    def noise(self) -> Tensor:
-        """Standard deviation of an observed number around its prediction, ``[D]``."""
-        law = self.scale(torch.zeros_like(self.scale.log_scale))
-        deviation: Tensor = law.stddev.detach()
-        return deviation
+    def noise(self) -> ObservedNoise:
+        """Law and present scale of an observed number around its prediction."""
+        return self.scale.learned()
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Predictions ``[B, D]``."""
