@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.options import Natural, NonNegative, Options, Positive, Share
 from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.observation import ObservationScale
 from probattn.sites.site import LatentSite
 
 ParameterGroup = dict[str, Any]
@@ -152,7 +153,7 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
     Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
     """
     stacks = stacked_parameters(model)
-    kinds = {"sites": _ids(model, LatentSite), "alignment": _ids(model, AlignmentFactor)}
+    kinds = {"sites": _ids(model, LatentSite, ObservationScale), "alignment": _ids(model, AlignmentFactor)}
     names = [name + twin for name in ("pretrained", *kinds) for twin in ("", ".no_decay")]
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
     for parameter in _trainable(model):
@@ -183,8 +184,8 @@ def stacked_parameters(model: nn.Module) -> set[int]:
     return {id(stack) for ensemble in ensembles for stack in ensemble.stacked_parameters().values()}
 
 
-def _ids(model: nn.Module, kind: type[nn.Module]) -> set[int]:
-    modules = (module for module in model.modules() if isinstance(module, kind))
+def _ids(model: nn.Module, *kinds: type[nn.Module]) -> set[int]:
+    modules = (module for module in model.modules() if isinstance(module, kinds))
     return {id(parameter) for module in modules for parameter in module.parameters()}
 
 

@@ -5,7 +5,17 @@ if __name__ != "probattn.models":
         f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.models`"
     )
 
-from probattn.models.classifier import Classifier
+from probattn.models.choosing import program_for
+from probattn.models.heads import (
+    CausalLanguageModel,
+    Classifier,
+    MaskedLanguageModel,
+    MultiLabelClassifier,
+    MultipleChoice,
+    Regressor,
+    SpanExtractor,
+    TokenClassifier,
+)
 from probattn.models.hosts import (
     AttentionCall,
     AttentionCalls,
@@ -47,18 +57,25 @@ __all__ = [
     "AttentionCall",
     "AttentionCalls",
     "CapturedCall",
+    "CausalLanguageModel",
     "Classifier",
     "HeadRedundancy",
+    "MaskedLanguageModel",
+    "MultiLabelClassifier",
+    "MultipleChoice",
     "ProxyProgram",
     "RatedWords",
     "RecurrentForTranslation",
     "RecurrentModel",
     "RecurrentTranslationConfig",
+    "Regressor",
     "SearchOptions",
     "SelfAttentiveConfig",
     "SelfAttentiveForSequenceClassification",
     "SelfAttentiveModel",
+    "SpanExtractor",
     "StoredNetworkError",
+    "TokenClassifier",
     "TransformerSize",
     "Translator",
     "VariationalTranslator",
@@ -73,6 +90,7 @@ __all__ = [
     "load",
     "masked_heads",
     "own_head",
+    "program_for",
     "rate_words",
     "revert",
     "save",

@@ -1,12 +1,25 @@
-"""Base of the Pyro programs around networks."""
+"""Base of the Pyro programs around networks, and of those whose network has a head."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal
 
+import pyro
+import torch
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
-from torch import nn
+from torch import Tensor, nn
+
+from probattn.checks import check_batch, check_integer
+
+Link = Literal["softmax", "sigmoid", "identity"]
+"""What turns a prediction into probabilities; "identity" where it is a number of its own."""
+
+IGNORED = -100
+"""Label of a position that is not observed; transformers' own convention."""
 
 
 class Program(PyroModule):
@@ -20,3 +33,146 @@ class Program(PyroModule):
         if am_i_wrapped():
             return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
+
+
+class HeadProgram(Program):
+    r"""A network with a head as a Pyro program: :math:`y_i \sim p(y \mid f(x_i, S_i))`, with S the attention weights.
+
+    One call announces the plate ``"data"``, the host's attention sites (if it was converted) and the observed labels;
+    without labels in the batch they are values to predict. A subclass says how the network's output is read
+    (:meth:`read`) and what is observed of it (:meth:`observe`).
+
+    Args:
+        net: the network.
+        num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
+            data.
+        label_name: key of the labels in a batch.
+
+    Attributes:
+        label_names: keys of all that is observed.
+        link: what turns a prediction into probabilities.
+
+    Raises:
+        ValueError: ``num_data`` below 1.
+    """
+
+    link: ClassVar[Link] = "softmax"
+    arguments: ClassVar[Mapping[str, Any]] = {}
+    """What the network is called with besides its inputs."""
+
+    def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
+        super().__init__()
+        if num_data is not None:
+            check_integer(type(self).__name__, "num_data", num_data, least=1)
+        self.net = net
+        self.num_data = num_data
+        self.label_name = label_name
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Keys of the labels in a batch."""
+        return (self.label_name,)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Runs the host once; outside Pyro's handlers it only answers, announcing nothing.
+
+        Args:
+            batch: inputs of the host by name, and the labels.
+
+        Returns:
+            The prediction, ``[B, ...]``.
+
+        Raises:
+            TypeError: the batch is no mapping of tensors.
+            ValueError: an output or labels of another shape than the program's, or labels out of their range.
+        """
+        check_batch(type(self).__name__, batch)
+        inputs, labels = self.inputs(batch), self._labels(batch)
+        if not am_i_wrapped():
+            return self.read(self.net(**inputs, **self.arguments), inputs)
+        first = next(iter(inputs.values()))
+        data = self.plate("data", len(first), first.device)
+        with self.attention_plate(data, inputs):
+            prediction = self.read(self.net(**inputs, **self.arguments), inputs)
+        with data:
+            self.observe(prediction, labels, inputs)
+        return prediction
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Inputs of the network in a batch; ``ValueError`` for none."""
+        inputs = {name: value for name, value in batch.items() if name not in self.label_names}
+        if not inputs:
+            raise ValueError(
+                f"{type(self).__name__}: expected inputs in the batch, got {', '.join(batch) or 'nothing'}"
+            )
+        return inputs
+
+    def attention_plate(
+        self, data: AbstractContextManager[Any], inputs: Mapping[str, Tensor]
+    ) -> AbstractContextManager[Any]:
+        """The plate of the attention sites: that of the data."""
+        return data
+
+    def plate(self, name: str, rows: int, device: torch.device, each: int = 1) -> AbstractContextManager[Any]:
+        """A plate of so many rows, ``each`` for a datum, scaled to the training set."""
+        if self.num_data is None:
+            return pyro.plate(name, rows)
+        # A stand-in for the rows' places in the data; only its length matters.
+        return pyro.plate(name, self.num_data * each, subsample=torch.arange(rows, device=device))
+
+    @abstractmethod
+    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The prediction ``[B, ...]`` in the network's output; ``ValueError`` where there is none."""
+
+    @abstractmethod
+    def observe(
+        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """Announces the labels, with those of the batch observed; without any they are values to predict."""
+
+    def observations(self, batch: Mapping[str, Tensor]) -> int:
+        """Number of observed labels in a batch: its rows, or the tokens among them that count."""
+        return len(next(iter(batch.values())))
+
+    def _labels(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        labels = {name: batch[name] for name in self.label_names if name in batch}
+        missing = [name for name in self.label_names if name not in labels]
+        if labels and missing:
+            raise ValueError(
+                f"{type(self).__name__}: expected {' and '.join(self.label_names)} in the batch, or none of them; "
+                f"{missing[0]} is missing"
+            )
+        return labels or None
+
+
+def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...], advice: str) -> Tensor:
+    """The ``logits`` of an output, or the tensor that it is; a ``ValueError`` unless its shape fits, None any size."""
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and _fits(logits.shape, shape):
+        return logits
+    expected = ", ".join("C" if size is None else str(size) for size in shape)
+    received = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+    raise ValueError(
+        f"{type(program).__name__}: expected a network that returns logits [{expected}], got {received}; {advice}"
+    )
+
+
+def _fits(got: torch.Size, shape: tuple[int | None, ...]) -> bool:
+    return len(got) == len(shape) and all(size in (None, n) for size, n in zip(shape, got, strict=True))
+
+
+def check_classes(
+    program: HeadProgram, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
+) -> None:
+    """Raises ``ValueError`` unless labels are class numbers of the shape; ``ignored`` allows :data:`IGNORED`."""
+    owner, also = type(program).__name__, f", or {IGNORED} where there is none" if ignored else ""
+    if labels.shape != shape or labels.is_floating_point():
+        raise ValueError(
+            f"{owner}: expected class numbers int64 {list(shape)} as {name}, got {labels.dtype} {list(labels.shape)}; "
+            "give one whole number a " + ("row" if len(shape) == 1 else "token")
+        )
+    given = labels[labels != IGNORED] if ignored else labels
+    if given.numel() and (int(given.min()) < 0 or int(given.max()) >= classes):
+        raise ValueError(
+            f"{owner}: expected {name} in 0..{classes - 1}{also}, got {int(given.min())}..{int(given.max())}"
+        )

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probattn.inference.sampling import sampling
     from probattn.models.hosts.store import from_pretrained
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
@@ -31,6 +32,7 @@ __all__ = [
     "attention",
     "from_pretrained",
     "link",
+    "sampling",
 ]
 
 _MODULES = {
@@ -43,6 +45,7 @@ _MODULES = {
     "attention": "sites.functional",
     "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
+    "sampling": "inference.sampling",
 }
 
 

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 from probattn.models.hosts import capture
 from probattn.models.hosts.dry_run import untouched
+from probattn.models.program import IGNORED
 from probattn.models.rating.own_head import base_model, kept_outputs, own_head
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 from probattn.models.translation import RecurrentForTranslation
-from probattn.models.translation.translator import IGNORED
 from probattn.probes import classifier_probe, lexical_probe
 
 TOLERANCE = 1e-3

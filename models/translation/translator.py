@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 import torch
-from pyro import poutine
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
+from probattn.checks import check_share
 from probattn.distributions import SmoothedCategorical
-from probattn.models.program import Program
-
-IGNORED = -100
-"""Label of a position that is padding; transformers' own convention."""
+from probattn.models.heads.tokens import TokenClassifier
+from probattn.models.program import IGNORED, read_logits
 
 
-class Translator(Program):
+class Translator(TokenClassifier):
     r"""An encoder-decoder with observed target tokens.
 
     With x the source, y the target of T tokens and S the attention weights,
@@ -55,6 +52,9 @@ class Translator(Program):
         torch.Size([1, 2, 9])
     """
 
+    # A cache would serve the next token of a search; here all of them are seen at once.
+    arguments: ClassVar[Mapping[str, Any]] = {"use_cache": False}
+
     def __init__(
         self,
         net: nn.Module,
@@ -64,27 +64,17 @@ class Translator(Program):
         mean_length: float | None = None,
         label_name: str = "labels",
     ) -> None:
-        super().__init__()
-        if num_data is not None and num_data < 1:
-            raise ValueError(f"Translator.num_data: expected an integer >= 1, got {num_data}")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"Translator.label_smoothing: expected a number in [0, 1), got {label_smoothing}"
-            )
-        if mean_length is not None and not mean_length > 0:
-            raise ValueError(f"Translator.mean_length: expected a number > 0 or None, got {mean_length}")
-        self.net = net
-        self.num_data = num_data
+        super().__init__(net, num_data=num_data, mean_length=mean_length, label_name=label_name)
+        check_share("Translator", "label_smoothing", label_smoothing, one=False)
         self.label_smoothing = label_smoothing
-        self.mean_length = mean_length
-        self.label_name = label_name
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Runs the host once; outside Pyro's handlers it only answers, announcing nothing.
 
         Args:
-            batch: inputs of the host by name, ``decoder_input_ids`` ``[B, T]`` among them, and target tokens int64
-                ``[B, T]`` under ``label_name``, :data:`IGNORED` at padding.
+            batch: inputs of the host by name, and target tokens int64 ``[B, T]`` under ``label_name``,
+                :data:`IGNORED` at padding. ``decoder_input_ids`` ``[B, T]`` among the inputs may be left out if the
+                network makes them of labels, as transformers' encoder-decoders do.
 
         Returns:
             Logits ``[B, T, V]``.
@@ -93,27 +83,18 @@ class Translator(Program):
             ValueError: no decoder input; an output without logits ``[B, T, V]``; labels of another shape or outside
                 0..V-1.
         """
-        inputs, decoder = self.inputs(batch)
-        labels = batch.get(self.label_name)
-        if not am_i_wrapped():
-            return self._logits(inputs, decoder.shape)
-        rows = len(decoder)
-        subsample = None if self.num_data is None else torch.arange(rows, device=decoder.device)
-        with (
-            poutine.scale(scale=1.0 if self.mean_length is None else 1 / self.mean_length),
-            pyro.plate("data", self.num_data or rows, subsample=subsample),
-        ):
-            logits = self._logits(inputs, decoder.shape)
-            self._observe(logits, labels, batch.get("decoder_attention_mask"))
-        return logits
+        return super().forward(batch)
 
-    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Inputs of the host for a batch, the decoder's among them.
+    def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Inputs of the host for a batch, ``decoder_input_ids`` among them.
 
         Raises:
             ValueError: no decoder input, or sources and targets that are empty or of different number.
         """
-        inputs = {name: value for name, value in batch.items() if name != self.label_name}
+        inputs = super().inputs(batch)
+        shift = getattr(self.net, "prepare_decoder_input_ids_from_labels", None)
+        if shift is not None and "decoder_input_ids" not in inputs and self.label_name in batch:
+            inputs["decoder_input_ids"] = shift(labels=batch[self.label_name])
         decoder = inputs.get("decoder_input_ids")
         if decoder is None:
             raise ValueError(
@@ -126,33 +107,26 @@ class Translator(Program):
                 "Translator: expected sources [B, S] and decoder_input_ids [B, T], neither empty, got "
                 f"{list(source)} and {list(target)}"
             )
-        return inputs, decoder
+        return inputs
 
-    def _logits(self, inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        # A cache would serve the next token of a search; here all of them are seen at once.
-        output: Any = self.net(**inputs, use_cache=False)
-        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-        if not isinstance(logits, Tensor) or logits.shape[:-1] != shape:
-            received = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
-            raise ValueError(
-                f"Translator: expected a network that returns logits {[*shape, 'V']}, got {received}; use an "
-                "encoder-decoder with a language modelling head"
-            )
-        return logits
+    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits ``[B, T, V]``."""
+        shape = (*inputs["decoder_input_ids"].shape, None)
+        return read_logits(self, output, shape, "use an encoder-decoder with a language modelling head")
 
-    def _observe(self, logits: Tensor, labels: Tensor | None, mask: Tensor | None) -> None:
-        """The site of the target tokens; without labels they are values to predict."""
-        valid = torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
-        if labels is not None:
-            check_labels(labels, logits.shape[:-1], logits.shape[-1])
-            valid = labels != IGNORED
-            labels = labels.where(valid, 0)
-        elif mask is not None:
-            valid = mask.bool()
-        tokens = SmoothedCategorical(logits.float(), self.label_smoothing)
-        pyro.sample(
-            "target", tokens.mask(valid).to_event(1), obs=labels, infer={"prediction": labels is None}
-        )
+    def observe(
+        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """The site ``"target"``, one event a pair."""
+        given = None if labels is None else labels[self.label_name]
+        mask = inputs.get("decoder_attention_mask")
+        valid = prediction.new_ones(prediction.shape[:-1], dtype=torch.bool) if mask is None else mask.bool()
+        if given is not None:
+            check_labels(given, prediction.shape[:-1], prediction.shape[-1])
+            valid = given != IGNORED
+            given = given.where(valid, 0)
+        tokens = SmoothedCategorical(prediction.float(), self.label_smoothing)
+        pyro.sample("target", tokens.mask(valid).to_event(1), obs=given, infer={"prediction": given is None})
 
 
 def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:

@@ -15,11 +15,12 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.models.hosts.convert import conversion
+from probattn.models.program import IGNORED
 from probattn.models.translation.aligned_tokens import AlignedTokens
 from probattn.models.translation.recurrent import RecurrentForTranslation, RecurrentTranslationConfig
 from probattn.models.translation.recurrent.encoder import check_mask
 from probattn.models.translation.recurrent.posterior import AlignmentInference
-from probattn.models.translation.translator import IGNORED, Translator, check_labels
+from probattn.models.translation.translator import Translator, check_labels
 
 SITE = "alignment"
 """The latent site: the source token that a target token comes from."""
@@ -115,16 +116,16 @@ class VariationalTranslator(Translator):
             ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source whose tokens are all
                 masked, which no target token can come from.
         """
-        inputs, decoder = self.inputs(batch)
+        inputs = self.inputs(batch)
         _check_sources(inputs)
         if not am_i_wrapped():
-            return self._logits(inputs, decoder.shape)
+            return self.read(self.net(**inputs, **self.arguments), inputs)
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
         source = inputs.get("attention_mask")
         prior = net.model.attention.log_weights(states, hidden, source)[:, 0]  # [B, T, S]
         labels, valid = self.targets(batch)
-        rows = torch.arange(len(decoder), device=decoder.device)[:, None]
+        rows = torch.arange(len(prior), device=prior.device)[:, None]
         with self.plates(valid):
             with poutine.scale(scale=max(self.kl_weight, SMALLEST)):
                 chosen = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
@@ -163,7 +164,7 @@ class VariationalTranslator(Translator):
     @torch.no_grad()
     def soft_log_likelihood(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Log-likelihood of each target token from the mean context, ``[B, T]``, 0 at padding."""
-        inputs, _ = self.inputs(batch)
+        inputs = self.inputs(batch)
         labels, valid = self.targets(batch)
         assert labels is not None
         net = self._network
@@ -258,7 +259,7 @@ class AlignmentGuide(PyroModule):
             ValueError: no source tokens or labels, which are what the posterior reads, or a mask of another shape.
         """
         model = self._program[0]
-        inputs, _ = model.inputs(batch)
+        inputs = model.inputs(batch)
         source, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if source is None:
             raise ValueError(

@@ -1,0 +1,128 @@
+"""The program that a network's head asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice
+from probattn.models.heads.regression import Regressor
+from probattn.models.heads.tokens import (
+    CausalLanguageModel,
+    MaskedLanguageModel,
+    SpanExtractor,
+    TokenClassifier,
+)
+from probattn.models.program import Program
+from probattn.models.translation import Translator
+from probattn.sites.building import as_program
+
+HEADS: Mapping[str, type[Program]] = {
+    "MULTIPLE_CHOICE": MultipleChoice,
+    "TOKEN_CLASSIFICATION": TokenClassifier,
+    "QUESTION_ANSWERING": SpanExtractor,
+    "IMAGE_CLASSIFICATION": Classifier,
+    "SEQUENCE_CLASSIFICATION": Classifier,
+    "SEQ_TO_SEQ_CAUSAL_LM": Translator,
+    "MASKED_LM": MaskedLanguageModel,
+    "CAUSAL_LM": CausalLanguageModel,
+}
+"""Programs by the name of transformers' table of the classes with that head, the first table that has a class first."""
+
+PROBLEMS: Mapping[str, type[Program]] = {
+    "single_label_classification": Classifier,
+    "multi_label_classification": MultiLabelClassifier,
+    "regression": Regressor,
+}
+"""Programs of classifiers by ``config.problem_type``."""
+
+
+def program_for(
+    net: nn.Module, *, labels: Tensor | None = None, num_data: int | None = None, **options: Any
+) -> Program:
+    """The Pyro program of a network, chosen from the class of its head and ``config.problem_type``.
+
+    A sequence or image classifier without ``problem_type`` becomes what transformers' own loss would make of it:
+    :class:`Regressor` for one label (``num_labels=1``), :class:`MultiLabelClassifier` where ``labels`` are floats, else
+    :class:`Classifier`. An encoder-decoder with a language modelling head becomes a :class:`Translator`.
+
+    Args:
+        net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program, which is
+            returned as it is.
+        labels: some labels of the data; they tell several classes from several labels.
+        num_data: size N of the training set. Default: the batch is the data.
+        **options: further options of the program's class, such as ``mean_length``.
+
+    Returns:
+        The program.
+
+    Raises:
+        TypeError: no program is known for the network's class, or the program has no such option.
+
+    Example:
+        >>> from transformers import BertConfig, BertForTokenClassification
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> type(program_for(BertForTokenClassification(config))).__name__
+        'TokenClassifier'
+    """
+    if isinstance(net, Program):
+        return net
+    unwrap = getattr(net, "get_base_model", None)
+    inner = unwrap() if callable(unwrap) else net
+    program = _program_class(inner, labels)
+    if program is None:
+        raise TypeError(
+            f"{type(inner).__name__}: no program is known for this head; expected a network for classification, "
+            "regression, token classification, question answering, multiple choice or language modelling; load it with "
+            "such an Auto class, or write a program of its own as probattn.models.Classifier is"
+        )
+    return program(net, num_data=num_data, **options)
+
+
+def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | None:
+    if not isinstance(net, PreTrainedModel):
+        return None
+    head = next((name for cls in type(net).__mro__ for name in _heads(cls.__name__)), None)
+    if head is None:
+        return None
+    program = HEADS[head]
+    if program is Classifier:
+        return _classifier(net, labels)
+    if program in (Translator, MaskedLanguageModel, CausalLanguageModel):
+        return _language_model(net, program)
+    return program
+
+
+def _heads(name: str) -> Iterator[str]:
+    """Names of transformers' tables that list a class; else those that its name ends with."""
+    for head in HEADS:
+        table = getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES", {})
+        if any(name == listed if isinstance(listed, str) else name in listed for listed in table.values()):
+            yield head
+    suffix = name.rpartition("For")[2]
+    yield from (head for head in HEADS if head.replace("_", "").lower() == suffix.lower())
+
+
+def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
+    problem = getattr(net.config, "problem_type", None)
+    if problem is not None:
+        return PROBLEMS[problem]
+    if net.config.num_labels == 1:
+        return Regressor
+    return MultiLabelClassifier if labels is not None and labels.is_floating_point() else Classifier
+
+
+def _language_model(net: PreTrainedModel, program: type[Program]) -> type[Program]:
+    """A class in several tables (BART) is what its configuration makes of it."""
+    if getattr(net.config, "is_encoder_decoder", False):
+        return Translator
+    return CausalLanguageModel if program is Translator else program
+
+
+@as_program.register
+def _as_program(net: PreTrainedModel) -> Program:
+    return program_for(net)

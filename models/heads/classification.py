@@ -1,0 +1,154 @@
+"""Networks with a label a row: one class, several, or the best of some choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import pyro
+import pyro.distributions as dist
+from torch import Tensor
+
+from probattn.models.program import HeadProgram, Link, check_classes, read_logits
+
+
+class Classifier(HeadProgram):
+    r"""A host network with an observed label: :math:`y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)))`.
+
+    A ``PyroModule``, so that ``pyro.infer.SVI`` finds the host's parameters too. One call announces the plate
+    ``"data"``, the host's attention sites (if it was converted) and the site ``"label"``; without labels in the
+    batch the label is a value to predict. Labels are int64 ``[B]`` in 0..C-1, predictions logits ``[B, C]``.
+
+    Args:
+        net: a network whose output has ``logits`` ``[B, C]`` (any Hugging Face sequence or image classifier), or is
+            that tensor.
+        num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
+            data.
+        label_name: key of the labels in a batch.
+
+    Raises:
+        ValueError: ``num_data`` below 1; of a call, logits or labels of another shape, or labels out of range.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> model = Classifier(BertForSequenceClassification(config)).eval()
+        >>> model({"input_ids": torch.ones(3, 4, dtype=torch.long)}).shape
+        torch.Size([3, 2])
+    """
+
+    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits ``[B, C]`` of two classes or more."""
+        rows = len(next(iter(inputs.values())))
+        logits = read_logits(self, output, (rows, None), "load it with AutoModelForSequenceClassification")
+        if logits.shape[1] < 2:
+            raise ValueError(
+                f"{type(self).__name__}: expected a network of two classes or more, got logits {list(logits.shape)}: a "
+                "single output is regression; use probattn.models.Regressor, or load it with num_labels=2 or more"
+            )
+        return logits
+
+    def observe(
+        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """The site ``"label"``."""
+        label = None if labels is None else labels[self.label_name]
+        if label is not None:
+            check_classes(self, "labels", label, prediction.shape[:1], prediction.shape[1])
+        law = dist.Categorical(logits=prediction.float())
+        pyro.sample("label", law, obs=label, infer={"prediction": label is None})
+
+
+class MultiLabelClassifier(HeadProgram):
+    r"""A host network with any number of labels: :math:`y_{ic} \sim \mathrm{Bernoulli}(\sigma(f(x_i, S_i)_c))`.
+
+    Labels are 0 or 1, ``[B, C]`` of any type, predictions logits ``[B, C]``; the site ``"label"`` is one event a row.
+
+    Args:
+        net: a network whose output has ``logits`` ``[B, C]``, or is that tensor.
+        num_data: size N of the training set. Default: the batch is the data.
+        label_name: key of the labels in a batch.
+
+    Raises:
+        ValueError: ``num_data`` below 1; of a call, logits or labels of another shape, or labels other than 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> class Net(nn.Module):
+        ...     def forward(self, x):
+        ...         return x
+        >>> MultiLabelClassifier(Net())({"x": torch.zeros(2, 3)}).shape
+        torch.Size([2, 3])
+    """
+
+    link: ClassVar[Link] = "sigmoid"
+
+    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits ``[B, C]``."""
+        rows = len(next(iter(inputs.values())))
+        return read_logits(self, output, (rows, None), "load it with AutoModelForSequenceClassification")
+
+    def observe(
+        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """The site ``"label"``, one event a row."""
+        given = None if labels is None else labels[self.label_name]
+        if given is not None:
+            if given.shape != prediction.shape or bool(((given != 0) & (given != 1)).any()):
+                raise ValueError(
+                    f"{type(self).__name__}: expected labels 0 or 1 {list(prediction.shape)}, got {given.dtype} "
+                    f"{list(given.shape)}"
+                    + ("" if given.shape != prediction.shape else " with other numbers")
+                    + "; give one number for each class of a row"
+                )
+            given = given.float()
+        law = dist.Bernoulli(logits=prediction.float()).to_event(1)
+        pyro.sample("label", law, obs=given, infer={"prediction": given is None})
+
+
+class MultipleChoice(Classifier):
+    r"""A host network that scores K choices.
+
+    .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}_k f(x_{ik}, S_{ik}))
+
+    Inputs are ``[B, K, ...]``, labels int64 ``[B]`` in 0..K-1, predictions logits ``[B, K]``. The network runs
+    ``B * K`` rows; its attention sites stand in a plate ``"choices"`` of that many, the site ``"label"`` in the plate
+    ``"data"``.
+
+    Args:
+        net: a network whose output has ``logits`` ``[B, K]`` (AutoModelForMultipleChoice), or is that tensor.
+        num_data: size N of the training set. Default: the batch is the data.
+        label_name: key of the labels in a batch.
+
+    Raises:
+        ValueError: ``num_data`` below 1; of a call, inputs that are not ``[B, K, ...]``, logits or labels of another
+            shape, or labels out of range.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertForMultipleChoice
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> model = MultipleChoice(BertForMultipleChoice(config)).eval()
+        >>> model({"input_ids": torch.ones(3, 4, 5, dtype=torch.long)}).shape
+        torch.Size([3, 4])
+    """
+
+    def attention_plate(
+        self, data: AbstractContextManager[Any], inputs: Mapping[str, Tensor]
+    ) -> AbstractContextManager[Any]:
+        """The plate of all choices of all rows."""
+        first = next(iter(inputs.values()))
+        if first.dim() < 2:
+            raise ValueError(
+                f"{type(self).__name__}: expected inputs [B, K, ...] of K choices, got {list(first.shape)}"
+            )
+        rows, choices = first.shape[:2]
+        return self.plate("choices", rows * choices, first.device, each=choices)
+
+    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits ``[B, K]``."""
+        shape = next(iter(inputs.values())).shape[:2]
+        return read_logits(self, output, tuple(shape), "load it with AutoModelForMultipleChoice")

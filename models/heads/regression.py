@@ -1,0 +1,96 @@
+"""Networks that predict numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import pyro
+from torch import Tensor, nn
+
+from probattn.models.hosts.adapter import ATTRIBUTE
+from probattn.models.program import HeadProgram, Link, read_logits
+from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
+
+
+class Regressor(HeadProgram):
+    r"""A host network with observed numbers: :math:`y_{id} = f(x_i, S_i)_d + \sigma_d \epsilon_{id}`.
+
+    Labels are numbers ``[B, D]``, or ``[B]`` for D = 1, predictions ``[B, D]`` in units of y. The site ``"label"`` is
+    one event a row. The scale :math:`\sigma` is learned with the sites' learning rate; it is a parameter of the
+    network's submodule ``probattn``, which is saved and loaded with the network's sites.
+
+    Args:
+        net: a network whose output has ``logits`` ``[B, D]`` (``num_labels=D``), or is that tensor.
+        noise: law of :math:`\epsilon`, and the first scale. Default: that of the network, if it has one, or normal
+            with scale 1.
+        num_data: size N of the training set. Default: the batch is the data.
+        label_name: key of the labels in a batch.
+
+    Raises:
+        ValueError: ``num_data`` below 1; noise other than that of the network; of a call, predictions or labels of
+            another shape, or labels that are not finite.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> model = Regressor(BertForSequenceClassification(BertConfig(num_labels=1, **sizes))).eval()
+        >>> model({"input_ids": torch.ones(3, 4, dtype=torch.long)}).shape
+        torch.Size([3, 1])
+    """
+
+    link: ClassVar[Link] = "identity"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        noise: ObservationNoise | None = None,
+        num_data: int | None = None,
+        label_name: str = "labels",
+    ) -> None:
+        super().__init__(net, num_data=num_data, label_name=label_name)
+        present = net._modules.get(ATTRIBUTE)
+        if not isinstance(present, ObservationScale):
+            size = int(getattr(getattr(net, "config", None), "num_labels", 1))
+            reference = next(net.parameters(), None)
+            present = ObservationScale(noise or ObservationNoise(), size)
+            net.add_module(ATTRIBUTE, present if reference is None else present.to(reference.device))
+        elif noise is not None and noise != present.noise:
+            raise ValueError(
+                f"{type(self).__name__}: expected the noise that the network has, {present.noise}, got {noise}; leave "
+                "it out, or delete net.probattn"
+            )
+
+    @property
+    def scale(self) -> ObservationScale:
+        """The learned scale, and the law of the noise."""
+        return cast(ObservationScale, self.net._modules[ATTRIBUTE])
+
+    @property
+    def noise(self) -> ObservedNoise:
+        """Law and present scale of an observed number around its prediction."""
+        return self.scale.learned()
+
+    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Predictions ``[B, D]``."""
+        rows, size = len(next(iter(inputs.values()))), len(self.scale.log_scale)
+        return read_logits(self, output, (rows, size), f"load it with num_labels={size}")
+
+    def observe(
+        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """The site ``"label"``, one event a row."""
+        given = None if labels is None else labels[self.label_name]
+        if given is not None:
+            if given.dim() == 1:
+                given = given.unsqueeze(-1)
+            if given.shape != prediction.shape or not bool(given.isfinite().all()):
+                raise ValueError(
+                    f"{type(self).__name__}: expected finite numbers {list(prediction.shape)} as labels, got "
+                    f"{given.dtype} {list(given.shape)}"
+                )
+            given = given.to(prediction.dtype).float()
+        law = self.scale(prediction.float()).to_event(1)
+        pyro.sample("label", law, obs=given, infer={"prediction": given is None})

@@ -1,0 +1,310 @@
+"""Programs of networks with a head against the losses of transformers' own heads."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+import transformers as hf
+from pyro import poutine
+
+import probattn
+from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver, posterior_predict
+from probattn.models import Classifier, MultipleChoice, Regressor, convert, program_for
+from probattn.sites.observation import ObservationNoise
+
+ROWS, LENGTH, WORDS = 3, 6, 40
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+BERT = SIZES | {"vocab_size": WORDS}
+GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 1}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": WORDS}
+BART = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "vocab_size": WORDS,
+}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+
+
+def texts(*shape):
+    """Token numbers with two places of padding at the end of the second row."""
+    ids = torch.randint(3, WORDS, shape, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, ..., -2:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def words(batch):
+    return batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+
+
+def bert(head, **options):
+    return getattr(hf, f"BertFor{head}")(hf.BertConfig(**BERT, **options))
+
+
+def vit():
+    config = hf.ViTConfig(**SIZES, image_size=8, patch_size=4, num_labels=3)
+    return hf.ViTForImageClassification(config)
+
+
+def token_labels(batch):
+    labels = batch["input_ids"] % 3
+    return labels.masked_fill(batch["attention_mask"] == 0, -100)
+
+
+CASES = {
+    # network, inputs, labels, name of the program, observed labels that the network's own loss is a mean of
+    "classes": (
+        lambda: bert("SequenceClassification", num_labels=3),
+        lambda: texts(ROWS, LENGTH),
+        lambda _: {"labels": torch.tensor([0, 2, 1])},
+        "Classifier",
+        ROWS,
+    ),
+    "labels": (
+        lambda: bert("SequenceClassification", num_labels=3, problem_type="multi_label_classification"),
+        lambda: texts(ROWS, LENGTH),
+        lambda _: {"labels": torch.tensor([[0.0, 1, 1], [1, 0, 0], [0, 0, 0]])},
+        "MultiLabelClassifier",
+        ROWS * 3,
+    ),
+    "tokens": (
+        lambda: bert("TokenClassification", num_labels=3),
+        lambda: texts(ROWS, LENGTH),
+        lambda batch: {"labels": token_labels(batch)},
+        "TokenClassifier",
+        ROWS * LENGTH - 2,
+    ),
+    "span": (
+        lambda: bert("QuestionAnswering"),
+        lambda: texts(ROWS, LENGTH),
+        lambda _: {"start_positions": torch.tensor([0, 1, 2]), "end_positions": torch.tensor([0, 3, 2])},
+        "SpanExtractor",
+        ROWS * 2,
+    ),
+    "choices": (
+        lambda: bert("MultipleChoice"),
+        lambda: texts(ROWS, 4, LENGTH),
+        lambda _: {"labels": torch.tensor([3, 0, 1])},
+        "MultipleChoice",
+        ROWS,
+    ),
+    "masked": (
+        lambda: bert("MaskedLM"),
+        lambda: texts(ROWS, LENGTH),
+        lambda batch: {"labels": words(batch).masked_fill(torch.arange(LENGTH) % 2 == 0, -100)},
+        "MaskedLanguageModel",
+        ROWS * LENGTH // 2 - 1,
+    ),
+    "causal": (
+        lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**GPT)),
+        lambda: texts(ROWS, LENGTH),
+        lambda batch: {"labels": words(batch)},
+        "CausalLanguageModel",
+        ROWS * (LENGTH - 1) - 2,
+    ),
+    "t5": (
+        lambda: hf.T5ForConditionalGeneration(hf.T5Config(**T5, **SPECIAL)),
+        lambda: texts(ROWS, LENGTH),
+        lambda batch: {"labels": words(batch)[:, 1:].contiguous()},
+        "Translator",
+        ROWS * (LENGTH - 1) - 2,
+    ),
+    "bart": (
+        lambda: hf.BartForConditionalGeneration(hf.BartConfig(**BART, **SPECIAL)),
+        lambda: texts(ROWS, LENGTH),
+        lambda batch: {"labels": words(batch)[:, 1:].contiguous()},
+        "Translator",
+        ROWS * (LENGTH - 1) - 2,
+    ),
+    "marian": (
+        lambda: hf.MarianMTModel(hf.MarianConfig(**BART, **SPECIAL)),
+        lambda: texts(ROWS, LENGTH),
+        lambda batch: {"labels": words(batch)[:, 1:].contiguous()},
+        "Translator",
+        ROWS * (LENGTH - 1) - 2,
+    ),
+    "images": (
+        vit,
+        lambda: {"pixel_values": torch.rand(ROWS, 3, 8, 8, generator=torch.Generator().manual_seed(1))},
+        lambda _: {"labels": torch.tensor([0, 2, 1])},
+        "Classifier",
+        ROWS,
+    ),
+}
+
+
+def case(name):
+    make, inputs, labels, program, observed = CASES[name]
+    torch.manual_seed(0)
+    batch = inputs()
+    return make().eval(), batch, labels(batch), program, observed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_likelihood_is_the_loss_of_the_head(name):
+    """transformers' loss is a mean over observed labels (of both positions of a span), ours a sum."""
+    net, batch, labels, expected, observed = case(name)
+    program = program_for(net)
+    assert type(program).__name__ == expected
+    trace = poutine.trace(program).get_trace(batch | labels)
+    loss = net(**batch, **labels).loss
+    assert torch.isclose(-trace.log_prob_sum(), observed * loss, rtol=1e-5)
+    assert program.observations(batch | labels) == (
+        ROWS if expected.startswith(("Multi", "Span")) else observed
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_converted_network_trains_and_predicts(name):
+    net, batch, labels, _, _ = case(name)
+    plain = program_for(net)(batch | labels).detach()
+    program = program_for(convert(net, probattn.BayesianAttention()))
+    assert torch.allclose(program(batch | labels), plain, atol=1e-5)
+    data = {key: value.repeat(4, *[1] * (value.dim() - 1)) for key, value in (batch | labels).items()}
+    result = SVIDriver(program, batch_size=6, seed=0, progress=False, cpu=True).fit(data, steps=3)
+    assert result.step == 3
+    decoder = {"labels": labels["labels"]} if name in {"t5", "bart", "marian"} else {}
+    ids = {"decoder_input_ids": program.inputs(batch | decoder)["decoder_input_ids"]} if decoder else {}
+    draws = posterior_predict(program, batch | labels | ids, 4, chunk_size=4)
+    one_by_one = posterior_predict(program, batch | labels | ids, 4, chunk_size=1)
+    assert draws.logits.shape == (4, *plain.shape)
+    assert torch.allclose(draws.logits, one_by_one.logits, atol=1e-5)
+    assert not torch.equal(draws.logits[0], draws.logits[1])
+
+
+def test_the_choices_of_a_datum_share_its_scale():
+    """Per datum the terms are the same whatever the size of the data; the KL is that of all choices."""
+    net, batch, labels, _, _ = case("choices")
+    convert(net, probattn.BayesianAttention())
+    terms = []
+    for num_data in (None, ROWS, 10 * ROWS):
+        program = MultipleChoice(net, num_data=num_data)
+        torch.manual_seed(3)
+        terms.append(AttentionELBO()(program, AttentionGuide(program))(batch | labels))
+    for other in terms[1:]:
+        assert torch.allclose(torch.stack(list(terms[0])), torch.stack(list(other)), rtol=1e-5)
+    flat = {name: value.flatten(0, 1) for name, value in batch.items()}
+    encoder = Classifier(_Features(net))
+    torch.manual_seed(3)
+    guide = AttentionGuide(encoder)
+    kl = AttentionELBO()(encoder, guide)(
+        flat | {"labels": torch.zeros(len(flat["input_ids"])).long()}
+    ).kl_nats
+    assert torch.isclose(terms[0].kl_nats, 4 * kl, rtol=1e-5)
+
+
+class _Features(torch.nn.Module):
+    """The scored rows of a network of choices, one by one, as two classes."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, **inputs):
+        scores = self.net.classifier(self.net.bert(**inputs)[1])
+        return torch.cat([scores, -scores], dim=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("law", ["normal", "student_t"])
+def test_numbers_spread_around_their_prediction(law, dtype):
+    torch.manual_seed(0)
+    net = bert("SequenceClassification", num_labels=2, problem_type="regression").eval().to(dtype)
+    program = program_for(net, noise=ObservationNoise(law, scale=0.7))
+    batch, y = texts(ROWS, LENGTH), torch.randn(ROWS, 2, dtype=dtype)
+    prediction = program(batch)
+    trace = poutine.trace(program).get_trace(batch | {"labels": y})
+    z = ((y - prediction) / 0.7).double()
+    if law == "normal":
+        expected = -0.5 * z.square() - 0.5 * math.log(2 * math.pi) - math.log(0.7)
+    else:  # the density of Student's t with 4 degrees of freedom
+        expected = (3 / 8 * (1 + z.square() / 4) ** -2.5).log() - math.log(0.7)
+    assert torch.isclose(trace.log_prob_sum().double(), expected.sum(), rtol=1e-5)
+
+
+def test_the_scale_of_the_noise_is_learned():
+    """At the maximum of the likelihood sigma is the residuals' root mean square."""
+    torch.manual_seed(0)
+    net = bert("SequenceClassification", num_labels=1)
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    program = program_for(net)
+    assert isinstance(program, Regressor)
+    batch = texts(30, LENGTH)
+    y = 0.3 * torch.randn(30)
+    options = {"batch_size": 30, "scheduler": None, "cpu": True, "progress": False}
+    optimizer = probattn.inference.OptimizerOptions(site_learning_rate=0.1)
+    SVIDriver(program, optimizer=optimizer, **options).fit(batch | {"labels": y}, steps=150)
+    residual = (y - program(batch)[:, 0]).square().mean().sqrt()
+    assert torch.isclose(net.probattn.log_scale.exp(), residual, rtol=1e-2)
+    assert Regressor(net).scale is net.probattn
+    with pytest.raises(ValueError, match=r"expected the noise that the network has, .*normal.*student_t"):
+        Regressor(net, noise=ObservationNoise("student_t"))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "message"),
+    [
+        (
+            "labels",
+            {"labels": torch.full((3, 3), 2)},
+            r"labels 0 or 1 \[3, 3\], got torch.int64 \[3, 3\] with other",
+        ),
+        ("labels", {"labels": torch.zeros(3)}, r"labels 0 or 1 \[3, 3\], got torch.float32 \[3\]; give one"),
+        (
+            "tokens",
+            {"labels": torch.full((3, 6), 3)},
+            r"labels in 0\.\.2, or -100 where there is none, got 3\.\.3",
+        ),
+        (
+            "tokens",
+            {"labels": torch.zeros(3, 5).long()},
+            r"int64 \[3, 6\] as labels, got torch.int64 \[3, 5\]",
+        ),
+        ("span", {"start_positions": torch.zeros(3).long()}, "or none of them; end_positions is missing"),
+        (
+            "span",
+            {"start_positions": torch.zeros(3).long(), "end_positions": torch.full((3,), 6)},
+            r"end_positions in 0\.\.5, got 6\.\.6",
+        ),
+        ("choices", {"labels": torch.full((3,), 4)}, r"labels in 0\.\.3, got 4\.\.4"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(name, labels, message):
+    net, batch, _, _, _ = case(name)
+    with pytest.raises(ValueError, match=message):
+        poutine.trace(program_for(net)).get_trace(batch | labels)
+
+
+def test_the_program_follows_the_head_and_the_labels():
+    names = [
+        (bert("SequenceClassification", num_labels=1), None, "Regressor"),
+        (bert("SequenceClassification", num_labels=3), torch.zeros(2, 3), "MultiLabelClassifier"),
+        (bert("SequenceClassification", num_labels=3), torch.zeros(2).long(), "Classifier"),
+        (hf.BartForCausalLM(hf.BartConfig(**BART, is_decoder=True)), None, "CausalLanguageModel"),
+    ]
+    for net, labels, expected in names:
+        assert type(program_for(net, labels=labels)).__name__ == expected
+    program = program_for(names[0][0])
+    assert program_for(program) is program
+    with pytest.raises(
+        TypeError, match="BertModel: no program is known for this head; expected a network for"
+    ):
+        program_for(hf.BertModel(hf.BertConfig(**BERT)))
+
+
+def test_without_labels_they_are_values_to_predict():
+    for name in ("labels", "tokens", "span", "choices"):
+        net, batch, _, _, _ = case(name)
+        trace = poutine.trace(program_for(net)).get_trace(batch)
+        latent = [
+            site for site in trace.nodes.values() if site["type"] == "sample" and not site["is_observed"]
+        ]
+        assert latent
+        assert all(isinstance(site["fn"], dist.Distribution) for site in latent)
