@@ -6,6 +6,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import transformers as hf
+from packaging.version import Version
 from pyro import poutine
 
 import probattn
@@ -171,6 +172,8 @@ def test_the_likelihood_is_the_loss_of_the_head(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_converted_network_trains_and_predicts(name):
+    if name == "t5" and Version(hf.__version__) < Version("5.15"):
+        pytest.skip(f"t5 needs transformers 5.15, installed is {hf.__version__}")
     net, batch, labels, _, _ = case(name)
     plain = program_for(net)(batch | labels).detach()
     program = program_for(convert(net, probattn.BayesianAttention()))
