@@ -298,7 +298,8 @@ def _write(
         draft / CONFIG_NAME
     ).exists():  # beside adapters, whose base network may have been read with other options
         net.config.save_pretrained(draft)
-    if sites := {name: given[name] for name in own if is_site(name)}:
+    sites = {name: given[name] for name in own if is_site(name)}
+    if sites or description.methods:
         write_tensors(draft / WEIGHTS, sites)
     description.write(draft)
     if beside is not None:
