@@ -109,6 +109,11 @@ def seed_generators(*seed: int) -> None:
     torch.manual_seed(torch_seed)
 
 
+def derived_seed(*entropy: int) -> int:
+    """A seed of 63 bits from integers >= 0; other integers give unrelated ones."""
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
 def capture_random_state(device: torch.device) -> RandomState:
     """States of all generators a training step may draw from; ``device`` is the one it runs on."""
     captured = get_rng_state()

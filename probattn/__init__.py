@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from probattn.sites.masks import AttentionMask
     from probattn.sites.multihead import MultiheadAttention, link
     from probattn.sites.repulsive import RepulsiveAttention
+    from probattn.trainer import ProbabilisticTrainer
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "BayesianAttention",
     "DisagreementAttention",
     "MultiheadAttention",
+    "ProbabilisticTrainer",
     "RepulsiveAttention",
     "__version__",
     "attention",
@@ -32,21 +34,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AlignmentAttention": "alignment",
-    "AttentionMask": "masks",
-    "BayesianAttention": "bayesian",
-    "DisagreementAttention": "disagreement",
-    "MultiheadAttention": "multihead",
-    "RepulsiveAttention": "repulsive",
-    "attention": "functional",
-    "link": "multihead",
+    "AlignmentAttention": "sites.alignment",
+    "AttentionMask": "sites.masks",
+    "BayesianAttention": "sites.bayesian",
+    "DisagreementAttention": "sites.disagreement",
+    "MultiheadAttention": "sites.multihead",
+    "ProbabilisticTrainer": "trainer",
+    "RepulsiveAttention": "sites.repulsive",
+    "attention": "sites.functional",
+    "link": "sites.multihead",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'probattn' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"probattn.sites.{_MODULES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"probattn.{_MODULES[name]}"), name)
     return value
 
 

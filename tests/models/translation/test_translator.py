@@ -217,9 +217,7 @@ def test_a_network_without_logits_is_refused():
         def forward(self, input_ids, use_cache, **rest):
             return input_ids.float()
 
-    with pytest.raises(
-        ValueError, match=r"expected a network that returns logits \[3, 5, C\], got \[3, 6\]"
-    ):
+    with pytest.raises(ValueError, match=r"expected a network that returns logits \[3, 5, C\], got \[3, 6\]"):
         Translator(Sum())(batch())
 
 
