@@ -125,9 +125,8 @@ def compute_uncertainty(prediction: EvalPrediction) -> dict[str, float]:
         >>> figures["accuracy"], round(figures["negative_log_likelihood"], 4)
         (1.0, 0.1643)
     """
-    scores = prediction.predictions
-    scores = torch.as_tensor(scores[0] if isinstance(scores, tuple) else scores)
-    labels: Any = prediction.label_ids
+    outputs, labels = prediction.predictions, prediction.label_ids
+    scores = torch.as_tensor(outputs[0] if isinstance(outputs, tuple) else outputs)
     if isinstance(labels, tuple) or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape:
         received = "several kinds of labels" if isinstance(labels, tuple) else f"labels {list(labels.shape)}"
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from pyro.nn import PyroModule
@@ -10,37 +10,17 @@ from transformers import Trainer, TrainingArguments
 
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 
-REASONS: tuple[tuple[str, Callable[[TrainingArguments], bool], str], ...] = (
-    (
-        "label_smoothing_factor",
-        lambda args: args.label_smoothing_factor != 0,
-        "the likelihood is that of the program, not a smoothed loss; set it to 0, or smooth the likelihood, such as "
-        "program=functools.partial(probattn.models.Translator, label_smoothing=0.1)",
-    ),
-    (
-        "deepspeed",
-        lambda args: bool(args.deepspeed),
-        "its engine calls the network alone, and the divergence of the attention sites needs the whole program; launch "
-        "plain processes (accelerate launch, torchrun)",
-    ),
-    (
-        "fsdp",
-        lambda args: bool(args.fsdp),
-        "sharded parameters are whole only inside the network's own call, and the divergence of the attention sites "
-        "needs them after it; launch plain processes (accelerate launch, torchrun)",
-    ),
-    (
-        "torch_compile",
-        lambda args: bool(args.torch_compile),
-        "a compiled graph cannot hold pyro.sample; leave it out",
-    ),
-    (
-        "n_gpu",
-        lambda args: args.n_gpu > 1,
-        "torch.nn.DataParallel runs threads that Pyro's handlers do not reach; launch one process per device "
-        "(accelerate launch, torchrun), or show the program one device (CUDA_VISIBLE_DEVICES=0)",
-    ),
-)
+PROCESSES = "launch plain processes (accelerate launch, torchrun)"
+REASONS: Mapping[str, str] = {
+    "label_smoothing_factor": "the likelihood is that of the program; smooth it there, such as "
+    "program=functools.partial(probattn.models.Translator, label_smoothing=0.1)",
+    "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "
+    f"program; {PROCESSES}",
+    "fsdp": "sharded parameters are whole only inside the network's own call, and the divergence of the attention "
+    f"sites needs them after it; {PROCESSES}",
+    "torch_compile": "a compiled graph cannot hold pyro.sample; leave it out",
+}
+"""Arguments that are refused where they are set, and why."""
 
 
 def refuse_model(model: Any) -> None:
@@ -67,11 +47,17 @@ def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> 
         )
     if args is None:
         return
-    for name, given, reason in REASONS:
-        if given(args):
+    for name, reason in REASONS.items():
+        if getattr(args, name):
             raise ValueError(
                 f"ProbabilisticTrainer: {name}={getattr(args, name)!r} is not supported: {reason}"
             )
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"ProbabilisticTrainer: {args.n_gpu} devices in one process are not supported: torch.nn.DataParallel runs "
+            f"threads that Pyro's handlers do not reach; {PROCESSES}, or leave one device visible "
+            "(CUDA_VISIBLE_DEVICES=0)"
+        )
 
 
 def refuse_other_loss(loss: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from accelerate.utils import DistributedType
@@ -23,12 +23,14 @@ from probattn.models.choosing import program_for
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.store import WEIGHTS
 from probattn.models.program import HeadProgram
-from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
+from probattn.sites.noise import Noise, SeededNoise
 from probattn.trainer.evaluation import EvaluationMeans, mean_of_draws, real_rows
 from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 Prediction = Literal["mean", "draws"]
+TRAINING = 0
+"""Kind of the noise of training, beside that of evaluation."""
 LABELS = ("labels", "label", "label_ids")
 """Keys of the labels in a row, as transformers' collators know them."""
 
@@ -137,7 +139,7 @@ class ProbabilisticTrainer(Trainer):
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
         self.add_callback(BeforeStep(self._before_step))
-        assert self.objective
+        self._bound()
 
     def create_accelerator_and_postprocess(self) -> None:
         """Makes the accelerator, whose clipping is that of :class:`Updates`."""
@@ -150,17 +152,19 @@ class ProbabilisticTrainer(Trainer):
         self.accelerator.clip_grad_norm_ = self._clip
 
     @property
-    def objective(self) -> Objective:
-        """The evidence lower bound of the present network."""
-        if self._objective is None or self._objective.module.model.net is not self.model:
-            self._objective = Objective(self._make_program(self.model))
-        return self._objective
+    def _network(self) -> nn.Module:
+        return cast(nn.Module, self.model)
 
     @property
     def program(self) -> HeadProgram:
-        """The Pyro program of the present network."""
-        program: HeadProgram = self.objective.module.model
-        return program
+        """The Pyro program around the present network."""
+        return self._bound().program
+
+    def _bound(self) -> Objective:
+        """The objective of the present network."""
+        if self._objective is None or self._objective.program.net is not self.model:
+            self._objective = Objective(self._make_program(self.model))
+        return self._objective
 
     def _chosen_program(self, net: Any) -> HeadProgram:
         program = program_for(net, labels=self._some_labels())
@@ -172,19 +176,23 @@ class ProbabilisticTrainer(Trainer):
 
     def _some_labels(self) -> Tensor | None:
         """Labels of a row, which tell several classes from several labels."""
-        datasets = [self.train_dataset, self.eval_dataset]
-        data = next(
-            (each for each in datasets if hasattr(each, "__getitem__") and not isinstance(each, dict)), None
+        datasets: list[Any] = [self.train_dataset, self.eval_dataset]
+        data: Any = next(
+            (each for each in datasets if hasattr(each, "__len__") and not isinstance(each, dict)), ()
         )
-        row = None if data is None or len(data) == 0 else data[0]
-        found = (
-            next((row[name] for name in LABELS if name in row), None) if isinstance(row, Mapping) else None
-        )
+        row = data[0] if len(data) else None
+        named = row if isinstance(row, Mapping) else {}
+        found = next((named[name] for name in LABELS if name in named), None)
         return None if found is None else torch.as_tensor(found)
 
-    def noise(self, step: int, micro_batch: int) -> Noise:
-        """Source of the draws of a micro-batch of the update that follows ``step``; processes have their own."""
-        seed = derived_seed(self.args.seed, self.args.process_index, step, micro_batch)
+    def noise(self, kind: int, *place: int) -> Noise:
+        """Source of the draws of a batch, the same at every visit; processes have their own.
+
+        Args:
+            kind: 0 for training, 1 for evaluation.
+            *place: in training the completed steps and the number of the micro-batch, in evaluation that of the batch.
+        """
+        seed = derived_seed(self.args.seed, self.args.process_index, kind, *place)
         return SeededNoise([seed], self.args.device)
 
     # Training
@@ -192,7 +200,7 @@ class ProbabilisticTrainer(Trainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of ``Trainer``, in which what conversion added has groups and rates of its own."""
         given = self.optimizer is not None
-        added = added_parameters(self.objective)
+        added = added_parameters(self._bound())
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
         if not given:
             rates = {
@@ -210,9 +218,9 @@ class ProbabilisticTrainer(Trainer):
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
         """In training the objective around the network, prepared for precision and processes."""
         if not training:
-            return self.model
+            return self._network
         self._objective = None  # a run of its own: accelerate changes what it prepares
-        objective = self.objective
+        objective = self._bound()
         self._updates = Updates(objective, self.accelerator, self._data_size)
         prepared: nn.Module = self.accelerator.prepare(objective)
         return prepared
@@ -227,13 +235,13 @@ class ProbabilisticTrainer(Trainer):
             )
         return len(self.train_dataset)
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
         if not batch_samples:
             return None
-        count = torch.tensor(sum(map(self.program.observations, batch_samples)), device=device)
+        count = sum(map(self.program.observations, batch_samples))
         if self.args.world_size > 1 and self.args.average_tokens_across_devices:
-            count = self.accelerator.gather(count).sum()
+            count = int(self.accelerator.reduce(torch.tensor(count, device=device), "sum"))
         return count
 
     def compute_loss(
@@ -252,15 +260,15 @@ class ProbabilisticTrainer(Trainer):
             return (loss, outputs) if return_outputs else loss
         if return_outputs:
             raise ValueError(
-                "ProbabilisticTrainer.compute_loss: return_outputs=True is for evaluation; in training the network runs "
-                "inside the evidence lower bound, and its outputs are not kept"
+                "ProbabilisticTrainer.compute_loss: return_outputs=True is for evaluation; in training the network "
+                "runs inside the evidence lower bound, and its outputs are not kept"
             )
-        updates, guide = self._updates, self.objective.guide
+        updates, guide = self._updates, self._bound().guide
         assert updates is not None
         if num_items_in_batch is None:
             num_items_in_batch = self.program.observations(inputs)
         guide.kl_weight = self.kl_schedule.weight(self.state.global_step, max(self.state.max_steps, 1))
-        guide.noise = self.noise(self.state.global_step, updates.micro_batch)
+        guide.noise = self.noise(TRAINING, self.state.global_step, updates.micro_batch)
         rows = len(next(iter(inputs.values())))
         share = rows / max(int(num_items_in_batch), 1)
         if self.args.average_tokens_across_devices:
@@ -309,8 +317,8 @@ class ProbabilisticTrainer(Trainer):
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
         figures = means.take(self.accelerator)
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
-        return output
+        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        return output._replace(metrics={**(output.metrics or {}), **named})
 
     def prediction_step(
         self,
@@ -324,7 +332,7 @@ class ProbabilisticTrainer(Trainer):
         labelled = bool(self.label_names) and all(inputs.get(name) is not None for name in self.label_names)
         number = self._evaluation.batches
         self._evaluation.batches += 1
-        loss = self._evaluation_loss(self._prepare_inputs(inputs)) if labelled else None
+        loss = self._evaluation_loss(self._prepare_inputs(inputs), number) if labelled else None
         if prediction_loss_only:
             return loss, None, None
         if self.prediction == "mean":
@@ -345,17 +353,17 @@ class ProbabilisticTrainer(Trainer):
         )
 
     @torch.no_grad()
-    def _evaluation_loss(self, inputs: Mapping[str, Any]) -> Tensor:
+    def _evaluation_loss(self, inputs: Mapping[str, Any], number: int) -> Tensor:
         """The batch's loss by label under the final KL weight; its terms go into the means of the data set."""
-        guide = self.objective.guide
-        guide.kl_weight, guide.noise = self.kl_schedule.final, GlobalNoise()
+        guide = self._bound().guide
+        guide.kl_weight, guide.noise = self.kl_schedule.final, self.noise(EVALUATION, number)
         batch = real_rows(inputs, self.accelerator)
         rows = len(next(iter(batch.values())))
         labels = self.program.observations(batch)
         if labels == 0:
             return torch.zeros((), device=self.args.device)
         with self.accelerator.autocast():
-            terms = self.objective(batch)
+            terms = self._bound()(batch)
         self._evaluation.add(terms, rows, labels)
         loss: Tensor = terms.loss * (rows / labels)
         return loss
@@ -383,7 +391,7 @@ class ProbabilisticTrainer(Trainer):
         weights = load_file(file) if file.exists() else {}
         missing = [name for name in self._missing_sites if name not in weights]
         self._missing_sites = []
-        unexpected = self.model.load_state_dict(weights, strict=False).unexpected_keys
+        unexpected = self._network.load_state_dict(weights, strict=False).unexpected_keys
         for problem, names in (("without", missing), ("with unknown", unexpected)):
             if names:
                 raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
+from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import (
     Meter,
@@ -40,6 +41,16 @@ class Objective(NonFiniteThrough):
         guide = AttentionGuide(program)
         super().__init__(bind(program, guide, None))
         self.guide = guide
+
+    @property
+    def elbo(self) -> AttentionELBOModule:
+        """The estimator with program and guide."""
+        return cast(AttentionELBOModule, self.module)
+
+    @property
+    def program(self) -> HeadProgram:
+        """The network with its likelihood."""
+        return cast(HeadProgram, self.elbo.model)
 
     def forward(self, batch: Any = None, **parts: Any) -> Any:
         """The terms of ``batch``, a mapping; parts by name are for the network alone, and refused."""
@@ -106,14 +117,14 @@ class Updates:
 
     def _failure(self, step: int, terms: StepTerms, norm: float, checkpoint: Any) -> str:
         complaint = self.objective.complaint
-        sites = gather_object(unhealthy_sites(self.objective.module.diagnostics()))
+        sites = gather_object(unhealthy_sites(self.objective.elbo.diagnostics()))
         complaints = gather_object([] if complaint is None else [complaint])
         return describe_failure(
             where=f"the loss of step {step + 1}",
             terms=terms,
             gradient_norm=norm,
             sites=list(dict.fromkeys(sites)),
-            gradients=unhealthy_gradients(self.objective.module),
+            gradients=unhealthy_gradients(self.objective.program),
             complaints=list(dict.fromkeys(complaints)),
             checkpoint=checkpoint,
             precision="bf16=False and fp16=False",
