@@ -9,14 +9,15 @@ from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.generation import Generation, generate_with_uncertainty
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.many_runs import ManyRunsDriver
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.inference.particle_update import HeadParticles
+from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import (
-    Posterior,
     PosteriorExpectation,
     posterior_expectation,
     posterior_predict,
@@ -38,6 +39,7 @@ __all__ = [
     "EnsembleOptions",
     "EnsembleParticles",
     "FitResult",
+    "Generation",
     "HeadParticles",
     "KLSchedule",
     "ManyRunsDriver",
@@ -52,6 +54,7 @@ __all__ = [
     "SchedulerOptions",
     "StepObserver",
     "TraceGraphMeanFieldELBO",
+    "generate_with_uncertainty",
     "posterior_expectation",
     "posterior_predict",
     "read_records",

@@ -12,6 +12,7 @@ from typing import Any, Literal, SupportsIndex, cast
 import numpy as np
 import pyro.distributions as dist
 import torch
+from accelerate.utils import send_to_device
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
@@ -19,46 +20,24 @@ from torch.utils.data import DataLoader
 
 from probattn.checks import check_batch
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
+from probattn.inference.batches import as_rows
 from probattn.inference.configuration import attention_sites, refuse_unwrapped
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.inference.posterior import Link, Posterior
 from probattn.inference.session import evaluating
+from probattn.sites.building import as_program
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
+BATCH_ROWS = 32
+"""Rows of a data set that are predicted at once."""
 ROWS_PER_PASS = 256
 CPU_ROWS_PER_PASS = 16
 """On a CPU more rows save nothing, and maps that outgrow what the C library keeps are paged in again at every call."""
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """Draws from the posterior predictive distribution of one batch.
-
-    Attributes:
-        logits: ``[P, B, C]``.
-        attention: weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
-        attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
-        attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
-    """
-
-    logits: Tensor
-    attention: dict[str, Tensor] | None = None
-    attention_mean: dict[str, Tensor] | None = None
-    attention_std: dict[str, Tensor] | None = None
-
-    @property
-    def probabilities(self) -> Tensor:
-        """Class probabilities of every draw, ``[P, B, C]``."""
-        return torch.softmax(self.logits.float(), dim=-1)
-
-    @property
-    def mean_probabilities(self) -> Tensor:
-        """Posterior predictive probabilities ``[B, C]``: the mean over draws."""
-        return self.probabilities.mean(dim=0)
 
 
 class PosteriorExpectation(Messenger):
@@ -93,7 +72,8 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     :class:`ParticleEnsemble` it is the logarithm of the mean of the particles' probabilities.
 
     Args:
-        model: a Pyro model that maps a batch to logits; evaluated in evaluation mode, without gradients.
+        model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; evaluated in evaluation
+            mode, without gradients.
         batch: its inputs.
 
     Returns:
@@ -102,6 +82,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     Raises:
         TypeError: the model is none or takes the parts of a batch by name, or a data loader in place of a batch.
     """
+    model = as_program(model)
     _check_call("posterior_expectation", model, batch)
     with evaluating(model), PosteriorExpectation():
         return model(batch)
@@ -109,7 +90,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
 
 def posterior_predict(
     model: Model,
-    batch: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor] | Iterable[Any],
     num_samples: int = 20,
     *,
     seed: int | Sequence[int] = 0,
@@ -130,11 +111,13 @@ def posterior_predict(
     latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.
 
     Args:
-        model: a Pyro model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation
-            mode, without gradients, and left in the mode it was in. A function is called as it is: put the modules
-            behind it into evaluation mode yourself. A model with an attribute ``draws_per_pass`` gives the number of
-            draws it can take in one pass.
-        batch: its inputs; labels are ignored.
+        model: a Hugging Face network with a head, whose program :func:`probattn.models.program_for` chooses, or a Pyro
+            model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation mode,
+            without gradients, and left in the mode it was in. A function is called as it is: put the modules behind it
+            into evaluation mode yourself. A model with an attribute ``draws_per_pass`` gives the number of draws it can
+            take in one pass.
+        batch: its inputs; labels are ignored. Or a data set of such rows, or a ``DataLoader``: their batches are moved
+            to the model's device, and each has noise of its own, from the seed and the batch's number.
         num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
         chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows per pass, 16 on a
@@ -148,8 +131,7 @@ def posterior_predict(
         The draws.
 
     Raises:
-        TypeError: the model is none or takes the parts of a batch by name, or the batch is a data loader, or no mapping
-            of tensors.
+        TypeError: the model is none, a network whose head has no program, or the batch is no mapping of tensors.
         ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, or an unknown site.
 
     Example:
@@ -162,9 +144,8 @@ def posterior_predict(
         >>> draws.logits.shape, [weights.shape for weights in draws.attention.values()]
         (torch.Size([5, 3, 2]), [torch.Size([5, 3, 2, 4, 4])])
     """
-    _check_call("posterior_predict", model, batch)
-    check_batch("posterior_predict", batch)
-    inputs, keys, rows = _inputs(batch, batch_keys, label_name)
+    model = as_program(model)
+    _check_call("posterior_predict", model, None)
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None and (not isinstance(number, SupportsIndex) or operator.index(number) < 1):
             raise ValueError(f"posterior_predict: expected {name} >= 1, an integer, got {number!r}")
@@ -172,19 +153,78 @@ def posterior_predict(
         raise TypeError(
             f"posterior_predict: expected attention='all', names of sites or None, got {attention!r}"
         )
-    network = model.model if isinstance(model, ParticleEnsemble) else model
-    preferred: int | None = getattr(network, "draws_per_pass", None)
-    chunk = chunk_size or preferred or rows_per_pass(_device(inputs)) // rows or 1
     if isinstance(attention, str) and attention != "all":
         attention = [attention]
-    folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming))
-    seeds = [_seed(seed, draw) for draw in range(num_samples)]
-    with evaluating(model):
-        if isinstance(model, ParticleEnsemble):
-            logits = _ensemble_logits(model, folding, seeds)
-        else:
-            logits = folding.logits(model, seeds)
-    return Posterior(logits, *folding.collector.results())
+
+    def predict(part: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
+        inputs, keys, rows = _inputs(_prepared(network, part), batch_keys, label_name)
+        chunk = chunk_size or preferred or rows_per_pass(_device(inputs)) // rows or 1
+        folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming))
+        seeds = [_seed(words, draw) for draw in range(num_samples)]
+        with evaluating(model):
+            if isinstance(model, ParticleEnsemble):
+                logits = _ensemble_logits(model, folding, seeds)
+            else:
+                logits = folding.logits(model, seeds)
+        return logits, *folding.collector.results()
+
+    network: Any = model.model if isinstance(model, ParticleEnsemble) else model
+    preferred: int | None = getattr(network, "draws_per_pass", None)
+    link: Link = getattr(network, "link", "softmax")
+    noise = network.noise if link == "identity" else None
+    words = _seed_words(seed)
+    if isinstance(batch, Mapping | Tensor):
+        check_batch("posterior_predict", batch)
+        return Posterior(*predict(cast(Mapping[str, Tensor], batch), words), link, noise)
+    device = (
+        next((value.device for value in model.parameters()), None) if isinstance(model, nn.Module) else None
+    )
+    drawn: list[_Drawn] = []
+    for number, part in enumerate(_batches(batch)):
+        check_batch("posterior_predict", part)
+        drawn.append(predict(part if device is None else send_to_device(part, device), (*words, number)))
+    return Posterior(*_together(drawn), link, noise)
+
+
+_Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]
+"""Logits and attention of some rows: draws, means and standard deviations by site."""
+
+
+def _batches(data: Any) -> Iterable[Any]:
+    """A loader's batches, or those of a data set's rows."""
+    return (
+        data if isinstance(data, DataLoader) else DataLoader(as_rows(data, "posterior_predict"), BATCH_ROWS)
+    )
+
+
+def _prepared(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The batch without the labels that a program names, and with what it makes of them."""
+    prepare = getattr(network, "inputs", None)
+    return prepare(batch) if hasattr(network, "label_names") and callable(prepare) else batch
+
+
+def _together(drawn: Sequence[_Drawn]) -> _Drawn:
+    """The rows of all batches; shorter ones are filled up, predictions with NaN and maps with 0."""
+    if not drawn:
+        raise ValueError("posterior_predict: expected at least one batch, got none")
+    logits = _joined([each[0] for each in drawn], 1, torch.nan)
+    _, draws, means, spreads = zip(*drawn, strict=True)
+    return logits, _joined_maps(draws, 1), _joined_maps(means, 0), _joined_maps(spreads, 0)
+
+
+def _joined_maps(parts: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
+    given = [part for part in parts if part is not None]
+    return {name: _joined([part[name] for part in given], dim, 0.0) for name in given[0]} if given else None
+
+
+def _joined(parts: Sequence[Tensor], dim: int, fill: float) -> Tensor:
+    sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    filled = []
+    for part in parts:
+        whole = part.new_full([*sizes[:dim], part.shape[dim], *sizes[dim + 1 :]], fill)
+        whole[tuple(slice(int(size)) for size in part.shape)] = part
+        filled.append(whole)
+    return torch.cat(filled, dim=dim)
 
 
 @dataclass
@@ -340,10 +380,10 @@ def _check_call(owner: str, model: object, batch: object) -> None:
             f"{owner}: expected a model, such as probattn.models.Classifier(net), got {network!r}"
         )
     if isinstance(batch, DataLoader):
-        loop = "(model, batch) for batch in loader]"
-        if owner == "posterior_predict":  # draws of batches that share a seed would share their noise
-            loop = "(model, batch, seed=(0, number)) for number, batch in enumerate(loader)]"
-        raise TypeError(f"{owner}: expected a batch, got a DataLoader; call it for each: [{owner}{loop}")
+        raise TypeError(
+            f"{owner}: expected a batch, got a DataLoader; call it for each: "
+            f"[{owner}(model, batch) for batch in loader]"
+        )
 
 
 def _inputs(
@@ -370,13 +410,17 @@ def _device(inputs: Mapping[str, Tensor]) -> torch.device:
     return next(iter(inputs.values())).device
 
 
-def _seed(seed: int | Sequence[int], draw: int) -> int:
+def _seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:
     parts = [seed] if isinstance(seed, SupportsIndex) else seed
     if not isinstance(parts, Iterable) or not all(isinstance(part, SupportsIndex) for part in parts):
         raise TypeError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
     entropy = [operator.index(part) for part in parts]
     if min(entropy, default=0) < 0:
         raise ValueError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
+    return tuple(entropy)
+
+
+def _seed(entropy: Sequence[int], draw: int) -> int:
     # The number of parts is one of them: a seed sequence takes (1,) and (1, 0) for the same.
     state = np.random.SeedSequence([len(entropy), *entropy], spawn_key=(draw,)).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))

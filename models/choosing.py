@@ -19,6 +19,7 @@ from probattn.models.heads.tokens import (
 )
 from probattn.models.program import Program
 from probattn.models.translation import Translator
+from probattn.sites.building import as_program
 
 HEADS: Mapping[str, type[Program]] = {
     "MULTIPLE_CHOICE": MultipleChoice,
@@ -120,3 +121,8 @@ def _language_model(net: PreTrainedModel, program: type[Program]) -> type[Progra
     if getattr(net.config, "is_encoder_decoder", False):
         return Translator
     return CausalLanguageModel if program is Translator else program
+
+
+@as_program.register
+def _as_program(net: PreTrainedModel) -> Program:
+    return program_for(net)

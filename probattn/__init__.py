@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probattn.inference.sampling import sampling
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
     from probattn.sites.disagreement import DisagreementAttention
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "attention",
     "link",
+    "sampling",
 ]
 
 _MODULES = {
@@ -43,6 +45,7 @@ _MODULES = {
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.functional",
     "link": "sites.multihead",
+    "sampling": "inference.sampling",
 }
 
 

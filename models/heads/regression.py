@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.program import HeadProgram, Link, read_logits
-from probattn.sites.observation import ObservationNoise, ObservationScale
+from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 
 class Regressor(HeadProgram):
@@ -67,6 +67,11 @@ class Regressor(HeadProgram):
     def scale(self) -> ObservationScale:
         """The learned scale, and the law of the noise."""
         return cast(ObservationScale, self.net._modules[ATTRIBUTE])
+
+    @property
+    def noise(self) -> ObservedNoise:
+        """Law and present scale of an observed number around its prediction."""
+        return self.scale.learned()
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Predictions ``[B, D]``."""

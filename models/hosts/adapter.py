@@ -131,6 +131,7 @@ class HostedSite(nn.Module):
             bias=None if bias is None else windows_to_heads(bias, windows),
             softcap=folded.options.get("softcap"),
             call=self.selected.index(call.index),
+            origin=self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross"),
         )
         output, weights = in_batch(output, windows), in_batch(weights, windows)
         return output.transpose(1, 2).contiguous(), weights

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.sites import AttentionMask, UpwardChain
+from probattn.sites.noise import Origin
 
 
 @dataclass
@@ -25,6 +27,7 @@ class _Pass:
     read: dict[int, tuple[Tensor, HostMask]] = field(default_factory=dict)
     masks: dict[tuple[int, bool, int, int], AttentionMask] = field(default_factory=dict)
     queries: Tensor | None = None
+    past: Tensor | int = 0
 
 
 class StackPass:
@@ -60,7 +63,7 @@ class StackPass:
         _refuse_unsupported(owner)
         self.clear()
         rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
-        self._passes[threading.get_ident()] = _Pass(open=True, rows=rows)
+        self._passes[threading.get_ident()] = _Pass(open=True, rows=rows, past=_cached(kwargs))
 
     def end(self, *_: object) -> None:
         """Closes the pass."""
@@ -78,6 +81,16 @@ class StackPass:
         index = current.calls[module]
         current.calls[module] += current.open
         return index
+
+    def origin(self, queries: int, keys: int, *, cross: bool) -> Origin:
+        """Places of a call's first query and first key in their texts.
+
+        Queries follow those of the cache. The last key of a self attention is that of the last query; a cache of fixed
+        length begins with the first key and has empty places at its end.
+        """
+        past = self._current.past
+        first = past + (queries - keys)
+        return past, 0 if cross else first.clamp_min(0) if isinstance(first, Tensor) else max(0, first)
 
     def read(self, module: nn.Module, mask: Tensor | None) -> HostMask:
         """The host's mask, read once per pass: families hand the same tensor to every layer."""
@@ -131,6 +144,13 @@ class StackPass:
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
     return (value for value in values if isinstance(value, Tensor) and value.dim() > 0)
+
+
+def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
+    """Number of queries before those of a pass. A cache counts on in place, so that a tensor is copied."""
+    cache = kwargs.get("past_key_values")
+    past: Tensor | int = cache.get_seq_length() if isinstance(cache, Cache) else 0
+    return past.clone() if isinstance(past, Tensor) else past
 
 
 def _refuse_unsupported(owner: nn.Module) -> None:

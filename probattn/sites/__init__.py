@@ -16,7 +16,7 @@ from probattn.sites.head_penalties import (
 from probattn.sites.masks import AttentionMask
 from probattn.sites.method import Method, RecipeKeys
 from probattn.sites.methods import METHODS, MethodRegistry
-from probattn.sites.noise import GlobalNoise, Noise, SeededNoise
+from probattn.sites.noise import GlobalNoise, Noise, PlacedNoise, SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
@@ -39,6 +39,7 @@ __all__ = [
     "Method",
     "MethodRegistry",
     "Noise",
+    "PlacedNoise",
     "RecipeKeys",
     "SeededNoise",
     "SitePosterior",

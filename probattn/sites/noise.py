@@ -6,6 +6,7 @@ number changes nothing: torch fills a tensor on one core, and a training step wa
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from typing import Literal, Protocol
@@ -15,9 +16,14 @@ import torch
 from torch import Tensor
 
 _PIECE = 2**18
+_CACHED = 2**15
+"""Numbers that a processor's cache holds while they are mixed."""
 _NUMPY_TYPES = (torch.float32, torch.float64)
 
 Kind = Literal["uniform", "normal"]
+
+Origin = tuple[Tensor | int, Tensor | int]
+"""Places of a call's first query and first key in their texts."""
 
 
 class Noise(Protocol):
@@ -118,6 +124,85 @@ class SeededNoise:
                 f"SeededNoise: expected a batch of {draws} draws folded into its first dimension, got {rows} rows"
             )
         return noise.chunk(draws) if rows else (noise,) * draws
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+_ODD = (_signed(0xD1B54A32D192ED03), _signed(0xABC98388FB8FAC03))
+
+
+class PlacedNoise:
+    r"""Noise that is a function of its place: of row, head, query and key, whichever of them a call computes.
+
+    A network that keeps earlier tokens in a cache meets the same numbers as one that computes them again. A query's
+    numbers are a stream of SplitMix64 (Steele, Lea and Flood 2014), :math:`m(s + j \gamma)` for key j, whose start s is
+    a hash of the key, the row, the head and the query's place.
+
+    Args:
+        keys: one integer a row, int64 ``[R]``; equal ones give equal noise.
+        origin: places of the first query and the first key.
+        draws: P, the number of draws folded into the batch.
+
+    Example:
+        >>> keys = torch.tensor([5])
+        >>> whole = PlacedNoise(keys).uniform(torch.empty(1, 2, 4, 4))
+        >>> last = PlacedNoise(keys, origin=(3, 1)).uniform(torch.empty(1, 2, 1, 3))
+        >>> bool((whole[:, :, 3:, 1:] == last).all())
+        True
+    """
+
+    def __init__(self, keys: Tensor, origin: Origin = (0, 0), draws: int = 1) -> None:
+        self._keys, self._origin, self._calls = keys, origin, 0
+        self.draws = draws
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Uniform(0, 1) numbers of ``like``'s shape ``[R, H, T, S]``, dtype and device."""
+        precision = 53 if like.dtype == torch.float64 else 24
+        starts, steps = self._streams(like)
+        noise = torch.empty_like(like, memory_format=torch.contiguous_format)
+        flat = noise.view(len(starts), len(steps))
+        at_once = max(1, _CACHED // max(len(steps), 1)) if like.device.type == "cpu" else len(starts)
+        for first in range(0, len(starts), at_once):
+            part = slice(first, first + at_once)
+            flat[part] = _shifted(_mix(starts[part, None] + steps), 64 - precision)
+        return noise.mul_(2.0**-precision)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """N(0, 1) numbers of ``like``'s shape, dtype and device, by the inverse of the distribution function."""
+        smallest = 2.0**-54 if like.dtype == torch.float64 else 2.0**-25
+        return torch.special.ndtri(self.uniform(like).add_(smallest))
+
+    def _streams(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The start of each row's, head's and query's stream, ``[R * H * T]``, and what a key adds to it, ``[S]``."""
+        _, heads, queries, keys = like.shape
+        device = like.device
+        self._calls += 1
+        start = self._keys.to(device) + _signed(self._calls * _GAMMA % (1 << 64))
+        for place, (count, first) in enumerate(((heads, 0), (queries, self._origin[0]))):
+            number = torch.arange(count, device=device) + first
+            start = _mix(_mix(start)[..., None] + (number + 1) * _ODD[place])
+        return start.flatten(), (torch.arange(keys, device=device) + self._origin[1] + 1) * _GAMMA
+
+
+def hashed(*words: int | str) -> int:
+    """A 64-bit integer, the same in every process, from integers and texts."""
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _mix(numbers: Tensor) -> Tensor:
+    """The output function of SplitMix64, elementwise and in place, on int64 as on unsigned numbers."""
+    numbers.bitwise_xor_(_shifted(numbers, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
+    numbers.bitwise_xor_(_shifted(numbers, 27)).mul_(_signed(0x94D049BB133111EB))
+    return numbers.bitwise_xor_(_shifted(numbers, 31))
+
+
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """Unsigned shift to the right."""
+    return (numbers >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _is_seeded(like: Tensor) -> bool:

@@ -20,7 +20,7 @@ from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import WeibullOptions, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
-from probattn.sites.noise import Noise
+from probattn.sites.noise import Noise, Origin
 from probattn.sites.shared import SharedUpward
 from probattn.sites.upward import UpwardCall, UpwardOutputs, with_rows
 
@@ -32,13 +32,15 @@ TRUNCATION = (0.1, 0.9)
 class PosteriorInputs:
     """The attention scores and the upward path of one call, from which q(S) follows.
 
-    Values are computed on demand: a model traced without a guide does not compute its posterior.
+    Values are computed on demand: a model traced without a guide does not compute its posterior. ``origin`` are the
+    places of the first query and the first key in their texts, which a cache makes other than 0.
     """
 
     method: BayesianAttention
     raw: Tensor
     layout: Layout = PAIRS
     call: UpwardCall | None = None
+    origin: Origin = (0, 0)
     shared: SharedUpward | None = None
     draws: int = 1
 

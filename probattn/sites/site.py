@@ -17,6 +17,7 @@ from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.building import build
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
+from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
@@ -96,20 +97,27 @@ class LatentSite(nn.Module):
         """
         return self._inputs(scores, PAIRS if layout is None else layout, call).distribution()
 
-    def _inputs(self, scores: Tensor, layout: Layout, call: int) -> PosteriorInputs:
+    def _inputs(self, scores: Tensor, layout: Layout, call: int, origin: Origin = (0, 0)) -> PosteriorInputs:
         """Scores and upward path of q(S); the first call of a chain begins a pass through it."""
         path = None if self.upward is None else self.chain.call(self.positions[call], scores, layout)
-        return PosteriorInputs(self.method, scores, layout, path)
+        return PosteriorInputs(self.method, scores, layout, path, origin)
 
     def _weights(
-        self, name: str, scores: Tensor, key: Tensor, layout: Layout, call: int, observations: int = 1
+        self,
+        name: str,
+        scores: Tensor,
+        key: Tensor,
+        layout: Layout,
+        call: int,
+        observations: int = 1,
+        origin: Origin = (0, 0),
     ) -> Tensor:
         """W from masked scores: of a sample of S under a Pyro handler, of its posterior expectation under none."""
         if not am_i_wrapped():
             # Without sigma E[S] is exp(scores) up to a factor per query.
             mean = self.posterior(scores, layout, call).log_mean if self.method.learns_scale else scores
             return layout.weights(mean)
-        inputs = self._inputs(scores, layout, call)
+        inputs = self._inputs(scores, layout, call, origin)
         prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, layout)
         posterior = SitePosterior(inputs, prior, observations)
         value = pyro.sample(name, layout.event(prior), infer={INFER_KEY: posterior})
@@ -167,6 +175,7 @@ class AttentionSite(LatentSite):
         bias: Tensor | None = None,
         softcap: float | None = None,
         call: int = 0,
+        origin: Origin = (0, 0),
     ) -> tuple[Tensor, Tensor]:
         """Attends.
 
@@ -180,6 +189,7 @@ class AttentionSite(LatentSite):
             bias: additive scores, broadcastable to ``[B, H, T, S]``, finite.
             softcap: soft limit of the scores.
             call: which of this module's calls in a forward pass this is.
+            origin: places of the first query and of the first key in their texts, other than 0 with a cache.
 
         Returns:
             Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``, in the query's type.
@@ -197,7 +207,7 @@ class AttentionSite(LatentSite):
         )
         with torch.autocast(query.device.type, enabled=False):
             layout = PAIRS if mask is None else mask
-            weights = self._weights(name, scores, key, layout, call).to(query.dtype)
+            weights = self._weights(name, scores, key, layout, call, origin=origin).to(query.dtype)
         return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 
 

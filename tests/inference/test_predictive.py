@@ -8,7 +8,6 @@ import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO
 from torch import nn
-from torch.utils.data import DataLoader
 
 import probattn
 from probattn import BayesianAttention
@@ -144,21 +143,12 @@ def test_rows_that_are_not_those_of_the_attention_are_told_apart():
 def test_what_is_no_model_or_no_batch_is_refused_with_what_to_do(bert, predict):
     net, inputs = convert(bert.classification(), BayesianAttention()), bert.inputs(3)
     name = predict.__name__
-    with pytest.raises(
-        TypeError, match=rf"{name}: .* got BertFor.*wrap it first: probattn.models.Classifier\(net\)"
-    ):
-        predict(net, inputs)
     for model in ("net", Classifier):
         with pytest.raises(
             TypeError, match=rf"{name}: expected a model, such as probattn.models.Classifier\(net\)"
         ):
             predict(model, inputs)
-    rows = [{key: value[row] for key, value in inputs.items()} for row in range(3)]
-    with pytest.raises(
-        TypeError, match=rf"{name}: .* got a DataLoader; call it for each: .*for .*batch in .*loader"
-    ):
-        predict(Classifier(net), DataLoader(rows, batch_size=2))
-    for batch in (rows, ["a text"], inputs["input_ids"]):
+    for batch in (["a text"], inputs["input_ids"]):
         with pytest.raises(
             TypeError, match=r"expected a batch, a mapping of tensors by name, got (list|Tensor); token"
         ):
@@ -170,7 +160,7 @@ def test_what_is_no_model_or_no_batch_is_refused_with_what_to_do(bert, predict):
             predict(Classifier(net), batch)
 
 
-def test_the_loop_that_a_refused_loader_is_answered_with_gives_every_batch_noise_of_its_own():
+def test_a_number_in_the_seed_gives_every_batch_noise_of_its_own():
     loader = [X, X]
     first, second = [
         posterior_predict(Twice("a"), batch, 2, seed=(0, number)) for number, batch in enumerate(loader)

@@ -1,0 +1,297 @@
+"""Draws of predictions: their means, spread, entropies, tables and pictures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probattn.checks import check_number, check_share
+from probattn.sites.observation import ObservedNoise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Link = Literal["softmax", "sigmoid", "identity"]
+SHOWN_ROWS = 10
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    r"""Draws from the posterior predictive distribution of some data.
+
+    Predictions are ``[P, B, C]`` for P draws of B rows; of heads with a label for each token, span or choice they have
+    further dimensions between B and C. Where data came in batches of different lengths, missing positions are NaN.
+
+    Attributes:
+        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y where the head predicts
+            numbers.
+        attention: weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
+        attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
+        attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
+        link: what makes probabilities of logits: "softmax" over C, "sigmoid" of each, or "identity" for numbers.
+        noise: law of an observed number around its prediction; None for classes.
+
+    Example:
+        >>> draws = Posterior(torch.tensor([[[0.0, 0.0]], [[0.0, 4.0]]]))
+        >>> draws
+        Posterior(2 draws of 1 row, softmax over 2)
+        >>> draws.entropy, draws.mutual_information
+        (tensor([0.5614]), tensor([0.1694]))
+    """
+
+    logits: Tensor
+    attention: dict[str, Tensor] | None = None
+    attention_mean: dict[str, Tensor] | None = None
+    attention_std: dict[str, Tensor] | None = None
+    link: Link = "softmax"
+    noise: ObservedNoise | None = None
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Probabilities of every draw, ``[P, B, ..., C]``; ``ValueError`` where the head predicts numbers."""
+        if self.link == "identity":
+            raise ValueError(
+                "Posterior.probabilities: expected a head that predicts classes, got one that predicts numbers; use "
+                "mean, std and predictive_std"
+            )
+        logits = self.logits.float()
+        return logits.sigmoid() if self.link == "sigmoid" else logits.softmax(dim=-1)
+
+    @property
+    def mean_probabilities(self) -> Tensor:
+        """Posterior predictive probabilities ``[B, ..., C]``: the mean over draws."""
+        return self.probabilities.mean(dim=0)
+
+    @property
+    def values(self) -> Tensor:
+        """What draws are averaged of: probabilities, or predicted numbers, ``[P, B, ..., C]``."""
+        return self.logits.float() if self.link == "identity" else self.probabilities
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean over draws of the probabilities or numbers, ``[B, ..., C]``."""
+        return self.values.mean(dim=0)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation over draws of the same (divisor P - 1; 0 for one draw), ``[B, ..., C]``."""
+        values = self.values
+        return values.std(dim=0) if len(values) > 1 else torch.zeros_like(values[0])
+
+    @property
+    def predictive_std(self) -> Tensor:
+        r"""Standard deviation of an observed number, :math:`\sqrt{\text{std}^2 + \text{noise}^2}`, ``[B, C]``."""
+        noise = self._known_noise("predictive_std")
+        return (self.std.square() + noise.std.to(self.logits.device).square()).sqrt()
+
+    def interval(self, level: float = 0.95, *, stretch: float = 1.0) -> Tensor:
+        """Where an observed number lies with probability ``level``: between quantiles of its predictive distribution.
+
+        That is the mixture over draws of the noise around each draw's prediction; both tails have the same probability.
+
+        Args:
+            level: in (0, 1).
+            stretch: factor about the interval's middle, > 0, that held-out data ask for
+                (:func:`probattn.metrics.functional.interval_stretch`).
+
+        Returns:
+            Lower and upper ends, ``[2, B, C]``, in units of y.
+
+        Raises:
+            ValueError: a head that predicts no numbers, or an argument out of its range.
+        """
+        check_share("Posterior.interval", "level", level, zero=False, one=False)
+        check_number("Posterior.interval", "stretch", stretch, positive=True)
+        noise = self._known_noise("interval")
+        centres = self.logits.double().cpu().numpy()
+        ends = [_mixture_quantile(centres, noise, tail) for tail in ((1 - level) / 2, (1 + level) / 2)]
+        lower, upper = (torch.from_numpy(end).to(self.logits) for end in ends)
+        middle, half = (lower + upper) / 2, stretch * (upper - lower) / 2
+        return torch.stack([middle - half, middle + half])
+
+    def _known_noise(self, name: str) -> ObservedNoise:
+        if self.noise is None:
+            raise ValueError(
+                f"Posterior.{name}: expected a head that predicts numbers and learns their noise "
+                "(probattn.models.Regressor); use mean and std"
+            )
+        return self.noise
+
+    @property
+    def entropy(self) -> Tensor:
+        r"""Entropy of the mean over draws, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
+        return self._entropy(self.mean_probabilities)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        r"""Of label and attention, nats, of the entropy's shape (Depeweg et al. 2018, Eq. 1).
+
+        .. math:: \mathrm I = \mathrm H\Big[\frac 1P \sum_p p(y \mid x, S_p)\Big] -
+            \frac 1P \sum_p \mathrm H[p(y \mid x, S_p)]
+        """
+        return (self.entropy - self._entropy(self.probabilities).mean(dim=0)).clamp_min(0)
+
+    def _entropy(self, probabilities: Tensor) -> Tensor:
+        terms = torch.special.entr(probabilities)
+        return terms + torch.special.entr(1 - probabilities) if self.link == "sigmoid" else terms.sum(dim=-1)
+
+    def __repr__(self) -> str:
+        draws, rows, *inner = self.logits.shape
+        parts = [f"{draws} draw{'s' * (draws != 1)} of {rows} row{'s' * (rows != 1)}"]
+        parts.append(
+            "x".join(map(str, inner)) + " numbers" if self.link == "identity" else self._link_words()
+        )
+        sites = self.attention or self.attention_mean
+        if sites:
+            parts.append(f"maps of {len(sites)} sites" + ("" if self.attention else " (mean and spread)"))
+        return f"Posterior({', '.join(parts)})"
+
+    def _link_words(self) -> str:
+        *inner, classes = self.logits.shape[2:]
+        positions = f" at {'x'.join(map(str, inner))} positions" if inner else ""
+        return f"{self.link} over {classes}{positions}"
+
+    def to_pandas(self, class_names: Sequence[str] | None = None) -> Any:
+        """A table with a line for each row (and position): mean and std of each class or number, and entropies.
+
+        Args:
+            class_names: of the C classes or numbers; their numbers by default.
+
+        Returns:
+            A ``pandas.DataFrame``.
+
+        Raises:
+            ImportError: pandas is not installed.
+            ValueError: another number of names than C.
+        """
+        try:
+            pd: Any = import_module("pandas")
+        except ImportError as error:
+            raise ImportError("Posterior.to_pandas: needs pandas; install it: pip install pandas") from error
+        names = self._names(class_names)
+        mean, std = self.mean, self.std
+        columns = {
+            f"{kind} {name}": values[..., number].flatten().tolist()
+            for kind, values in (("mean", mean), ("std", std))
+            for number, name in enumerate(names)
+        }
+        if self.link == "softmax":
+            columns["entropy"] = self.entropy.flatten().tolist()
+            columns["mutual_information"] = self.mutual_information.flatten().tolist()
+        places = mean.shape[:-1]
+        index: Any = pd.RangeIndex(places[0], name="row")
+        if len(places) > 1:
+            levels = ["row", *(f"position {number}" for number in range(1, len(places)))]
+            index = pd.MultiIndex.from_product([range(size) for size in places], names=levels)
+        return pd.DataFrame(columns, index=index)
+
+    def plot(
+        self, row: int = 0, *, site: str | None = None, class_names: Sequence[str] | None = None
+    ) -> Figure:
+        """A picture of one row: its classes or numbers with their spread, and its attention if there is any.
+
+        Args:
+            row: number of the row.
+            site: site whose map to show, averaged over heads; the last one by default.
+            class_names: of the C classes or numbers.
+
+        Returns:
+            A figure of matplotlib; ``figure.savefig("row.png")`` writes it.
+
+        Raises:
+            IndexError: no such row.
+            ValueError: no such site, or another number of names than C.
+        """
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        if not -self.logits.shape[1] <= row < self.logits.shape[1]:
+            raise IndexError(f"Posterior.plot: expected a row in 0..{self.logits.shape[1] - 1}, got {row}")
+        maps = self._maps(row, site)
+        figure = Figure(figsize=(4 + 3.2 * len(maps), 3.2), layout="constrained")
+        axes = figure.subplots(1, 1 + len(maps), squeeze=False)[0]
+        names, mean, std = self._names(class_names), self.mean[row], self.std[row]
+        if mean.dim() == 1:
+            axes[0].barh(names, mean.tolist(), xerr=std.tolist(), capsize=3)
+            axes[0].set_xlabel("number" if self.link == "identity" else "probability, mean and std of draws")
+            axes[0].invert_yaxis()
+        else:
+            picture = axes[0].imshow(mean.reshape(-1, len(names)).T.cpu().numpy(), aspect="auto", vmin=0)
+            axes[0].set(xlabel="position", yticks=range(len(names)), yticklabels=names, title="mean")
+            figure.colorbar(picture, ax=axes[0])
+        for axis, (title, values) in zip(axes[1:], maps, strict=True):
+            picture = axis.imshow(values.cpu().numpy(), vmin=0, aspect="auto")
+            axis.set(xlabel="key", ylabel="query", title=title)
+            axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+            figure.colorbar(picture, ax=axis)
+        for axis in axes[mean.dim() == 1 :]:
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return figure
+
+    def _maps(self, row: int, site: str | None) -> list[tuple[str, Tensor]]:
+        """Mean and standard deviation of a site's map, averaged over heads, with their titles."""
+        sites = self.attention or self.attention_mean
+        if site is not None and site not in (sites or {}):
+            known = ", ".join(sites or {}) or "none: predict with attention='all'"
+            raise ValueError(
+                f"Posterior.plot: expected a site of this posterior, got {site!r}; it has {known}"
+            )
+        if not sites:
+            return []
+        name = site or list(sites)[-1]
+        if self.attention is not None:
+            draws = self.attention[name][:, row]
+            mean = draws.mean(dim=0)
+            std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
+        else:
+            mean, std = (each[name][row] for each in (self.attention_mean, self.attention_std) if each)
+        return [(f"{name}\nmean", mean.mean(dim=0)), ("standard deviation", std.mean(dim=0))]
+
+    def _names(self, names: Sequence[str] | None) -> list[str]:
+        classes = self.logits.shape[-1]
+        if names is None:
+            return [str(number) for number in range(classes)]
+        if len(names) != classes:
+            raise ValueError(f"Posterior: expected {classes} class_names, got {len(names)}")
+        return list(names)
+
+    def _repr_html_(self) -> str:
+        """A table of the first rows, for notebooks."""
+        mean, std = self.mean, self.std
+        mean, std = (each.reshape(-1, each.shape[-1]) for each in (mean, std))
+        head = "".join(f"<th>{name}</th>" for name in self._names(None))
+        lines = []
+        for number, (row, spread) in enumerate(zip(mean[:SHOWN_ROWS], std[:SHOWN_ROWS], strict=True)):
+            cells = "".join(
+                f"<td>{value:.3f} ± {width:.3f}</td>"
+                for value, width in zip(row.tolist(), spread.tolist(), strict=True)
+            )
+            lines.append(f"<tr><th>{number}</th>{cells}</tr>")
+        more = f"<p>and {len(mean) - SHOWN_ROWS} more</p>" if len(mean) > SHOWN_ROWS else ""
+        title = html.escape(repr(self))
+        return f"<p>{title}</p><table><tr><th></th>{head}</tr>{''.join(lines)}</table>{more}"
+
+
+def _mixture_quantile(
+    centres: np.ndarray[Any, Any], noise: ObservedNoise, probability: float
+) -> np.ndarray[Any, Any]:
+    """Where the mean over draws of the distribution functions has a value, by bisection to rounding."""
+    width = noise.scale.double().cpu().numpy()
+    low, high = centres.min(axis=0) - width, centres.max(axis=0) + width
+    while True:  # until both ends enclose it
+        below, above = (noise.cdf(end - centres).mean(axis=0) for end in (low, high))
+        if (below <= probability).all() and (above >= probability).all():
+            break
+        low, high, width = low - width, high + width, 2 * width
+    for _ in range(80):
+        middle = (low + high) / 2
+        smaller = noise.cdf(middle - centres).mean(axis=0) < probability
+        low, high = np.where(smaller, middle, low), np.where(smaller, high, middle)
+    return (low + high) / 2
