@@ -84,7 +84,6 @@ def test_the_best_model_has_its_sites_back(scene, tmp_path):
         load_best_model_at_end=True,
         metric_for_best_model="eval_log_likelihood",
         greater_is_better=False,  # the worst, so that the first one is the best
-        save_total_limit=1,
         learning_rate=1e-2,
     )
     trainer = probattn.ProbabilisticTrainer(

@@ -188,7 +188,7 @@ HEADS = {
         ],
     ),
     "translation": (
-        lambda s: s.t5(),
+        lambda s: s.bart(),
         lambda s, n: [{"input_ids": ids, "labels": ids[:4]} for ids in s.words(n)],
     ),
 }

@@ -185,7 +185,7 @@ def test_a_sequence_to_sequence_trainer_generates(scene, tmp_path):
     data = [{"input_ids": ids, "labels": ids[:4]} for ids in scene.words(6)]
     options = {"predict_with_generate": True, "generation_max_length": 5, "max_steps": 2}
     args = scene.arguments(tmp_path, **options)
-    net = scene.network(scene.t5, BAYESIAN)
+    net = scene.network(scene.bart, BAYESIAN)
     trainer = Mine(model=net, args=args, train_dataset=data, program=partial(Translator, label_smoothing=0.1))
     trainer.train()
     assert trainer.program.label_smoothing == 0.1

@@ -22,7 +22,18 @@ BERT = {
     "initializer_range": 0.3,
 }
 GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2}
-T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": WORDS}
+BART = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "vocab_size": WORDS,
+    "init_std": 0.3,
+    "dropout": 0.0,
+}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
 
 
@@ -36,8 +47,8 @@ def gpt2() -> Any:
     return hf.GPT2LMHeadModel(hf.GPT2Config(**GPT, **rates))
 
 
-def t5() -> Any:
-    return hf.T5ForConditionalGeneration(hf.T5Config(**T5, **SPECIAL, dropout_rate=0.0))
+def bart() -> Any:
+    return hf.BartForConditionalGeneration(hf.BartConfig(**BART, **SPECIAL))
 
 
 def network(make: Any = bert, *methods: Any, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
