@@ -17,7 +17,7 @@ from torch import nn
 
 from probattn.checks import check_integer
 from probattn.inference.batches import as_rows
-from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped
+from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped, warn_of_frozen_sites
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
@@ -152,6 +152,7 @@ class SVIDriver(RunOptions):
         train = as_rows(train_data, "train_data")
         validation = None if validation_data is None else as_rows(validation_data, "validation_data")
         refuse_unsupported(self.model)
+        warn_of_frozen_sites(self.model)
         with (
             accelerator_session(
                 precision=self._checked_precision(),

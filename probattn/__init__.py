@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probattn.inference.sampling import sampling
+    from probattn.models.hosts.store import from_pretrained
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
     from probattn.sites.disagreement import DisagreementAttention
@@ -31,6 +32,7 @@ __all__ = [
     "RepulsiveAttention",
     "__version__",
     "attention",
+    "from_pretrained",
     "link",
     "sampling",
 ]
@@ -44,6 +46,7 @@ _MODULES = {
     "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.functional",
+    "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
     "sampling": "inference.sampling",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from probattn.models.hosts.calls import AttentionCall
@@ -118,6 +119,11 @@ class HostedSite(nn.Module):
         bias: Tensor | None,
     ) -> Attended:
         assert self.site is not None
+        if torch.compiler.is_exporting() or torch.jit.is_tracing():
+            raise RuntimeError(
+                f"{call.name}: latent attention cannot be exported or traced; export the deterministic network, "
+                "probattn.models.revert(copy.deepcopy(net)), and save the posterior with net.save_pretrained"
+            )
         position = folded.options.get("position_bias")
         if position is not None:
             bias = position if bias is None else bias + position

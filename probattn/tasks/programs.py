@@ -316,6 +316,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         """The baseline, where there is something to compare and the recipe wants it, and the network."""
         names = [MODEL] if self.is_plain or not self.recipe.report.baseline else [BASELINE, MODEL]
         programs = {name: self.program(baseline=name == BASELINE) for name in names}
+        if BASELINE in programs:
+            share_weights(programs[MODEL], programs[BASELINE])
         if type(self).save is ProgramTask.save and not isinstance(programs[MODEL].net, PreTrainedModel):
             raise NotImplementedError(
                 f"{type(self).__name__}.save: expected a network of transformers, got a "
@@ -562,6 +564,15 @@ def check_finished(folder: Path) -> Path:
             f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first"
         )
     return place
+
+
+def share_weights(source: nn.Module, target: nn.Module) -> None:
+    """Gives the target the weights of the source, where both have them by the same name and of the same shape."""
+    weights, own = source.state_dict(), target.state_dict()
+    shared = {
+        name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape
+    }
+    target.load_state_dict(shared, strict=False)
 
 
 def on_device(program: Program) -> Program:
