@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -183,3 +184,11 @@ def evaluating(model: object) -> Iterator[None]:
         finally:
             for module in training:
                 module.training = True
+
+
+@contextmanager
+def frozen_parameters() -> Iterator[None]:
+    """Lets parameters be frozen without Pyro's warning, one a parameter, that they are not in its store."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not registered in the param store because requires_grad")
+        yield

@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 
 import torch
 from accelerate.utils import DistributedType
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer
@@ -17,11 +16,16 @@ from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
 from probattn.checks import check_choice, check_integer, check_number
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import KLSchedule
-from probattn.inference.session import derived_seed, preserved_random_state, seed_generators
+from probattn.inference.session import (
+    derived_seed,
+    frozen_parameters,
+    preserved_random_state,
+    seed_generators,
+)
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
-from probattn.models.hosts.adapter import ATTRIBUTE
-from probattn.models.hosts.store import WEIGHTS
+from probattn.models.hosts.record import host_of
+from probattn.models.hosts.weights import WEIGHTS, fill_sites, is_site
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
 from probattn.trainer.evaluation import EvaluationMeans, mean_of_draws, real_rows
@@ -196,6 +200,11 @@ class ProbabilisticTrainer(Trainer):
         return SeededNoise([seed], self.args.device)
 
     # Training
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """That of ``Trainer``; parameters may be frozen, as adapters have it."""
+        with frozen_parameters():
+            return super().train(*args, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of ``Trainer``, in which what conversion added has groups and rates of its own."""
@@ -381,24 +390,17 @@ class ProbabilisticTrainer(Trainer):
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Leaves the sites' weights, which have a file of their own, to :meth:`_load_sites`."""
         missing: list[str] = load_result.missing_keys
-        self._missing_sites = [name for name in missing if _is_site(name)]
-        others = [name for name in missing if not _is_site(name)]
+        self._missing_sites = [name for name in missing if is_site(name)]
+        others = [name for name in missing if not is_site(name)]
         super()._issue_warnings_after_load(type(load_result)(others, load_result.unexpected_keys))
 
     def _load_sites(self, folder: str) -> None:
         """Loads the sites' weights of a checkpoint, unless they were among the network's."""
-        file = Path(folder) / WEIGHTS
-        weights = load_file(file) if file.exists() else {}
-        missing = [name for name in self._missing_sites if name not in weights]
-        self._missing_sites = []
-        unexpected = self._network.load_state_dict(weights, strict=False).unexpected_keys
-        for problem, names in (("without", missing), ("with unknown", unexpected)):
-            if names:
-                raise ValueError(
-                    f"{folder}: a checkpoint {problem} weights of attention sites, {names[0]} first of {len(names)}; "
-                    "convert the network as it was when the checkpoint was written"
-                )
-
-
-def _is_site(name: str) -> bool:
-    return f".{ATTRIBUTE}." in f".{name}"
+        missing, self._missing_sites = self._missing_sites, []
+        if (Path(folder) / WEIGHTS).exists():
+            fill_sites(host_of(self._network), Path(folder))
+        elif missing:
+            raise ValueError(
+                f"{folder}: a checkpoint without weights of attention sites, {missing[0]} first of {len(missing)}; "
+                "convert the network as it was when the checkpoint was written"
+            )

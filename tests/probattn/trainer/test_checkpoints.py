@@ -202,3 +202,37 @@ def test_a_second_run_goes_on(scene, tmp_path):
     trainer.train()
     assert trainer.model is net
     assert any(not torch.equal(value, before[name]) for name, value in scene.weights(net).items())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT's own
+@pytest.mark.parametrize("converted_first", [False, True])
+def test_adapters_and_sites_resume_together(scene, tmp_path, converted_first):
+    """Both train, one checkpoint has both, and a network made anew goes on from it."""
+    peft = pytest.importorskip("peft")
+
+    def adapted():
+        options = {"target_modules": ["query", "value"], "modules_to_save": ["classifier"], "r": 2}
+        net = scene.bert()
+        net = convert(net, probattn.BayesianAttention()) if converted_first else net
+        net = peft.get_peft_model(net, peft.LoraConfig(task_type="SEQ_CLS", **options))
+        return net if converted_first else convert(net, probattn.BayesianAttention())
+
+    trained = []
+    for resume in (None, str(tmp_path / "checkpoint-2")):
+        args = scene.arguments(
+            tmp_path,
+            max_steps=4,
+            per_device_train_batch_size=4,
+            save_strategy="steps",
+            save_steps=2,
+        )
+        trainer = probattn.ProbabilisticTrainer(
+            model=scene.network(adapted), args=args, train_dataset=scene.classes(16)
+        )
+        before = scene.weights(trainer.model)
+        trainer.train(resume_from_checkpoint=resume)
+        trained.append(scene.weights(trainer.model))
+    changed = {name for name, value in before.items() if not torch.equal(value, trained[0][name])}
+    assert any("lora_" in name for name in changed) and any(".probattn." in name for name in changed)
+    assert all("lora_" in name or ".probattn." in name or "classifier" in name for name in changed)
+    assert all(torch.equal(value, trained[0][name]) for name, value in trained[1].items())

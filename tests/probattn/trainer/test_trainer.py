@@ -13,7 +13,7 @@ import transformers as hf
 
 import probattn
 from probattn import ProbabilisticTrainer
-from probattn.inference import KLSchedule, ParticleEnsemble
+from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
 from probattn.models import Classifier, TokenClassifier, Translator
 
 BAYESIAN = probattn.BayesianAttention()
@@ -167,15 +167,23 @@ def test_the_model_stays_the_network(scene, tmp_path):
         def on_step_end(self, args, state, control, model=None, **kwargs):
             seen.append(model)
 
-    net = scene.network(scene.bert)
+    net = scene.network(scene.bert, BAYESIAN)
     args = scene.arguments(tmp_path, max_steps=1)
     trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=scene.classes(4), callbacks=[Look()])
     trainer.train()
     assert trainer.model is net and seen == [net] and trainer.accelerator.unwrap_model(trainer.model) is net
     trainer.save_model(str(tmp_path / "saved"))
-    again = hf.BertForSequenceClassification.from_pretrained(tmp_path / "saved")
+    plain, report = hf.BertForSequenceClassification.from_pretrained(
+        tmp_path / "saved", output_loading_info=True
+    )
+    assert not report["unexpected_keys"] and not report["missing_keys"]
+    again = probattn.from_pretrained(hf.AutoModelForSequenceClassification, tmp_path / "saved")
     batch = scene.collate(scene.classes(4))
-    torch.testing.assert_close(again(**batch).logits, net.eval()(**batch).logits)
+    net.eval()
+    assert torch.equal(again(**batch).logits, net(**batch).logits)
+    draws = [posterior_predict(each, batch, 3, seed=1).logits for each in (again, net)]
+    assert torch.equal(*draws)
+    assert torch.equal(plain.classifier.weight, net.classifier.weight)
 
 
 def test_a_sequence_to_sequence_trainer_generates(scene, tmp_path):
