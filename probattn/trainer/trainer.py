@@ -14,6 +14,7 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
 
 from probattn.checks import check_choice, check_integer, check_number
+from probattn.inference.configuration import warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import KLSchedule
 from probattn.inference.session import (
@@ -228,6 +229,7 @@ class ProbabilisticTrainer(Trainer):
         """In training the objective around the network, prepared for precision and processes."""
         if not training:
             return self._network
+        warn_of_frozen_sites(self._network)
         self._objective = None  # a run of its own: accelerate changes what it prepares
         objective = self._bound()
         self._updates = Updates(objective, self.accelerator, self._data_size)

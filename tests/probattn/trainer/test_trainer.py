@@ -138,6 +138,16 @@ def test_training_data_without_labels_are_refused(scene, tmp_path):
         trainer.train()
 
 
+def test_frozen_sites_are_warned_of(scene, tmp_path):
+    net = scene.network(scene.bert, BAYESIAN)
+    for name, value in net.named_parameters():
+        value.requires_grad_(".probattn." not in name)
+    args = scene.arguments(tmp_path, max_steps=1)
+    trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=scene.classes(4))
+    with pytest.warns(UserWarning, match="trainable"):
+        trainer.train()
+
+
 class Stream(torch.utils.data.IterableDataset):
     def __init__(self, rows):
         self.rows = rows
