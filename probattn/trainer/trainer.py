@@ -98,6 +98,7 @@ class ProbabilisticTrainer(Trainer):
         ...     args = TrainingArguments(folder, max_steps=2, use_cpu=True, report_to="none", disable_tqdm=True)
         ...     trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=rows)
         ...     trainer.train().global_step
+        {'train_runtime': ...}
         2
     """
 
