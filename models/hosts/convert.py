@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
-from probattn.models.hosts.hosting import attach, hosted_sites, in_order, make_plan
+from probattn.models.hosts.hosting import attach, hosted_sites, in_order, make_plan, scale_of
 from probattn.models.hosts.interface import implementations, restore, switch
 from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
@@ -175,4 +175,6 @@ def revert(net: Network) -> Network:
         delattr(inner, name)
     delattr(inner, RECORD)
     take_exits(inner)
+    if scale_of(inner) is not None:
+        give_exits(inner, None)
     return net

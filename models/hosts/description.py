@@ -15,12 +15,14 @@ from torch import nn
 from probattn.checks import shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
+from probattn.models.hosts.hosting import scale_of
 from probattn.models.hosts.pretrained import StoredNetworkError
 from probattn.models.hosts.record import Conversion
 from probattn.models.hosts.selection import Kind, Layers, Part
 from probattn.options import hints
 from probattn.sites import METHODS, Method
 from probattn.sites.inverse_temperature import UnknownSizeError, without_inverse_temperature
+from probattn.sites.observation import ObservationNoise
 
 FILE = "probattn.json"
 FORMATS = (1, 2, 3, 4, 5)
@@ -44,6 +46,7 @@ class Description(BaseModel):
     methods: list[dict[str, JsonValue]]
     layers: Layers | Part | None = None
     attention: Kind | None = None
+    noise: dict[str, JsonValue] | None = None
     card: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -65,16 +68,33 @@ class Description(BaseModel):
             content["methods"] = [{"kind": method.kind, **_written(method)} for method in record.methods]
             content["layers"] = record.layers if isinstance(record.layers, str) else list(record.layers)
             content["attention"] = record.attention
-        return cls.model_validate_json(json.dumps(content | {"card": dict(card)}))
+        return cls.model_validate_json(
+            json.dumps(content | {"noise": described_noise(net), "card": dict(card)})
+        )
 
     def write(self, folder: Path) -> None:
         """Writes ``probattn.json``."""
         content = self.model_dump(by_alias=True, exclude_defaults=True)
         write_atomically(folder / FILE, (json.dumps(content, indent=2) + "\n").encode())
 
+    def built_noise(self) -> tuple[ObservationNoise, int] | None:
+        """The noise of observed numbers and how many there are; ``ValueError`` or ``TypeError`` for a bad option."""
+        if self.noise is None:
+            return None
+        options: dict[str, Any] = dict(self.noise)
+        return ObservationNoise(**{name: options[name] for name in options if name != "size"}), int(
+            options["size"]
+        )
+
     def built(self) -> list[Method]:
         """The methods that the network was converted with; ``ValueError`` for an unknown one or a bad option."""
         return [_built(dict(stored)) for stored in self.methods]
+
+
+def described_noise(net: nn.Module) -> dict[str, JsonValue] | None:
+    """The options of a network's noise of observed numbers, and how many there are; None without it."""
+    scale = scale_of(net)
+    return None if scale is None else {**asdict(scale.noise), "size": len(scale.log_scale)}
 
 
 def _migrated(stored: dict[str, Any]) -> dict[str, Any]:

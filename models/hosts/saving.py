@@ -26,7 +26,7 @@ from probattn.checks import shown
 from probattn.files.durable import sync_folder, write_tensors
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from probattn.models.hosts.card import CARD, notes, write_card
-from probattn.models.hosts.description import FILE, Description
+from probattn.models.hosts.description import FILE, Description, described_noise
 from probattn.models.hosts.record import Conversion, conversion, host_of
 from probattn.models.hosts.weights import WEIGHTS, is_site, plain
 
@@ -73,11 +73,15 @@ class NetworkFunction:
         return net
 
 
-def give_exits(net: PreTrainedModel, record: Conversion) -> None:
-    """Has a converted network, and every part of it that is a network, save its sites with ``save_pretrained``."""
+def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
+    """Has a converted network, and every part of it that is a network, save its sites with ``save_pretrained``.
+
+    Without a record it is one that has nothing but the scale of its observed numbers.
+    """
     names = {name: part for name, part in net.named_modules() if isinstance(part, PreTrainedModel)}
-    for name, part in names.items():
-        whole = all(f"{call.module}.".startswith(f"{name}." if name else "") for call in record.plan.touched)
+    for name, part in names.items() if record is not None else (("", net),):
+        touched = () if record is None else record.plan.touched
+        whole = all(f"{call.module}.".startswith(f"{name}." if name else "") for call in touched)
         described = Description.of(part, record, {}) if whole else None
         for function in (save_pretrained, push_to_hub):
             vars(part)[function.__name__] = NetworkFunction(function, part, described)
@@ -147,7 +151,8 @@ def save_over(
     with _draft(target / DRAFT) as draft:
         if (target / CARD).exists():
             shutil.copy(target / CARD, draft / CARD)
-        _write(net, description.model_copy(update={"card": notes(net)}), draft, write, weights)
+        present = description.model_copy(update={"card": notes(net), "noise": described_noise(net)})
+        _write(net, present, draft, write, weights)
         _publish(draft, target)
 
 
@@ -293,8 +298,9 @@ def _write(
         draft / CONFIG_NAME
     ).exists():  # beside adapters, whose base network may have been read with other options
         net.config.save_pretrained(draft)
-    if description.methods:
-        write_tensors(draft / WEIGHTS, {name: given[name] for name in own if is_site(name)})
+    sites = {name: given[name] for name in own if is_site(name)}
+    if sites or description.methods:
+        write_tensors(draft / WEIGHTS, sites)
     description.write(draft)
     if beside is not None:
         beside(draft)

@@ -17,9 +17,11 @@ from probattn.models.hosts.card import NOTES
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.convert import conversion, convert
 from probattn.models.hosts.description import FILE, Description, read_description
+from probattn.models.hosts.hosting import add_scale
 from probattn.models.hosts.hub import fetched
 from probattn.models.hosts.peft_networks import ADAPTERS
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained, unreadable
+from probattn.models.hosts.saving import give_exits
 from probattn.models.hosts.weights import fill_sites
 
 LAYERS_PER_WEIGHT = 100
@@ -69,10 +71,11 @@ def load(
     _check_layers(source)
     net = _host(source, auto_class or _network_class(source, described.name), options)
     vars(net)[NOTES] = described.card
-    if not described.methods:
-        return net.eval()
-    _convert(net, described, source)
-    fill_sites(net, source)
+    if described.methods:
+        _convert(net, described, source)
+    _add_noise(net, described, source)
+    if described.methods or described.noise:
+        fill_sites(net, source)
     return net.eval()
 
 
@@ -182,6 +185,17 @@ def _convert(net: PreTrainedModel, described: Description, source: Path) -> None
         raise unreadable(source, error) from error
 
 
+def _add_noise(net: PreTrainedModel, described: Description, source: Path) -> None:
+    try:
+        built = described.built_noise()
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(source, error) from error
+    if built is not None:
+        add_scale(net, *built)
+        if not described.methods:
+            give_exits(net, None)
+
+
 def _with_adapters(source: Path, described: Description, auto_class: Any, options: dict[str, Any]) -> Any:
     """The base network that adapters name, converted, with the adapters and the sites."""
     try:
@@ -202,6 +216,7 @@ def _with_adapters(source: Path, described: Description, auto_class: Any, option
     net = open_pretrained(cls, base, config=config, **options)
     vars(net)[NOTES] = described.card
     _convert(net, described, source)
+    _add_noise(net, described, source)
     return open_pretrained(_Adapters(PeftModel, net), source).eval()
 
 

@@ -40,6 +40,7 @@ from probattn.inference.run import FitResult
 from probattn.models import capture, convert, save
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall
+from probattn.models.hosts.card import describe as describe_network
 from probattn.models.hosts.convert import conversion
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
@@ -235,7 +236,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             folder: a new one.
         """
         with quiet_loading():
-            save(cast(PreTrainedModel, program.net), folder, beside=self.save_beside)
+            net = cast(PreTrainedModel, program.net)
+            save(describe_network(net, data=str(self.words()["data"])), folder, beside=self.save_beside)
 
     def save_beside(self, folder: Path) -> None:
         """Writes into a network's folder what it reads and writes with."""

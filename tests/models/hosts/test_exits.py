@@ -19,7 +19,8 @@ from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
 import probattn
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.inference import posterior_predict
-from probattn.models import Classifier, StoredNetworkError, convert, describe, load, revert, save
+from probattn.models import Classifier, StoredNetworkError, convert, describe, inspect, load, revert, save
+from probattn.models.hosts.convert import conversion
 
 FILES = {
     "config.json",
@@ -329,14 +330,16 @@ def test_push_to_hub_uploads_all_that_load_needs(net, tmp_path, monkeypatch, the
         def __init__(self):
             pass
 
-    class Card(huggingface_hub.ModelCard):
+    own = huggingface_hub.ModelCard
+
+    class Card(own):
         @classmethod
         def load(cls, source, token=None):
             if isinstance(source, str):
                 if theirs is None:
                     raise AbsentError
-                return huggingface_hub.ModelCard(theirs)
-            return huggingface_hub.ModelCard.load(source, token=token)
+                return own(theirs)
+            return own.load(source, token=token)
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(huggingface_hub, "ModelCard", Card)
@@ -393,103 +396,118 @@ def table_of_exits():
     return {way: says for way, _, says in cells}
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::torch.jit.TracerWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is (deprecated|not supported)")
-def test_the_table_of_exits_is_true(families, bert, tmp_path):
-    inputs = bert.inputs()
-    net = converted(families, bert, classifier=True)
-    gpt, pair = converted(families, families.BY_NAME["gpt2"]), converted(families, families.BY_NAME["t5"])
-    weights, plain = net.state_dict(), bert.classification()
-    alike = convert(bert.classification(), families.FULL)
+class Exits:
+    """A converted network, others beside it, and what becomes of it."""
 
-    def through(write, read=load):
-        write(tmp_path / "out")
-        return same(read(tmp_path / "out"), net, inputs)
+    def __init__(self, families, bert, folder):
+        self.families, self.folder, self.inputs = families, folder, bert.inputs()
+        self.net = converted(families, bert, classifier=True)
+        self.gpt, self.pair = (converted(families, families.BY_NAME[name]) for name in ("gpt2", "t5"))
+        self.weights, self.plain = self.net.state_dict(), bert.classification()
+        self.alike = convert(bert.classification(), families.FULL)
 
-    def stored(what):
-        torch.save(what, tmp_path / "out.pt")
-        return torch.load(tmp_path / "out.pt", weights_only=what is not net)
+    def through(self, write):
+        write(self.folder / "out")
+        return same(load(self.folder / "out"), self.net, self.inputs)
 
-    def part():
-        gpt.base_model.save_pretrained(tmp_path / "part")
-        return same(load(tmp_path / "part"), gpt.base_model, families.BY_NAME["gpt2"].inputs())
+    def stored(self, what):
+        torch.save(what, self.folder / "out.pt")
+        return torch.load(self.folder / "out.pt", weights_only=what is not self.net)
 
-    def left_out():
-        net.save_pretrained(tmp_path / "out")
-        read, report = type(net).from_pretrained(tmp_path / "out", output_loading_info=True)
+    def part(self):
+        self.gpt.base_model.save_pretrained(self.folder / "part")
+        return same(load(self.folder / "part"), self.gpt.base_model, self.families.BY_NAME["gpt2"].inputs())
+
+    def left_out(self):
+        self.net.save_pretrained(self.folder / "out")
+        read, report = type(self.net).from_pretrained(self.folder / "out", output_loading_info=True)
         assert conversion(read) is None and not any(report.values())
         return "left out"
 
-    def not_strict():
-        unexpected = plain.load_state_dict(weights, strict=False).unexpected_keys
-        assert set(unexpected) == {name for name in weights if "probattn" in name}
+    def not_strict(self):
+        unexpected = self.plain.load_state_dict(self.weights, strict=False).unexpected_keys
+        assert set(unexpected) == {name for name in self.weights if "probattn" in name}
         return "left out"
 
-    def loaded_alike():
-        alike.load_state_dict(stored(weights))
-        return same(alike, net, inputs)
+    def loaded_alike(self):
+        self.alike.load_state_dict(self.stored(self.weights))
+        return same(self.alike, self.net, self.inputs)
 
-    def half():
-        smaller = copy.deepcopy(net).half()
-        assert smaller.state_dict().keys() == weights.keys() and smaller(**inputs).logits.isfinite().all()
+    def half(self):
+        smaller = copy.deepcopy(self.net).half()
+        assert (
+            smaller.state_dict().keys() == self.weights.keys()
+            and smaller(**self.inputs).logits.isfinite().all()
+        )
         return "kept"
 
-    def quantised():
-        small = torch.ao.quantization.quantize_dynamic(copy.deepcopy(net), {torch.nn.Linear})
-        assert len(inspect(small)) == len(inspect(net))
-        assert (small(**inputs).logits - net(**inputs).logits).abs().max() < 0.3
+    def quantised(self):
+        names = {name for name, module in self.net.named_modules() if isinstance(module, torch.nn.Linear)}
+        names -= {name for name in names if ".probattn." in name}
+        small = torch.ao.quantization.quantize_dynamic(copy.deepcopy(self.net), names)
+        assert len(inspect(small)) == len(inspect(self.net))
+        assert (small(**self.inputs).logits - self.net(**self.inputs).logits).abs().max() < 0.3
         drawn = [
-            posterior_predict(Classifier(each), inputs, num_samples=3, seed=0).logits for each in (small, net)
+            posterior_predict(Classifier(each), self.inputs, num_samples=3, seed=0).logits
+            for each in (small, self.net)
         ]
         assert (drawn[0] - drawn[1]).abs().max() < 0.3 and (drawn[0][0] != drawn[0][1]).any()
         return "kept"
 
-    def parallel():
-        several = copy.deepcopy(net)
+    def parallel(self):
+        several = copy.deepcopy(self.net)
         for module in several.modules():
             module._is_replica = True  # as torch.nn.parallel.replicate does
-        return refused(lambda: several(**inputs), RuntimeError, "DataParallel")
+        return refused(lambda: several(**self.inputs), RuntimeError, "DataParallel")
 
-    def traced():
-        text = inputs["input_ids"]
+    def traced(self):
+        text = self.inputs["input_ids"]
         return refused(
-            lambda: torch.jit.trace(net, text, strict=False),
+            lambda: torch.jit.trace(self.net, text, strict=False),
             RuntimeError,
             "latent attention cannot be exported",
         )
 
-    def merged():
+    def merged(self):
         peft = pytest.importorskip("peft")
         config = peft.LoraConfig(target_modules=["query"])
-        adapted = peft.get_peft_model(copy.deepcopy(net), config)
-        return same(adapted.merge_and_unload(), net, inputs)
+        adapted = peft.get_peft_model(copy.deepcopy(self.net), config)
+        return same(adapted.merge_and_unload(), self.net, self.inputs)
 
-    trainer = Trainer(plain, TrainingArguments(str(tmp_path / "trainer"), report_to=[], use_cpu=True))
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is (deprecated|not supported)")
+def test_the_table_of_exits_is_true(families, bert, tmp_path):
+    exits = Exits(families, bert, tmp_path)
+    net, inputs = exits.net, exits.inputs
+    trainer = Trainer(exits.plain, TrainingArguments(str(tmp_path / "trainer"), report_to=[], use_cpu=True))
     trainer.model = net
     true = {
-        "`net.save_pretrained(folder)`": lambda: through(net.save_pretrained),
-        "`Trainer(net).save_model(folder)`": lambda: through(lambda folder: trainer.save_model(str(folder))),
-        "`net.base_model.save_pretrained(folder)`": part,
+        "`net.save_pretrained(folder)`": lambda: exits.through(exits.net.save_pretrained),
+        "`Trainer(net).save_model(folder)`": lambda: exits.through(
+            lambda folder: trainer.save_model(str(folder))
+        ),
+        "`net.base_model.save_pretrained(folder)`": exits.part,
         "`net.encoder.save_pretrained(folder)`": lambda: refused(
-            lambda: pair.encoder.save_pretrained(tmp_path / "no"), ValueError, "some of its sites"
+            lambda: exits.pair.encoder.save_pretrained(tmp_path / "no"), ValueError, "some of its sites"
         ),
         "`copy.copy(net)`": lambda: same(copy.copy(net), net, inputs),
         "`copy.deepcopy(net)`": lambda: same(copy.deepcopy(net), net, inputs),
         "`pickle.dumps(net)`": lambda: same(pickle.loads(pickle.dumps(net)), net, inputs),
-        "`torch.save(net)`": lambda: same(stored(net), net, inputs),
-        "`torch.save(net.state_dict())`": loaded_alike,
+        "`torch.save(net)`": lambda: same(exits.stored(net), net, inputs),
+        "`torch.save(net.state_dict())`": exits.loaded_alike,
         "`plain.load_state_dict(net.state_dict())`": lambda: refused(
-            lambda: plain.load_state_dict(weights), RuntimeError, r"Unexpected key\(s\).*probattn"
+            lambda: exits.plain.load_state_dict(exits.weights), RuntimeError, r"Unexpected key\(s\).*probattn"
         ),
-        "`plain.load_state_dict(net.state_dict(), strict=False)`": not_strict,
-        "`AutoModel.from_pretrained(folder)`": left_out,
-        "converters that read `model.safetensors` (GGUF)": left_out,
-        "`net.half()`, `net.to(...)`": half,
-        "`torch.ao.quantization.quantize_dynamic(net)`": quantised,
-        "`net.merge_and_unload()`": merged,
-        "`torch.nn.DataParallel(net)`": parallel,
-        "`torch.jit.trace(net)`": traced,
+        "`plain.load_state_dict(net.state_dict(), strict=False)`": exits.not_strict,
+        "`AutoModel.from_pretrained(folder)`": exits.left_out,
+        "converters that read `model.safetensors` (GGUF)": exits.left_out,
+        "`net.half()`, `net.to(...)`": exits.half,
+        "`torch.ao.quantization.quantize_dynamic(net, names)`": exits.quantised,
+        "`net.merge_and_unload()`": exits.merged,
+        "`torch.nn.DataParallel(net)`": exits.parallel,
+        "`torch.jit.trace(net)`": exits.traced,
         "`torch.export.export(net)`": lambda: refused(
             lambda: torch.export.export(net, (), inputs), Exception, "latent attention cannot be exported"
         ),
