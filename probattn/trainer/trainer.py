@@ -11,7 +11,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer
-from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
+from transformers.trainer_utils import EvalLoopOutput
 
 from probattn.checks import check_choice, check_integer, check_number
 from probattn.inference.configuration import warn_of_frozen_sites
@@ -297,12 +297,7 @@ class ProbabilisticTrainer(Trainer):
         assert self._updates is not None
         step = self.state.global_step
         measured = self.state.logging_steps > 0 and (step + 1) % self.state.logging_steps == 0
-        self._updates.before_step(step, measure=measured, checkpoint=self._last_checkpoint)
-
-    def _last_checkpoint(self) -> Path | None:
-        folder = Path(str(self.args.output_dir))
-        found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
-        return None if found is None else Path(found)
+        self._updates.before_step(step, measure=measured, folder=str(self.args.output_dir))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs the terms of the objective beside the loss."""

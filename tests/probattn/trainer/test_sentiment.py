@@ -37,7 +37,8 @@ def test_film_reviews_killed_and_resumed(tmp_path: Path) -> None:
         time.sleep(0.05)
     time.sleep(0.5)
     killed.kill()
-    assert killed.wait() == -signal.SIGKILL, killed.stdout.read()
+    said, _ = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, said
     again = start(tmp_path / "killed")
     for process in (whole, again):
         text, _ = process.communicate(timeout=600)
