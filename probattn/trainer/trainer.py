@@ -11,7 +11,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer
-from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
+from transformers.trainer_utils import EvalLoopOutput
 
 from probattn.checks import check_choice, check_integer, check_number
 from probattn.inference.configuration import warn_of_frozen_sites
@@ -115,12 +115,10 @@ class ProbabilisticTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         owner = "ProbabilisticTrainer"
-        for name, rate in (
-            ("site_learning_rate", site_learning_rate),
-            ("alignment_learning_rate", alignment_learning_rate),
-        ):
+        self._rates = {"sites": site_learning_rate, "alignment": alignment_learning_rate}
+        for kind, rate in zip(("site", "alignment"), self._rates.values(), strict=True):
             if rate is not None:
-                check_number(owner, name, rate, positive=True)
+                check_number(owner, f"{kind}_learning_rate", rate, positive=True)
         for name, number in (("num_samples", num_samples), ("num_data", num_data)):
             if number is not None:
                 check_integer(owner, name, number, least=1)
@@ -130,7 +128,6 @@ class ProbabilisticTrainer(Trainer):
         refuse_other_loss(super().compute_loss)
         self.kl_schedule = KLSchedule() if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
-        self._rates = {"sites": site_learning_rate, "alignment": alignment_learning_rate}
         self._make_program = self._chosen_program if program is None else program
         self._objective: Objective | None = None
         self._updates: Updates | None = None
@@ -297,12 +294,7 @@ class ProbabilisticTrainer(Trainer):
         assert self._updates is not None
         step = self.state.global_step
         measured = self.state.logging_steps > 0 and (step + 1) % self.state.logging_steps == 0
-        self._updates.before_step(step, measure=measured, checkpoint=self._last_checkpoint)
-
-    def _last_checkpoint(self) -> Path | None:
-        folder = Path(str(self.args.output_dir))
-        found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
-        return None if found is None else Path(found)
+        self._updates.before_step(step, measure=measured, folder=str(self.args.output_dir))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs the terms of the objective beside the loss."""
@@ -379,8 +371,6 @@ class ProbabilisticTrainer(Trainer):
         self._evaluation.add(terms, rows, labels)
         loss: Tensor = terms.loss * (rows / labels)
         return loss
-
-    # Checkpoints
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

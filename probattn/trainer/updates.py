@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.guide import AttentionGuide
@@ -100,7 +102,7 @@ class Updates:
             self._norms = self._clipping.measure()
         return self._norms
 
-    def before_step(self, step: int, *, measure: bool, checkpoint: Callable[[], Any]) -> None:
+    def before_step(self, step: int, *, measure: bool, folder: str) -> None:
         """Between clipping and the optimiser: what is not finite raises, gradients of heads become directions."""
         sums, norms = self._sums, self._measured()
         assert sums is not None
@@ -109,14 +111,15 @@ class Updates:
         terms, norm = StepTerms(*values), norm if math.isfinite(other) else other
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         if not (math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))):
-            raise NonFiniteError(self._failure(step, terms, norm, checkpoint()))
+            raise NonFiniteError(self._failure(step, terms, norm, folder))
         if self._particles is not None:
             self._particles.direct(step, measure=measure)
         self._meter.add(terms)
         self._sums, self._norms, self.micro_batch = None, None, 0
 
-    def _failure(self, step: int, terms: StepTerms, norm: float, checkpoint: Any) -> str:
+    def _failure(self, step: int, terms: StepTerms, norm: float, folder: str) -> str:
         complaint = self.objective.complaint
+        checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
         sites = gather_object(unhealthy_sites(self.objective.elbo.diagnostics()))
         complaints = gather_object([] if complaint is None else [complaint])
         return describe_failure(
@@ -126,7 +129,7 @@ class Updates:
             sites=list(dict.fromkeys(sites)),
             gradients=unhealthy_gradients(self.objective.program),
             complaints=list(dict.fromkeys(complaints)),
-            checkpoint=checkpoint,
+            checkpoint=None if checkpoint is None else Path(checkpoint),
             precision="bf16=False and fp16=False",
         )
 

@@ -37,8 +37,8 @@ def test_film_reviews_killed_and_resumed(tmp_path: Path) -> None:
         time.sleep(0.05)
     time.sleep(0.5)
     killed.kill()
-    text, _ = killed.communicate()
-    assert killed.returncode == -signal.SIGKILL, text
+    said, _ = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, said
     again = start(tmp_path / "killed")
     for process in (whole, again):
         text, _ = process.communicate(timeout=600)
