@@ -194,7 +194,9 @@ def _batches(data: Any) -> Iterable[Any]:
     """A loader's batches, or those of a data set's rows."""
     if isinstance(data, DataLoader):
         return data
-    return DataLoader(as_rows(data, "posterior_predict"), BATCH_ROWS, collate_fn=collate_rows)
+    rows = as_rows(data, "posterior_predict")
+    # A loader takes a number from its generator, without one from torch's, which stay where they are.
+    return DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator())
 
 
 def _prepared(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -49,7 +49,9 @@ def add_predictions(
     columns = {prefix + name: values for name, values in _columns(posterior, class_names).items()}
     taken = [name for name in columns if name in dataset.column_names]
     if taken:
-        raise ValueError(f"add_predictions: the data set has a column {taken[0]!r} already; give another prefix")
+        raise ValueError(
+            f"add_predictions: the data set has a column {taken[0]!r} already; give another prefix"
+        )
     for name, values in columns.items():
         dataset = dataset.add_column(name, values)
     return dataset

@@ -143,7 +143,9 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         data = TextDataset(tuple(_texts(X)), None, (), "X")
         rows = TokenizedTexts(data, self.tokenizer_, max_length=self.max_length, config=self.network_.config)
-        loader = DataLoader(rows, self.batch_size, collate_fn=PadCollate(self.tokenizer_))
+        loader = DataLoader(
+            rows, self.batch_size, collate_fn=PadCollate(self.tokenizer_), generator=torch.Generator()
+        )
         drawn = posterior_predict(
             Classifier(self.network_), loader, self.num_samples, seed=self.seed, attention=attention
         )
@@ -194,7 +196,7 @@ def _texts(X: Any) -> list[str]:
         raise ValueError(
             f"X: expected texts [N], at least one, got shape {list(np.shape(X))}; of a table give one column"
         )
-    wrong = next((text for text in texts if not isinstance(text, str)), None)
-    if wrong is not None:
-        raise TypeError(f"X: expected texts, got {type(wrong).__name__}; write a missing text as ''")
+    wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise TypeError(f"X: expected texts, got {wrong[0]}; write a missing text as ''")
     return [str(text) for text in texts]
