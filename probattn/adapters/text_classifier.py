@@ -139,7 +139,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def posterior(self, X: Sequence[str], *, attention: Any = None) -> Posterior:
-        """Draws of the predictions of texts, and of attention as :func:`probattn.inference.posterior_predict` has it."""
+        """Draws of predictions, and of the attention of the sites that :func:`posterior_predict` may name."""
         check_is_fitted(self)
         data = TextDataset(tuple(_texts(X)), None, (), "X")
         rows = TokenizedTexts(data, self.tokenizer_, max_length=self.max_length, config=self.network_.config)
