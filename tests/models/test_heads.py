@@ -165,9 +165,9 @@ def test_the_likelihood_is_the_loss_of_the_head(name):
     trace = poutine.trace(program).get_trace(batch | labels)
     loss = net(**batch, **labels).loss
     assert torch.isclose(-trace.log_prob_sum(), observed * loss, rtol=1e-5)
-    assert program.observations(batch | labels) == (
-        ROWS if expected.startswith(("Multi", "Span")) else observed
-    )
+    assert program.observations(batch | labels) == observed
+    with pytest.raises(ValueError, match=rf"{expected}: expected .* in the batch, got "):
+        program.observations(batch)
 
 
 @pytest.mark.parametrize("name", CASES)
