@@ -133,8 +133,8 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
             progress=False,
         )
         rows = TokenizedTexts(data, tokenizer, max_length=self.max_length, config=net.config)
-        length = {"epochs": self.epochs} if self.steps is None else {"steps": self.steps}
-        self.result_ = driver.fit(rows, **length)
+        epochs = self.epochs if self.steps is None else None
+        self.result_ = driver.fit(rows, steps=self.steps, epochs=epochs)
         self.classes_, self.network_, self.tokenizer_ = classes, net, tokenizer
         return self
 
