@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 Collate = Callable[[list[Any]], Any]
 
@@ -172,6 +172,23 @@ def row_lengths(rows: Any) -> Sequence[int]:
     return lengths
 
 
+def collate_rows(rows: list[Any]) -> Any:
+    """Stacks rows as torch does; a list of numbers in a row, as a ``datasets.Dataset`` has them, is a tensor."""
+    return default_collate([_as_tensors(row) if isinstance(row, Mapping) else row for row in rows])
+
+
+def _as_tensors(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _as_tensor(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def _as_tensor(values: list[Any]) -> Any:
+    """A tensor of nested lists of numbers; of other lists the list itself."""
+    first: Any = values
+    while isinstance(first, list):
+        first = first[0] if first else None
+    return torch.tensor(values) if isinstance(first, bool | int | float) else values
+
+
 def load_batches(
     rows: Any, batches: Sequence[list[int]], *, collate: Collate | None, num_workers: int, seed: Sequence[int]
 ) -> DataLoader[Any]:
@@ -179,5 +196,9 @@ def load_batches(
     generator = torch.Generator()
     generator.manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
     return DataLoader(
-        rows, batch_sampler=list(batches), collate_fn=collate, num_workers=num_workers, generator=generator
+        rows,
+        batch_sampler=list(batches),
+        collate_fn=collate or collate_rows,
+        num_workers=num_workers,
+        generator=generator,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from inspect import signature
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from probattn.checks import shortened
 from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.disagreement import DisagreementFactor
 from probattn.sites.repulsive import repulsive_heads
@@ -63,6 +65,21 @@ def options_configuration(options: Any) -> Any:
 def attention_sites(model: nn.Module) -> dict[str, LatentSite]:
     """The model's attention sites by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LatentSite)}
+
+
+def warn_of_frozen_sites(model: nn.Module) -> None:
+    """Warns once, by name, of attention sites whose posterior cannot learn because all their parameters are frozen."""
+    frozen = []
+    for name, site in attention_sites(model).items():
+        parameters = list(site.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            frozen.append(name)
+    if frozen:
+        warnings.warn(
+            f"{len(frozen)} attention sites have no trainable parameter, so that their posterior stays as it is: "
+            f"{shortened(', '.join(frozen), 200)}; set requires_grad for their parameters, unless this is meant",
+            stacklevel=3,
+        )
 
 
 def kl_reduction_label(model: nn.Module) -> str:

@@ -186,6 +186,7 @@ def describe_failure(
     gradients: Sequence[str],
     complaints: Sequence[str],
     checkpoint: Path | None,
+    precision: str = "precision='no'",
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
     parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
@@ -200,7 +201,8 @@ def describe_failure(
     kept_state = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
     return (
         f"{failure}; {site}{gradient}{validation}; {kept_state}. No update was made from it. Lower the "
-        "learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with precision='no'"
+        "learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with "
+        f"{precision}"
     )
 
 

@@ -153,7 +153,7 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
     Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
     """
     stacks = stacked_parameters(model)
-    kinds = {"sites": _ids(model, LatentSite, ObservationScale), "alignment": _ids(model, AlignmentFactor)}
+    kinds = added_parameters(model)
     names = [name + twin for name in ("pretrained", *kinds) for twin in ("", ".no_decay")]
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
     for parameter in _trainable(model):
@@ -165,6 +165,11 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
     if not groups:
         raise ValueError("the model has no trainable parameter: every one has requires_grad=False")
     return groups
+
+
+def added_parameters(model: nn.Module) -> dict[str, set[int]]:
+    """Identities of the parameters that conversion adds: of ``sites``, and of the networks of ``alignment``."""
+    return {"sites": _ids(model, LatentSite, ObservationScale), "alignment": _ids(model, AlignmentFactor)}
 
 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
+from probattn.inference.session import derived_seed
 from probattn.particles import (
     CollapseWarning,
     Interaction,
@@ -153,8 +153,7 @@ class ParticleUpdate:
         """The set's kernel, with its generator at this step's place."""
         if member.generator is None or member.generator.device != device:
             member.generator, member.kernel = torch.Generator(device=device), None
-        state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
-        member.generator.manual_seed(int(state[0] >> np.uint64(1)))
+        member.generator.manual_seed(derived_seed(*entropy))
         if member.kernel is None:
             kernel = member.options.build_kernel(member.generator) if self._given is None else self._given
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)

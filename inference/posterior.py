@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from probattn.checks import check_number, check_share
+from probattn.sites.observation import ObservedNoise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +36,7 @@ class Posterior:
         attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
         attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
         link: what makes probabilities of logits: "softmax" over C, "sigmoid" of each, or "identity" for numbers.
-        noise: standard deviation of an observed number around its prediction, ``[C]``; None for classes.
+        noise: law of an observed number around its prediction; None for classes.
 
     Example:
         >>> draws = Posterior(torch.tensor([[[0.0, 0.0]], [[0.0, 4.0]]]))
@@ -47,7 +51,7 @@ class Posterior:
     attention_mean: dict[str, Tensor] | None = None
     attention_std: dict[str, Tensor] | None = None
     link: Link = "softmax"
-    noise: Tensor | None = None
+    noise: ObservedNoise | None = None
 
     @property
     def probabilities(self) -> Tensor:
@@ -84,12 +88,41 @@ class Posterior:
     @property
     def predictive_std(self) -> Tensor:
         r"""Standard deviation of an observed number, :math:`\sqrt{\text{std}^2 + \text{noise}^2}`, ``[B, C]``."""
+        noise = self._known_noise("predictive_std")
+        return (self.std.square() + noise.std.to(self.logits.device).square()).sqrt()
+
+    def interval(self, level: float = 0.95, *, stretch: float = 1.0) -> Tensor:
+        """Where an observed number lies with probability ``level``: between quantiles of its predictive distribution.
+
+        That is the mixture over draws of the noise around each draw's prediction; both tails have the same probability.
+
+        Args:
+            level: in (0, 1).
+            stretch: factor about the interval's middle, > 0, that held-out data ask for
+                (:func:`probattn.metrics.functional.interval_stretch`).
+
+        Returns:
+            Lower and upper ends, ``[2, B, C]``, in units of y.
+
+        Raises:
+            ValueError: a head that predicts no numbers, or an argument out of its range.
+        """
+        check_share("Posterior.interval", "level", level, zero=False, one=False)
+        check_number("Posterior.interval", "stretch", stretch, positive=True)
+        noise = self._known_noise("interval")
+        centres = self.logits.double().cpu().numpy()
+        ends = [_mixture_quantile(centres, noise, tail) for tail in ((1 - level) / 2, (1 + level) / 2)]
+        lower, upper = (torch.from_numpy(end).to(self.logits) for end in ends)
+        middle, half = (lower + upper) / 2, stretch * (upper - lower) / 2
+        return torch.stack([middle - half, middle + half])
+
+    def _known_noise(self, name: str) -> ObservedNoise:
         if self.noise is None:
             raise ValueError(
-                "Posterior.predictive_std: expected a head that predicts numbers and learns their noise "
-                "(probattn.models.Regressor); use std"
+                f"Posterior.{name}: expected a head that predicts numbers and learns their noise "
+                "(probattn.models.Regressor); use mean and std"
             )
-        return (self.std.square() + self.noise.to(self.logits.device).square()).sqrt()
+        return self.noise
 
     @property
     def entropy(self) -> Tensor:
@@ -177,6 +210,7 @@ class Posterior:
             ValueError: no such site, or another number of names than C.
         """
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         if not -self.logits.shape[1] <= row < self.logits.shape[1]:
             raise IndexError(f"Posterior.plot: expected a row in 0..{self.logits.shape[1] - 1}, got {row}")
@@ -195,7 +229,10 @@ class Posterior:
         for axis, (title, values) in zip(axes[1:], maps, strict=True):
             picture = axis.imshow(values.cpu().numpy(), vmin=0, aspect="auto")
             axis.set(xlabel="key", ylabel="query", title=title)
+            axis.yaxis.set_major_locator(MaxNLocator(integer=True))
             figure.colorbar(picture, ax=axis)
+        for axis in axes[mean.dim() == 1 :]:
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 
     def _maps(self, row: int, site: str | None) -> list[tuple[str, Tensor]]:
@@ -215,7 +252,7 @@ class Posterior:
             std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
         else:
             mean, std = (each[name][row] for each in (self.attention_mean, self.attention_std) if each)
-        return [(f"{name}: mean", mean.mean(dim=0)), ("standard deviation", std.mean(dim=0))]
+        return [(f"{name}\nmean", mean.mean(dim=0)), ("standard deviation", std.mean(dim=0))]
 
     def _names(self, names: Sequence[str] | None) -> list[str]:
         classes = self.logits.shape[-1]
@@ -240,3 +277,21 @@ class Posterior:
         more = f"<p>and {len(mean) - SHOWN_ROWS} more</p>" if len(mean) > SHOWN_ROWS else ""
         title = html.escape(repr(self))
         return f"<p>{title}</p><table><tr><th></th>{head}</tr>{''.join(lines)}</table>{more}"
+
+
+def _mixture_quantile(
+    centres: np.ndarray[Any, Any], noise: ObservedNoise, probability: float
+) -> np.ndarray[Any, Any]:
+    """Where the mean over draws of the distribution functions has a value, by bisection to rounding."""
+    width = noise.scale.double().cpu().numpy()
+    low, high = centres.min(axis=0) - width, centres.max(axis=0) + width
+    while True:  # until both ends enclose it
+        below, above = (noise.cdf(end - centres).mean(axis=0) for end in (low, high))
+        if (below <= probability).all() and (above >= probability).all():
+            break
+        low, high, width = low - width, high + width, 2 * width
+    for _ in range(80):
+        middle = (low + high) / 2
+        smaller = noise.cdf(middle - centres).mean(axis=0) < probability
+        low, high = np.where(smaller, middle, low), np.where(smaller, high, middle)
+    return (low + high) / 2

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from probattn.checks import check_batch
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
-from probattn.inference.batches import as_rows
+from probattn.inference.batches import as_rows, collate_rows
 from probattn.inference.configuration import attention_sites, refuse_unwrapped
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
@@ -192,9 +192,11 @@ _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[
 
 def _batches(data: Any) -> Iterable[Any]:
     """A loader's batches, or those of a data set's rows."""
-    return (
-        data if isinstance(data, DataLoader) else DataLoader(as_rows(data, "posterior_predict"), BATCH_ROWS)
-    )
+    if isinstance(data, DataLoader):
+        return data
+    rows = as_rows(data, "posterior_predict")
+    # A loader takes a number from its generator, without one from torch's, which stay where they are.
+    return DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator())
 
 
 def _prepared(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

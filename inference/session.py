@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +110,11 @@ def seed_generators(*seed: int) -> None:
     torch.manual_seed(torch_seed)
 
 
+def derived_seed(*entropy: int) -> int:
+    """A seed of 63 bits from integers >= 0; other integers give unrelated ones."""
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
 def capture_random_state(device: torch.device) -> RandomState:
     """States of all generators a training step may draw from; ``device`` is the one it runs on."""
     captured = get_rng_state()
@@ -178,3 +184,11 @@ def evaluating(model: object) -> Iterator[None]:
         finally:
             for module in training:
                 module.training = True
+
+
+@contextmanager
+def frozen_parameters() -> Iterator[None]:
+    """Lets parameters be frozen without Pyro's warning, one a parameter, that they are not in its store."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not registered in the param store because requires_grad")
+        yield

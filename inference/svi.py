@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Sized
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -16,7 +14,7 @@ from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
 from probattn.checks import check_integer
-from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped
+from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped, warn_of_frozen_sites
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
@@ -28,6 +26,7 @@ from probattn.inference.run import FitResult, Run
 from probattn.inference.session import (
     Precision,
     accelerator_session,
+    frozen_parameters,
     preserved_random_state,
     seed_generators,
 )
@@ -154,6 +153,7 @@ class SVIDriver(RunOptions):
         train = check_data(train_data, "train_data", self)
         validation = None if validation_data is None else check_data(validation_data, "validation_data", self)
         refuse_unsupported(self.model)
+        warn_of_frozen_sites(self.model)
         with (
             accelerator_session(
                 precision=self._checked_precision(),
@@ -163,7 +163,7 @@ class SVIDriver(RunOptions):
                 find_unused_parameters=self.find_unused_parameters,
             ) as accelerator,
             preserved_random_state(accelerator.device),
-            _frozen_parameters(),
+            frozen_parameters(),
         ):
             seed_generators(self.seed, accelerator.process_index)
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
@@ -244,11 +244,3 @@ class SVIDriver(RunOptions):
         if self.precision == "fp16" and (self.cpu or not torch.accelerator.is_available()):
             raise ValueError("SVIDriver.precision: 'fp16' needs a GPU; use 'bf16' or 'no' on a CPU")
         return self.precision
-
-
-@contextmanager
-def _frozen_parameters() -> Iterator[None]:
-    """Lets parameters be frozen without Pyro's warning, one a parameter, that they are not in its store."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not registered in the param store because requires_grad")
-        yield

@@ -131,8 +131,21 @@ class HeadProgram(Program):
         """Announces the labels, with those of the batch observed; without any they are values to predict."""
 
     def observations(self, batch: Mapping[str, Tensor]) -> int:
-        """Number of observed labels in a batch: its rows, or the tokens among them that count."""
-        return len(next(iter(batch.values())))
+        """Number of observed labels in a batch, of which transformers' losses are means.
+
+        Raises:
+            ValueError: a batch without labels.
+        """
+        labels = self._labels(batch)
+        if labels is None:
+            raise ValueError(
+                f"{type(self).__name__}: expected {' and '.join(self.label_names)} in the batch, got "
+                f"{', '.join(batch) or 'nothing'}"
+            )
+        return sum(self._count(label) for label in labels.values())
+
+    def _count(self, labels: Tensor) -> int:
+        return labels.numel()
 
     def _labels(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         labels = {name: batch[name] for name in self.label_names if name in batch}

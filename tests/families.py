@@ -43,6 +43,12 @@ SMALL = {
     "max_position_embeddings": 40,
     "initializer_range": 0.3,  # so that attention matters
 }
+DEBERTA_V3 = {
+    "position_buckets": 4,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "type_vocab_size": 0,
+}
 PICTURE = {name: SMALL[name] for name in list(SMALL)[1:5]} | {"image_size": 16, "patch_size": 8}
 PAIR = {
     "vocab_size": WORDS,
@@ -293,6 +299,11 @@ def distilbert() -> dict[str, Any]:
     return base | {"max_position_embeddings": 40, "initializer_range": 0.3, "pad_token_id": 0}
 
 
+def disentangled(**options: Any) -> dict[str, Any]:
+    base = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+    return small(**base, **options)
+
+
 def opt() -> dict[str, Any]:
     base = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     base |= {"ffn_dim": 16, "max_position_embeddings": 40, "word_embed_proj_dim": 16, "init_std": 0.3}
@@ -374,6 +385,14 @@ FAMILIES = [
         lambda: hf.DistilBertForMaskedLM(hf.DistilBertConfig(**distilbert())),
         plain=True,
         classifier=lambda: hf.DistilBertForSequenceClassification(hf.DistilBertConfig(**distilbert())),
+    ),
+    Family(
+        "deberta_v2",
+        lambda: hf.DebertaV2ForMaskedLM(hf.DebertaV2Config(**disentangled(**DEBERTA_V3))),
+        plain=True,
+        classifier=lambda: hf.DebertaV2ForSequenceClassification(
+            hf.DebertaV2Config(**disentangled(**DEBERTA_V3))
+        ),
     ),
     Family(
         "vit",
@@ -466,7 +485,6 @@ FAMILIES = [
 BY_NAME = {family.name: family for family in FAMILIES}
 
 REFUSED: dict[str, Callable[[], hf.PreTrainedModel]] = {
-    "Deberta": lambda: hf.DebertaModel(hf.DebertaConfig(**small())),
     "MPNet": lambda: hf.MPNetModel(hf.MPNetConfig(**small())),
     "XLNet": lambda: hf.XLNetModel(
         hf.XLNetConfig(vocab_size=WORDS, d_model=16, n_layer=2, n_head=2, d_inner=16)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pyro
-import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE
+from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.hosting import add_scale, scale_of
+from probattn.models.hosts.saving import give_exits
 from probattn.models.program import HeadProgram, Link, read_logits
-from probattn.sites.observation import ObservationNoise, ObservationScale
+from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 
 class Regressor(HeadProgram):
@@ -52,12 +54,13 @@ class Regressor(HeadProgram):
         label_name: str = "labels",
     ) -> None:
         super().__init__(net, num_data=num_data, label_name=label_name)
-        present = net._modules.get(ATTRIBUTE)
-        if not isinstance(present, ObservationScale):
-            size = int(getattr(getattr(net, "config", None), "num_labels", 1))
-            reference = next(net.parameters(), None)
-            present = ObservationScale(noise or ObservationNoise(), size)
-            net.add_module(ATTRIBUTE, present if reference is None else present.to(reference.device))
+        present = scale_of(net)
+        if present is None:
+            add_scale(
+                net, noise or ObservationNoise(), int(getattr(getattr(net, "config", None), "num_labels", 1))
+            )
+            if isinstance(net, PreTrainedModel) and conversion(net) is None:
+                give_exits(net, None)
         elif noise is not None and noise != present.noise:
             raise ValueError(
                 f"{type(self).__name__}: expected the noise that the network has, {present.noise}, got {noise}; leave "
@@ -67,14 +70,14 @@ class Regressor(HeadProgram):
     @property
     def scale(self) -> ObservationScale:
         """The learned scale, and the law of the noise."""
-        return cast(ObservationScale, self.net._modules[ATTRIBUTE])
+        scale = scale_of(self.net)
+        assert scale is not None
+        return scale
 
     @property
-    def noise(self) -> Tensor:
-        """Standard deviation of an observed number around its prediction, ``[D]``."""
-        law = self.scale(torch.zeros_like(self.scale.log_scale))
-        deviation: Tensor = law.stddev.detach()
-        return deviation
+    def noise(self) -> ObservedNoise:
+        """Law and present scale of an observed number around its prediction."""
+        return self.scale.learned()
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Predictions ``[B, D]``."""

@@ -86,9 +86,8 @@ class TokenClassifier(HeadProgram):
         law = dist.Categorical(logits=logits.float()).mask(valid).to_event(1)
         pyro.sample("label", law, obs=given, infer={"prediction": given is None})
 
-    def observations(self, batch: Mapping[str, Tensor]) -> int:
-        """Number of labels in a batch that count."""
-        return int((batch[self.label_name][:, self.shift :] != IGNORED).sum())
+    def _count(self, labels: Tensor) -> int:
+        return int((labels[:, self.shift :] != IGNORED).sum())
 
     def _unit(self) -> AbstractContextManager[Any]:
         if self.mean_length is None or not am_i_wrapped():

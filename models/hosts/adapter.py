@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
@@ -64,6 +65,11 @@ class HostedSite(nn.Module):
     def attend(self, host: HostCall) -> Attended:
         """Attends with the methods of this call; an error if the module is called more often than at conversion."""
         call = self._call()
+        if self.site is not None and (torch.compiler.is_exporting() or is_tracing()):
+            raise RuntimeError(
+                f"{call.name}: latent attention cannot be exported or traced; export the deterministic network, "
+                "probattn.models.revert(copy.deepcopy(net)), and save the posterior with net.save_pretrained"
+            )
         windows = count_windows(len(host.query), self.state.rows, call.name) if call.windowed else 1
         folded = call_windows_to_heads(host, windows)
         # A windowed family makes a mask for every layer: keeping them for the pass would only hold memory.

@@ -54,8 +54,8 @@ def capture(
     Args:
         net: a Hugging Face network, converted or not.
         batch: keyword arguments of its forward pass.
-        calls: which calls to keep, as :func:`~probattn.models.inspect` lists them; all by default, which an extra pass
-            over a short input finds unless the network is converted.
+        calls: which calls to keep, as :func:`~probattn.models.inspect` lists them; all by default, which two extra
+            passes over a short input find unless the network is converted.
 
     Returns:
         The calls by name, in the order of the pass. A host that folds windows into its batch has B times as many rows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import nn
@@ -12,76 +11,21 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
-from probattn.models.hosts.hosting import Plan, attach, hosted_sites, in_order, make_plan
-from probattn.models.hosts.interface import Implementations, implementations, restore, switch
+from probattn.models.hosts.hosting import attach, hosted_sites, in_order, make_plan, scale_of
+from probattn.models.hosts.interface import implementations, restore, switch
 from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.peft_networks import set_up_peft
 from probattn.models.hosts.placing import Host
 from probattn.models.hosts.recomputing import forget_recomputing
+from probattn.models.hosts.record import RECORD, Conversion, conversion, host_of
+from probattn.models.hosts.saving import give_exits, take_exits
 from probattn.models.hosts.selection import Kind, Layers, Part, select
-from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention, Method
-from probattn.sites.repulsive import RepulsiveAttention
+from probattn.sites import Method
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
 
-Asked = TypeVar("Asked", bound=Method)
-Network = TypeVar("Network", bound=PreTrainedModel)
-RECORD = "_probattn_conversion"
-
-
-@dataclass(eq=False)
-class Conversion:
-    """Record of :func:`convert`, kept on the network for :func:`revert` and for saving.
-
-    Attributes:
-        plan: the methods, and which calls became what.
-        layers: the requested layers.
-        attention: the requested kinds.
-        before: configurations with their former attention implementation.
-        hooks: handles of the hooks added.
-        attributes: names of the attributes added to the network.
-    """
-
-    plan: Plan
-    layers: Layers | Part
-    attention: Kind
-    before: Implementations
-    hooks: list[RemovableHandle]
-    attributes: tuple[str, ...] = ()
-
-    @property
-    def methods(self) -> tuple[Method, ...]:
-        """All methods, in order of precedence."""
-        return tuple(placed.method for placed in self.plan.placed.values())
-
-    def of(self, kind: type[Asked]) -> Asked | None:
-        """The options of a method, by their class; None without it."""
-        return self.plan.of(kind)
-
-    @property
-    def method(self) -> BayesianAttention | None:
-        """The options of latent attention; None where all attention is deterministic."""
-        return self.of(BayesianAttention)
-
-    @property
-    def alignment(self) -> AlignmentAttention | None:
-        """The options of alignment; None without it."""
-        return self.of(AlignmentAttention)
-
-    @property
-    def repulsive(self) -> RepulsiveAttention | None:
-        """The options of repulsive heads; None without them."""
-        return self.of(RepulsiveAttention)
-
-    @property
-    def disagreement(self) -> DisagreementAttention | None:
-        """The options of the penalty on similar heads; None without it."""
-        return self.of(DisagreementAttention)
-
-    @property
-    def calls(self) -> AttentionCalls:
-        """The calls made latent."""
-        return self.plan.calls_of(BayesianAttention)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "all") -> AttentionCalls:
@@ -109,7 +53,7 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
     """
     record = conversion(net)
     if record is None:
-        return select(find_calls(net), layers, attention)
+        return select(find_calls(host_of(net)), layers, attention)
     if isinstance(layers, str):
         return select(record.plan.touched, layers, attention)
     names = {call.name for call in select(record.plan.calls, layers, attention)}
@@ -159,39 +103,43 @@ def convert(
         'encoder.layer.0.attention.self.probattn.site.prior.hidden.weight'
     """
     options = in_order(methods)
-    refuse_unsupported(net)
-    if conversion(net) is not None:
-        raise ValueError(f"{type(net).__name__} is converted already; revert(net) first")
-    if getattr(net.config, "latent_alignment", None) == "mixture":
+    set_up_peft()
+    inner: PreTrainedModel = host_of(net)
+    refuse_unsupported(inner)
+    if conversion(inner) is not None:
+        raise ValueError(f"{type(inner).__name__} is converted already; revert(net) first")
+    if getattr(inner.config, "latent_alignment", None) == "mixture":
         raise ValueError(
-            f"{type(net).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
+            f"{type(inner).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
             "not from its attention, which no method would change; set it to 'soft' or None first"
         )
-    calls = find_calls(net)
+    calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
-    host = Host(net, {call.stack: StackPass() for call in calls})
+    host = Host(inner, {call.stack: StackPass() for call in calls})
     placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)
-    before = implementations(net)
+    before = implementations(inner)
     try:
         if hosted:
-            switch(net, IMPLEMENTATION)
+            switch(inner, IMPLEMENTATION)
     except BaseException:
         restore(before)
         raise
     for name, site in hosted.items():
-        attach(net, net.get_submodule(name), site)
+        attach(inner, inner.get_submodule(name), site)
     hooks: list[RemovableHandle] = []
     owners = {call.stack: call.owner for site in hosted.values() for call in site.calls}
     for stack, owner in owners.items():
-        module, state = net.get_submodule(owner), host.stacks[stack]
+        module, state = inner.get_submodule(owner), host.stacks[stack]
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     attributes = {name: value for each in placements.values() for name, value in each.attributes.items()}
     for name, value in attributes.items():
-        setattr(net, name, value)
-    hooks += [net.register_forward_pre_hook(hook) for each in placements.values() for hook in each.hooks]
-    setattr(net, RECORD, Conversion(plan, layers, attention, before, hooks, tuple(attributes)))
+        setattr(inner, name, value)
+    hooks += [inner.register_forward_pre_hook(hook) for each in placements.values() for hook in each.hooks]
+    record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
+    setattr(inner, RECORD, record)
+    give_exits(inner, record)
     return net
 
 
@@ -217,20 +165,18 @@ def revert(net: Network) -> Network:
     record = conversion(net)
     if record is None:
         raise ValueError(f"{type(net).__name__} is not converted")
+    inner: PreTrainedModel = host_of(net)
     for hook in record.hooks:
         hook.remove()
-    for module in list(net.modules()):
+    for module in list(inner.modules()):
         forget_recomputing(module)
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     restore(record.before)
     for name in record.attributes:
-        delattr(net, name)
-    delattr(net, RECORD)
+        delattr(inner, name)
+    delattr(inner, RECORD)
+    take_exits(inner)
+    if scale_of(inner) is not None:
+        give_exits(inner, None)
     return net
-
-
-def conversion(net: nn.Module) -> Conversion | None:
-    """The record of a network's conversion, or None."""
-    record: Conversion | None = vars(net).get(RECORD)
-    return record

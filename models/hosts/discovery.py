@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 import transformers
+from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
+from probattn.models.hosts.bridges import has_bridge
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.dry_run import dry_inputs, untouched
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, tensors, untouched
+from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
 from probattn.models.hosts.interface import switch
-from probattn.models.hosts.masks import carries_bias, read_mask
+from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.sites import AttentionMask, attention_scores
 from probattn.sites.layout import PAIRS
 from probattn.sites.scores import repeat_heads
@@ -37,6 +40,19 @@ class _Recorded:
     window: int | None
 
 
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What networks raise for input of a form that they do not take."""
+
+
 class _Recorder:
     """Takes the place of every module's site and records every call."""
 
@@ -46,13 +62,42 @@ class _Recorder:
     def attend(self, host: HostCall) -> Attended:
         """Attends as the family's eager function does, and checks that a site would do the same."""
         attended = host.eager()
-        valid, window = _check_reading(host, attended[0]), host.options.get("sliding_window")
+        try:
+            valid = _check_reading(host, attended[0])
+        except RuntimeError as error:
+            shapes = [list(tensor.shape) for tensor in (host.query, host.key, host.value)]
+            raise UnreadableError(
+                f"{type(host.module).__name__}: expected queries, keys and values [B, H, T, D] and a mask of their "
+                f"pairs, got {shapes} ({error})"
+            ) from error
+        window = host.options.get("sliding_window")
         self.records.append(_Recorded(host.module, host.query.shape, host.key.shape, valid, window))
         return attended
 
+    def run(
+        self, net: PreTrainedModel, part: PreTrainedModel, inputs: Mapping[str, Tensor]
+    ) -> tuple[list[Tensor], set[str]]:
+        """Records a pass; the network's answer, and the names of the modules that ran once."""
+        runs: Counter[int] = Counter()
+        for module in net.modules():
+            vars(module)[ATTRIBUTE] = self
+        counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
+        try:
+            answer = tensors(part(**inputs))
+        finally:
+            counting.remove()
+            for module in net.modules():
+                vars(module).pop(ATTRIBUTE, None)
+        if not self.records:
+            raise UnreadableError(
+                f"{type(net).__name__}: no attention call goes through transformers' attention interface; this family "
+                "computes attention by itself and cannot be converted"
+            )
+        return answer, {name for name, module in net.named_modules() if runs[id(module)] == 1}
+
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
-    """Runs a network that is not converted once on a short input and lists its attention calls; leaves it as it was.
+    """Runs a network that is not converted twice on a short input and lists its attention calls; leaves it as it was.
 
     Raises:
         TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message gives the
@@ -60,25 +105,50 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     """
     refuse_unsupported(net)
     base = cast(PreTrainedModel, net.base_model)
-    inputs = dry_inputs(base)
-    recorder = _Recorder()
-    runs: Counter[int] = Counter()
-    with untouched(net):
-        switch(net, IMPLEMENTATION)
-        for module in net.modules():
-            vars(module)[ATTRIBUTE] = recorder
-        counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
-        try:
-            base(**inputs)
-        finally:
-            counting.remove()
-    if not recorder.records:
-        raise TypeError(
-            f"{type(net).__name__}: no attention call goes through transformers' attention interface; this family "
-            "computes attention by itself and cannot be converted"
+    if net.device.type == "meta":
+        raise ValueError(
+            f"{type(base).__name__}: expected a network with weights, got one on the meta device"
         )
-    once = {name for name, module in net.named_modules() if runs[id(module)] == 1}
-    return _describe(net, recorder.records, once)
+    failure: Exception | None = None
+    with untouched(net):
+        generators = get_rng_state()
+        for part, inputs in _forms(base, net):
+            recorder = _Recorder()
+            try:
+                switch(net, "eager")
+                eager = tensors(part(**inputs))
+                set_rng_state(generators)
+                switch(net, IMPLEMENTATION)
+                recorded, once = recorder.run(net, part, inputs)
+            except UnreadableError:
+                raise
+            except FAILURES as error:
+                failure = failure or error
+            else:
+                _check_answers(part, eager, recorded)
+                return _describe(net, recorder.records, once)
+    reason = f"{type(failure).__name__}: {failure}"
+    raise ValueError(
+        f"{type(net).__name__}: expected a network that runs on a short input of the forms known; it gave {reason}"
+    ) from failure
+
+
+def _forms(
+    base: PreTrainedModel, net: PreTrainedModel
+) -> Iterator[tuple[PreTrainedModel, dict[str, Tensor]]]:
+    """The network without its head, then the whole network, each with what it may take; an error if that is nothing."""
+    parts = [base] if base is net else [base, net]
+    unknown: ValueError | None = None
+    found = False
+    for part in parts:
+        try:
+            for inputs in dry_inputs(part):
+                found = True
+                yield part, inputs
+        except UnknownInputError as error:
+            unknown = error
+    if unknown is not None and not found:
+        raise unknown
 
 
 def refuse_unsupported(net: object) -> None:
@@ -95,12 +165,28 @@ def refuse_unsupported(net: object) -> None:
             "probattn.attention"
         )
     for module in net.modules():
-        if isinstance(module, PreTrainedModel) and not type(module)._can_set_attn_implementation():
+        if not isinstance(module, PreTrainedModel) or has_bridge(module):
+            continue
+        if not type(module)._can_set_attn_implementation():
             first = FIRST_RELEASES.get(type(module).__module__.rpartition(".")[-1])
             raise TypeError(
                 f"{type(module).__name__}: in transformers {transformers.__version__} this family computes attention "
                 "by itself, not through the attention interface, so its weights cannot be made latent"
                 + (f"; install transformers {first} or newer" if first else "")
+            )
+
+
+def _check_answers(net: nn.Module, eager: list[Tensor], recorded: list[Tensor]) -> None:
+    """Refuses a network that looks at the name of its attention implementation when it prepares its attention."""
+    for expected, found in zip(eager, recorded, strict=True):
+        alike = expected.shape == found.shape
+        if not alike or not torch.allclose(
+            found, expected, rtol=0, atol=_tolerance(expected), equal_nan=True
+        ):
+            difference = f"by {(found - expected).abs().max().item():.1e}" if alike else "in shape"
+            raise UnreadableError(
+                f"{type(net).__name__}: this family prepares its attention in another way under the name 'eager' than "
+                f"under names of others (outputs differ {difference}), so its weights cannot be made latent"
             )
 
 
@@ -122,14 +208,22 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
     output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
     if validity is not None:
-        error = error * validity.row_weight  # rows without any key are not compared
-    tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 5e-2
-    if not bool(error.max() <= tolerance * (1 + value.abs().max())):
-        raise TypeError(
+        error = error * validity.row_weight  # rows without any key are not compared, nor is padding
+        if query.shape[2] == key.shape[2]:
+            error = error * own_keys(validity.valid, query.shape[2])[:, None, :, None]
+    if not bool(error.max() <= _tolerance(value)):
+        raise UnreadableError(
             f"{type(host.module).__name__}: this family's attention is more than a softmax of scores, mask and "
             f"position biases (outputs differ by {error.max().item():.1e}), so its weights cannot be made latent"
         )
     return read.valid
+
+
+def _tolerance(tensor: Tensor) -> float:
+    """Of numbers that rounding alone should set apart."""
+    relative = 1e-4 if tensor.dtype in (torch.float32, torch.float64) else 5e-2
+    finite = tensor[tensor.isfinite()]
+    return relative * (1 + finite.abs().max().item() if finite.numel() else 1)
 
 
 def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) -> AttentionCalls:

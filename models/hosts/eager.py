@@ -12,6 +12,11 @@ from torch import Tensor, nn
 Attended = tuple[Tensor, Tensor | None]
 """Output ``[B, T, H, E]``, contiguous, and weights ``[B, H, T, S]``, or None where a family gives none."""
 
+
+class UnreadableError(TypeError):
+    """Attention that is more than a softmax of scores, mask and biases, so that its weights cannot be made latent."""
+
+
 EagerAttention = Callable[..., Attended]
 
 

@@ -16,6 +16,7 @@ from probattn.models.hosts.penalty import CallFactor, CallFactors
 from probattn.models.hosts.placing import Host, Placement, by_module
 from probattn.models.hosts.selection import Kind, Layers, Part, select
 from probattn.sites import METHODS, Method
+from probattn.sites.observation import ObservationNoise, ObservationScale
 
 Item = TypeVar("Item")
 Asked = TypeVar("Asked", bound=Method)
@@ -115,6 +116,19 @@ def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
     device = net.device if reference is None else reference.device
     dtype = torch.float64 if net.dtype == torch.float64 else torch.float32
     module.add_module(ATTRIBUTE, site.to(device=device, dtype=dtype).train(module.training))
+
+
+def scale_of(net: nn.Module) -> ObservationScale | None:
+    """The learned scale of observed numbers that a network holds; None without one."""
+    present = net._modules.get(ATTRIBUTE)
+    return present if isinstance(present, ObservationScale) else None
+
+
+def add_scale(net: nn.Module, noise: ObservationNoise, size: int) -> ObservationScale:
+    """Gives a network a learned scale of ``size`` observed numbers, on its device."""
+    reference, scale = next(net.parameters(), None), ObservationScale(noise, size)
+    net.add_module(ATTRIBUTE, scale if reference is None else scale.to(reference.device))
+    return scale
 
 
 def _single(

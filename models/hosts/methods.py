@@ -95,7 +95,8 @@ def refuse_undriven(net: nn.Module, _: object) -> None:
     if net.training and torch.is_grad_enabled() and not am_i_wrapped():
         raise RuntimeError(
             f"{type(net).__name__}: training its repulsive heads without a driver would leave the repulsion out "
-            "unnoticed; train with probattn.inference.SVGDDriver, or call .eval() or torch.no_grad() to predict"
+            "unnoticed; train with probattn.inference.SVGDDriver or probattn.ProbabilisticTrainer (in place of "
+            "transformers.Trainer), or call .eval() or torch.no_grad() to predict"
         )
 
 

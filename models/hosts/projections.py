@@ -12,9 +12,9 @@ from probattn.particles import FusedProjection
 from probattn.sites.repulsive import HeadProjection, Projection
 
 SEPARATE: dict[Projection, tuple[str, ...]] = {
-    "query": ("query", "q_proj", "q_lin", "q", "q_attn"),
-    "key": ("key", "k_proj", "k_lin", "k"),
-    "value": ("value", "v_proj", "v_lin", "v"),
+    "query": ("query", "q_proj", "query_proj", "q_lin", "q", "q_attn"),
+    "key": ("key", "k_proj", "key_proj", "k_lin", "k"),
+    "value": ("value", "v_proj", "value_proj", "v_lin", "v"),
 }
 """Names in the families of transformers, the attention module's own children."""
 

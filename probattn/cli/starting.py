@@ -19,6 +19,7 @@ from probattn.files.durable import write_atomically
 from probattn.recipes import Recipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.registry import built_in_recipes, load_any_recipe
+from probattn.tasks.sections.methods import with_registered
 from probattn.tasks.sections.problems import allowed, entries, section
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
@@ -153,7 +154,7 @@ def _recipe_of(
     for row in rows:
         counts[str(row.get(label))] = counts.get(str(row.get(label)), 0) + 1
     data = {"train": {"source": source, "text": text, "text_pair": pair, "label": label}}
-    recipe = Recipe.model_validate({"name": name, "data": data}).resolved()
+    recipe = with_registered(Recipe).model_validate({"name": name, "data": data}).resolved()
     classes = ", ".join(f"{each} ({number})" for each, number in sorted(counts.items()))
     rows_seen = f"the first {SAMPLE:,} rows" if len(rows) == SAMPLE else f"{len(rows):,} rows"
     texts = (

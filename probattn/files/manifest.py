@@ -6,7 +6,7 @@ checked, so others may be added to a folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -34,10 +34,14 @@ class Manifest(BaseModel):
 
 
 def write_manifest(
-    folder: Path, files: Mapping[str, FileDigest] | None = None, *, step: int | None = None
+    folder: Path,
+    files: Mapping[str, FileDigest] | None = None,
+    *,
+    step: int | None = None,
+    without: Collection[str] = (),
 ) -> None:
-    """Writes the manifest of a folder, from digests that are known or else by reading all its files."""
-    digests = _digests(folder) if files is None else files
+    """Writes the manifest of a folder, from digests that are known or by reading all its files ``without`` some."""
+    digests = _digests(folder, {MANIFEST, *without}) if files is None else files
     manifest = Manifest(format=FORMAT, step=step, files=dict(digests))
     content = manifest.model_dump_json(indent=1, exclude_none=True).encode()
     write_atomically(folder / MANIFEST, content)
@@ -68,11 +72,11 @@ def verify_folder(folder: Path) -> None:
         verify_manifest(folder)
 
 
-def _digests(folder: Path) -> dict[str, FileDigest]:
+def _digests(folder: Path, without: Collection[str]) -> dict[str, FileDigest]:
     return {
-        file.relative_to(folder).as_posix(): FileDigest(file.stat().st_size, file_sha256(file))
+        name: FileDigest(file.stat().st_size, file_sha256(file))
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file != folder / MANIFEST
+        if file.is_file() and (name := file.relative_to(folder).as_posix()) not in without
     }
 
 

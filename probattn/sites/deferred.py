@@ -74,5 +74,6 @@ def announce(
     elif training and torch.is_grad_enabled():
         raise RuntimeError(
             f"site {name!r}: training without a driver would leave the {what} out unnoticed; train "
-            "with probattn.inference.SVIDriver or pyro.infer.SVI, or call .eval() or torch.no_grad() to predict"
+            "with probattn.inference.SVIDriver, probattn.ProbabilisticTrainer (in place of transformers.Trainer) or "
+            "pyro.infer.SVI, or call .eval() or torch.no_grad() to predict"
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pyro.distributions as dist
 import torch
+from scipy import special
 from torch import Tensor, nn
 
 from probattn.options import Options, Positive
@@ -37,6 +39,34 @@ class ObservationNoise(Options):
     scale: Positive = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class ObservedNoise:
+    """Noise with its learned scale, in plain numbers.
+
+    Attributes:
+        options: law and degrees of freedom.
+        scale: of each of D numbers, ``[D]``, in units of y.
+    """
+
+    options: ObservationNoise
+    scale: Tensor
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation, ``[D]``; infinite for two degrees of freedom or fewer."""
+        if self.options.family == "normal":
+            return self.scale
+        degrees = self.options.degrees
+        return self.scale * math.sqrt(degrees / (degrees - 2) if degrees > 2 else math.inf)
+
+    def cdf(self, residual: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Probability of a smaller residual, ``[..., D]``."""
+        scaled = residual / self.scale.double().cpu().numpy()
+        if self.options.family == "normal":
+            return np.asarray(special.ndtr(scaled))
+        return np.asarray(special.stdtr(self.options.degrees, scaled))
+
+
 class ObservationScale(nn.Module):
     """The learned scale of :class:`ObservationNoise`, one for each of D numbers; ``forward`` gives the law."""
 
@@ -51,6 +81,10 @@ class ObservationScale(nn.Module):
         if self.noise.family == "normal":
             return dist.Normal(location, scale)
         return dist.StudentT(self.noise.degrees, location, scale)
+
+    def learned(self) -> ObservedNoise:
+        """The noise as it is at present."""
+        return ObservedNoise(self.noise, self.log_scale.detach().float().exp())
 
     def extra_repr(self) -> str:
         """The options, for ``print(network)``."""

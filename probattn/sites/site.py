@@ -137,8 +137,8 @@ class LatentSite(nn.Module):
         if self.training and torch.is_grad_enabled() and not am_i_wrapped():
             raise RuntimeError(
                 f"site {name!r}: training without a driver would fit deterministic attention unnoticed; train with "
-                "probattn.inference.SVIDriver or pyro.infer.SVI under AttentionGuide, or call .eval() or "
-                "torch.no_grad() to predict"
+                "probattn.inference.SVIDriver, probattn.ProbabilisticTrainer (in place of transformers.Trainer) or "
+                "pyro.infer.SVI under AttentionGuide, or call .eval() or torch.no_grad() to predict"
             )
 
 

@@ -40,6 +40,7 @@ from probattn.inference.run import FitResult
 from probattn.models import capture, convert, save
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall
+from probattn.models.hosts.card import describe as describe_network
 from probattn.models.hosts.convert import conversion
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
@@ -235,7 +236,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             folder: a new one.
         """
         with quiet_loading():
-            save(cast(PreTrainedModel, program.net), folder, beside=self.save_beside)
+            net = cast(PreTrainedModel, program.net)
+            save(describe_network(net, data=str(self.words()["data"])), folder, beside=self.save_beside)
 
     def save_beside(self, folder: Path) -> None:
         """Writes into a network's folder what it reads and writes with."""
@@ -316,6 +318,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         """The baseline, where there is something to compare and the recipe wants it, and the network."""
         names = [MODEL] if self.is_plain or not self.recipe.report.baseline else [BASELINE, MODEL]
         programs = {name: self.program(baseline=name == BASELINE) for name in names}
+        if BASELINE in programs:
+            share_weights(programs[MODEL], programs[BASELINE])
         if type(self).save is ProgramTask.save and not isinstance(programs[MODEL].net, PreTrainedModel):
             raise NotImplementedError(
                 f"{type(self).__name__}.save: expected a network of transformers, got a "
@@ -562,6 +566,15 @@ def check_finished(folder: Path) -> Path:
             f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first"
         )
     return place
+
+
+def share_weights(source: nn.Module, target: nn.Module) -> None:
+    """Gives the target the weights of the source, where both have them by the same name and of the same shape."""
+    weights, own = source.state_dict(), target.state_dict()
+    shared = {
+        name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape
+    }
+    target.load_state_dict(shared, strict=False)
 
 
 def on_device(program: Program) -> Program:

@@ -166,6 +166,11 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
         combined = task.combine(named)
     except ValueError as error:
         raise RunError(f"in {place}: {one_line(error)}") from error
+    if not isinstance(combined, task.results_class):
+        raise RunError(
+            f"{type(task).__name__}.combine: expected {task.results_class.__name__}, got {type(combined).__name__}; "
+            "write a combine that returns it, or give no_seeds the reason why there is none"
+        )
     return write_results(combined, first / f"{SEEDS}.json"), combined
 
 

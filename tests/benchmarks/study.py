@@ -41,6 +41,7 @@ STUDIES = (
     "graph",
     "head_count",
     "particle",
+    "relatedness",
     "repulsion",
     "sentiment",
     "translation",

@@ -11,7 +11,7 @@ import probattn
 from probattn.inference import Posterior, posterior_expectation, posterior_predict
 from probattn.metrics.functional import mutual_information, predictive_entropy
 from probattn.models import Classifier, convert, program_for
-from probattn.sites.observation import ObservationNoise
+from probattn.sites.observation import ObservationNoise, ObservedNoise
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -53,7 +53,7 @@ def test_numbers_have_a_spread_of_draws_and_noise(law, degrees):
     program = program_for(network(num_labels=2, problem_type="regression"), noise=noise)
     draws = posterior_predict(program, rows(), 7)
     expected = 0.5 if law == "normal" else 0.5 * stats.t(5).std()
-    assert np.allclose(draws.noise, expected)
+    assert np.allclose(draws.noise.std, expected)
     assert torch.allclose(draws.mean, draws.logits.mean(dim=0))
     assert torch.allclose(draws.predictive_std, (draws.logits.std(dim=0) ** 2 + expected**2).sqrt())
     with pytest.raises(
@@ -147,3 +147,24 @@ def test_tables_and_pictures(tmp_path):
         drawn.plot(site="x")
     with pytest.raises(ValueError, match="expected 3 class_names, got 1"):
         drawn.to_pandas(["a"])
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+@pytest.mark.parametrize("law", ["normal", "student_t"])
+def test_an_interval_holds_its_share_of_the_mixture(law, level):
+    """Numbers that are drawn from the mixture lie in it that often, as many below as above."""
+    options = ObservationNoise(law, degrees=3.0)
+    noise = ObservedNoise(options, torch.tensor([0.5, 2.0]))
+    centres = torch.randn(6, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 2
+    lower, upper = Posterior(centres, link="identity", noise=noise).interval(level)
+    frozen = stats.norm() if law == "normal" else stats.t(3.0)
+    for end, share in ((lower, (1 - level) / 2), (upper, (1 + level) / 2)):
+        below = frozen.cdf((end - centres).numpy() / np.array([0.5, 2.0])).mean(axis=0)
+        assert np.allclose(below, share, atol=1e-9)
+    wide = Posterior(centres, link="identity", noise=noise).interval(level, stretch=2.0)
+    assert torch.allclose(wide[1] - wide[0], 2 * (upper - lower))
+    single = Posterior(centres[:1].float(), link="identity", noise=noise).interval(level)
+    expected = centres[0].numpy() + frozen.ppf((1 + level) / 2) * np.array([0.5, 2.0])
+    assert np.allclose(single[1], expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"Posterior.interval.level: expected a number in \(0, 1\), got 1.0"):
+        Posterior(centres, link="identity", noise=noise).interval(1.0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from packaging.version import Version
 from scipy import stats
 
 import probattn
@@ -51,10 +52,17 @@ METHODS = {
 }
 
 
+def made(name):
+    """A tiny network, if this release of transformers has its family go through the attention interface."""
+    if name == "t5" and Version(hf.__version__) < Version("5.15"):
+        pytest.skip(f"t5 needs transformers 5.15, installed is {hf.__version__}")
+    return GENERATORS[name]()
+
+
 def generator(name, method="babn"):
     """A converted network whose weights are large enough for attention to matter."""
     torch.manual_seed(0)
-    net = convert(GENERATORS[name](), METHODS[method]).eval()
+    net = convert(made(name), METHODS[method]).eval()
     for parameter in net.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -149,23 +157,22 @@ def test_decoding_with_a_cache_gives_what_decoding_without_gives(name, options):
         assert cached.sequences.shape[0] == 2 * 3 * beams
 
 
-@pytest.mark.slow
-def test_two_hundred_prompts():
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
+def test_fifty_prompts(name):
     """Every prompt: with a cache as without, and outside the block as before conversion."""
-    for name in ("gpt2", "llama", "t5", "bart"):
-        net = generator(name)
-        plain = probattn.models.revert(generator(name))
-        for start in range(10):
-            batch = prompts(rows=5, length=4 + start, seed=100 + start)
-            options = {"max_new_tokens": 6}
-            torch.manual_seed(start)
-            with probattn.sampling(net, seed=start):
-                cached = net.generate(**batch, **options, do_sample=start % 2 == 1)
-            torch.manual_seed(start)
-            with probattn.sampling(net, seed=start):
-                computed = net.generate(**batch, **options, do_sample=start % 2 == 1, use_cache=False)
-            assert torch.equal(cached, computed)
-            assert torch.equal(net.generate(**batch, **options), plain.generate(**batch, **options))
+    net = generator(name)
+    plain = probattn.models.revert(generator(name))
+    for start in range(10):
+        batch = prompts(rows=5, length=4 + start, seed=100 + start)
+        options = {"max_new_tokens": 6}
+        torch.manual_seed(start)
+        with probattn.sampling(net, seed=start):
+            cached = net.generate(**batch, **options, do_sample=start % 2 == 1)
+        torch.manual_seed(start)
+        with probattn.sampling(net, seed=start):
+            computed = net.generate(**batch, **options, do_sample=start % 2 == 1, use_cache=False)
+        assert torch.equal(cached, computed)
+        assert torch.equal(net.generate(**batch, **options), plain.generate(**batch, **options))
 
 
 def test_a_plain_pass_has_the_law_of_posterior_predict():
@@ -265,7 +272,7 @@ def test_what_cannot_be_sampled_is_refused():
     ):
         pass
     assert "generate" not in vars(net)
-    net = generator("t5")
+    net = generator("bart")
     encoded = net.get_encoder()(**prompts())
     with pytest.raises(ValueError, match="expected no encoder_outputs"), probattn.sampling(net, draws=2):
         net.generate(encoder_outputs=encoded)
@@ -276,7 +283,7 @@ def test_the_uncertainty_of_generated_tokens(name):
     """Against transformers' own scores where draws agree, and against its definition where they do not."""
     batch = prompts()
     torch.manual_seed(0)
-    sharp = convert(GENERATORS[name](), probattn.BayesianAttention.bam(1e6)).eval()
+    sharp = convert(made(name), probattn.BayesianAttention.bam(1e6)).eval()
     options = {"max_new_tokens": 6, "output_scores": True}
     answer = sharp.generate(**batch, **options, return_dict_in_generate=True)
     scores = sharp.compute_transition_scores(answer.sequences, answer.scores, normalize_logits=True)

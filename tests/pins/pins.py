@@ -56,6 +56,7 @@ PACKAGES = (
     "probattn.distributions",
     "probattn.divergences",
     "probattn.recipes",
+    "probattn.trainer",
 )
 MOVED = frozenset(
     (

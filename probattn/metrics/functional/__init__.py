@@ -43,6 +43,7 @@ from probattn.metrics.functional.heads import (
     head_similarity,
 )
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
+from probattn.metrics.functional.intervals import interval_coverage, interval_score, interval_stretch
 from probattn.metrics.functional.scores import brier_score, matthews_correlation, negative_log_likelihood
 from probattn.metrics.functional.selective import (
     CertaintyCriterion,
@@ -96,6 +97,9 @@ __all__ = [
     "head_distance",
     "head_similarity",
     "holm",
+    "interval_coverage",
+    "interval_score",
+    "interval_stretch",
     "least_confidence",
     "matthews_correlation",
     "mean_interval",

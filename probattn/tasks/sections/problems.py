@@ -118,7 +118,8 @@ def _unknown(path: KeyPath, model: type[BaseModel], places: Places) -> str:
     if homes:
         return f"{message}; did you mean {' or '.join(homes)}?"
     known = ", ".join(here.model_fields) if here is not None else ""
-    return f"{message}; known are {known}" if known else message
+    own = "; one of your own task or method is known once its module is imported" if len(path) == 1 else ""
+    return f"{message}; known are {known}{own}" if known else message
 
 
 def _keys(model: type[BaseModel], before: str = "") -> list[str]:

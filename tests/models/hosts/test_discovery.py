@@ -17,7 +17,7 @@ from probattn.models.hosts.eager import eager_attention
 
 def test_every_family_can_be_fed(families, family):
     net = family.network()
-    inputs = dry_inputs(net)
+    inputs = next(dry_inputs(net))
     assert {"input_ids"} <= inputs.keys() if family.text else "pixel_values" in inputs
     assert all(len(value) == 2 for value in inputs.values())
     if family.text:
@@ -49,12 +49,33 @@ def test_a_head_of_another_task_changes_nothing(families, by_name):
         assert [call.shape for call in find_calls(tokens)] == [call.shape for call in find_calls(rows)]
 
 
-def test_networks_of_neither_words_nor_pixels_are_refused():
-    options = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    options |= {"conv_dim": (8,), "conv_stride": (2,), "conv_kernel": (2,), "num_feat_extract_layers": 1}
-    options |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    net = hf.Wav2Vec2Model(hf.Wav2Vec2Config(**options))
-    with pytest.raises(ValueError, match=r"Wav2Vec2Model: expected a network of token ids or pixels"):
+def test_networks_of_neither_words_nor_pixels_nor_sounds_are_refused():
+    options = {
+        "d_model": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "ffn_dim": 16,
+        "num_input_channels": 1,
+    }
+    net = hf.PatchTSTModel(hf.PatchTSTConfig(**options, context_length=16))
+    with pytest.raises(
+        ValueError,
+        match=r"PatchTSTModel: expected a network of token ids, pixels or audio, its forward takes",
+    ):
+        find_calls(net)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError])
+def test_a_network_that_takes_no_known_form_is_refused_with_its_own_reason(by_name, monkeypatch, error):
+    net = by_name["bert"].network()
+
+    def fail(*_, **__):
+        raise error("inside")
+
+    monkeypatch.setattr(net.bert.encoder.layer[1].attention.self, "forward", fail)
+    with pytest.raises(
+        ValueError, match=rf"BertForMaskedLM: expected a network that runs on .*gave {error.__name__}: inside"
+    ):
         find_calls(net)
 
 

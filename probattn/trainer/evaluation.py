@@ -1,0 +1,156 @@
+"""Predictions and figures of an evaluation: means of draws, exact means of the objective, measures of uncertainty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import EvalPrediction
+
+from probattn.inference.configuration import attention_sites
+from probattn.inference.elbo import ELBOTerms
+from probattn.inference.loop import StepTerms
+from probattn.inference.predictive import posterior_predict, rows_per_pass
+from probattn.metrics.functional import (
+    area_under_risk_coverage,
+    brier_score,
+    calibration_error,
+    negative_log_likelihood,
+    pavpu,
+    predictive_entropy,
+)
+from probattn.models.program import IGNORED, HeadProgram, Link
+
+
+class EvaluationMeans:
+    """Means of the objective's terms over all labels of a data set, and the number of the batch."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._sums: Tensor | None = None
+
+    def add(self, terms: ELBOTerms, rows: int, labels: int) -> None:
+        """Takes in a batch's terms, means over its rows."""
+        sums = torch.stack(
+            [*(rows * term.double() for term in terms), terms.loss.new_tensor(labels).double()]
+        )
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def take(self, accelerator: Accelerator) -> dict[str, float]:
+        """The means over the labels of all processes; empty without labels."""
+        nothing = torch.zeros(len(StepTerms._fields) + 1, dtype=torch.float64, device=accelerator.device)
+        total: Tensor = accelerator.reduce(nothing if self._sums is None else self._sums, "sum")
+        *sums, labels = total.tolist()
+        if labels == 0:
+            return {}
+        return StepTerms(*(value / labels for value in sums))._asdict()
+
+
+def real_rows(batch: Mapping[str, Any], accelerator: Accelerator) -> Mapping[str, Any]:
+    """The batch without the rows that the last step of several processes repeats, so that all have as many."""
+    state = accelerator.gradient_state
+    repeated = accelerator.num_processes > 1 and state.end_of_dataloader and state.remainder > 0
+    if not repeated:
+        return batch
+    rows = len(next(iter(batch.values())))
+    kept = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
+    return {name: value[:kept] if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+@torch.no_grad()
+def mean_of_draws(program: HeadProgram, inputs: Mapping[str, Tensor], draws: int, *seed: int) -> Tensor:
+    r"""Scores ``[B, ...]`` whose probabilities are the means over draws; of a regression the mean itself.
+
+    .. math:: \log \frac{1}{P} \sum_p \mathrm{softmax}(f(x, S_p))
+
+    for classes, the log-odds of the mean for labels that are 0 or 1. A network without latent attention has one draw.
+    """
+    draws = draws if attention_sites(program) else 1
+    first = next(iter(inputs.values()))
+    chunk = max(rows_per_pass(first.device) // len(first), 1)
+    total: tuple[Tensor, ...] = ()
+    for start in range(0, draws, chunk):
+        number = min(chunk, draws - start)
+        part = posterior_predict(program, inputs, number, seed=(*seed, start), chunk_size=number)
+        sums = _sums(part.logits.float(), program.link)
+        total = sums if not total else tuple(map(_added(program.link), total, sums))
+    if program.link == "identity":
+        return total[0] / draws
+    if program.link == "sigmoid":
+        return total[0] - total[1]
+    return total[0] - math.log(draws)
+
+
+def _sums(scores: Tensor, link: Link) -> tuple[Tensor, ...]:
+    """Sums over draws ``[P, ...]``: of numbers themselves, of probabilities as logarithms."""
+    if link == "identity":
+        return (scores.sum(dim=0),)
+    if link == "sigmoid":
+        return F.logsigmoid(scores).logsumexp(dim=0), F.logsigmoid(-scores).logsumexp(dim=0)
+    return (scores.log_softmax(dim=-1).logsumexp(dim=0),)
+
+
+def _added(link: Link) -> Any:
+    return torch.add if link == "identity" else torch.logaddexp
+
+
+def compute_uncertainty(prediction: EvalPrediction) -> dict[str, float]:
+    r"""Measures of predicted classes and of their uncertainty, as ``compute_metrics`` of a ``Trainer``.
+
+    The predictions are those of any ``Trainer`` for classes; of a :class:`ProbabilisticTrainer` that draws
+    (``prediction="draws"``) they are the logarithms of the posterior predictive probabilities. Labels of -100 do not
+    count.
+
+    Args:
+        prediction: logits ``[N, C]`` with labels ``[N]``, or ``[N, T, C]`` with ``[N, T]``; of several outputs the
+            first.
+
+    Returns:
+        ``accuracy``; ``negative_log_likelihood`` and ``predictive_entropy`` in nats; ``brier_score``;
+        ``calibration_error`` (10 bins); ``area_under_risk_coverage`` of errors ranked by entropy; ``pavpu``, which
+        counts a prediction as certain whose entropy is below half of that of C equal probabilities.
+
+    Raises:
+        ValueError: predictions or labels of another shape, or no label that counts.
+
+    Example:
+        >>> import numpy as np
+        >>> logits, labels = np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1])
+        >>> figures = compute_uncertainty(EvalPrediction(logits, labels))
+        >>> figures["accuracy"], round(figures["negative_log_likelihood"], 4)
+        (1.0, 0.1643)
+    """
+    outputs, labels = prediction.predictions, prediction.label_ids
+    scores = torch.as_tensor(outputs[0] if isinstance(outputs, tuple) else outputs)
+    if isinstance(labels, tuple) or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape:
+        received = "several kinds of labels" if isinstance(labels, tuple) else f"labels {list(labels.shape)}"
+        raise ValueError(
+            f"compute_uncertainty: expected logits [N, C] with labels [N], or [N, T, C] with [N, T], got logits "
+            f"{list(scores.shape)} and {received}; write compute_metrics with the functions of probattn.metrics"
+        )
+    target = torch.as_tensor(labels).flatten()
+    counted = target != IGNORED
+    scores, target = scores.flatten(0, -2)[counted], target[counted]
+    if not len(target):
+        raise ValueError(f"compute_uncertainty: expected labels other than {IGNORED}, got none")
+    entropy = predictive_entropy(scores, inputs="logits")
+    wrong = scores.argmax(dim=-1) != target
+    threshold = math.log(scores.shape[-1]) / 2
+    certain = pavpu(
+        scores.unsqueeze(0), target, threshold=threshold, criterion="predictive_entropy", inputs="logits"
+    )
+    figures = {
+        "accuracy": 1 - wrong.double().mean(),
+        "negative_log_likelihood": negative_log_likelihood(scores, target, inputs="logits").mean(),
+        "brier_score": brier_score(scores, target, inputs="logits").mean(),
+        "calibration_error": calibration_error(scores, target, inputs="logits"),
+        "predictive_entropy": entropy.mean(),
+        "area_under_risk_coverage": area_under_risk_coverage(entropy, wrong),
+        "pavpu": certain,
+    }
+    return {name: float(value) for name, value in figures.items()}

@@ -1,0 +1,70 @@
+"""What a :class:`ProbabilisticTrainer` refuses before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyro.nn import PyroModule
+from transformers import Trainer, TrainingArguments
+
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+
+PROCESSES = "launch plain processes (accelerate launch, torchrun)"
+REASONS: Mapping[str, str] = {
+    "label_smoothing_factor": "the likelihood is that of the program; smooth it there, such as "
+    "program=functools.partial(probattn.models.Translator, label_smoothing=0.1)",
+    "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "
+    f"program; {PROCESSES}",
+    "fsdp": "sharded parameters are whole only inside the network's own call, and the divergence of the attention "
+    f"sites needs them after it; {PROCESSES}",
+    "torch_compile": "a compiled graph cannot hold pyro.sample; leave it out",
+}
+"""Arguments that are refused where they are set, and why."""
+
+
+def refuse_model(model: Any) -> None:
+    """Refuses what is no network with a head: programs and ensembles."""
+    if isinstance(model, ParticleEnsemble):
+        raise TypeError(
+            "ProbabilisticTrainer: expected a network, got a ParticleEnsemble, whose particles have a loss each; train "
+            "it with probattn.inference.SVGDDriver"
+        )
+    if isinstance(model, PyroModule):
+        name = type(model).__name__
+        raise TypeError(
+            f"ProbabilisticTrainer: expected a network, got the program {name}; give its network, and the program's "
+            f"class as program={name} where it is not the one that probattn.models.program_for chooses"
+        )
+
+
+def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> None:
+    """Refuses arguments that would change the objective, or under which Pyro's handlers do not hold."""
+    if compute_loss_func is not None:
+        raise ValueError(
+            "ProbabilisticTrainer: compute_loss_func would replace the evidence lower bound; leave it out, or give "
+            "the likelihood as a program: program=..."
+        )
+    if args is None:
+        return
+    for name, reason in REASONS.items():
+        if getattr(args, name):
+            raise ValueError(
+                f"ProbabilisticTrainer: {name}={getattr(args, name)!r} is not supported: {reason}"
+            )
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"ProbabilisticTrainer: {args.n_gpu} devices in one process are not supported: torch.nn.DataParallel runs "
+            f"threads that Pyro's handlers do not reach; {PROCESSES}, or leave one device visible "
+            "(CUDA_VISIBLE_DEVICES=0)"
+        )
+
+
+def refuse_other_loss(loss: Any) -> None:
+    """Refuses a loss that a class mixed in has of its own, and that would be left out."""
+    function = getattr(loss, "__func__", loss)
+    if function is not Trainer.compute_loss:
+        raise TypeError(
+            f"ProbabilisticTrainer: {function.__qualname__} would be left out, for the loss is the evidence lower "
+            "bound; give the likelihood as a program: program=..., and leave that method out"
+        )

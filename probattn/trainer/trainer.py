@@ -1,0 +1,399 @@
+"""``transformers.Trainer`` that fits the posterior of a network's attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from transformers import Trainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from probattn.checks import check_choice, check_integer, check_number
+from probattn.inference.configuration import warn_of_frozen_sites
+from probattn.inference.optimizers import added_parameters
+from probattn.inference.options import KLSchedule
+from probattn.inference.session import (
+    derived_seed,
+    frozen_parameters,
+    preserved_random_state,
+    seed_generators,
+)
+from probattn.inference.training import EVALUATION
+from probattn.models.choosing import program_for
+from probattn.models.hosts.record import host_of
+from probattn.models.hosts.weights import WEIGHTS, fill_sites, is_site
+from probattn.models.program import HeadProgram
+from probattn.sites.noise import Noise, SeededNoise
+from probattn.trainer.evaluation import EvaluationMeans, mean_of_draws, real_rows
+from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss
+from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
+
+Prediction = Literal["mean", "draws"]
+TRAINING = 0
+"""Kind of the noise of training, beside that of evaluation."""
+LABELS = ("labels", "label", "label_ids")
+"""Keys of the labels in a row, as transformers' collators know them."""
+
+
+class ProbabilisticTrainer(Trainer):
+    r"""``transformers.Trainer`` whose loss is the evidence lower bound of a network with latent attention.
+
+    In an unchanged script, convert the network and put this class where ``Trainer`` stands. The trainer's model stays
+    the Hugging Face network, so saving, the hub, callbacks and generation are as they were; a Pyro program is made
+    around it. Of a step with the labelled rows of all its micro-batches and processes, and n observed labels, the loss
+    is
+
+    .. math:: -\frac{1}{n} \Big(\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l))\Big),
+        \quad S \sim q,
+
+    the mean over labels that transformers' own losses are (Zhang et al. 2021, section 3.3), with w the weight of
+    ``kl_schedule`` at the optimiser's step. A network that was not converted has its usual cross-entropy. A step's
+    noise is a function of the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted
+    one.
+
+    Factors of alignment and of disagreement are part of the loss; alignment's networks are clipped apart. Gradients of
+    repulsive heads become their directions between clipping and the optimiser. Logs have ``log_likelihood``, ``kl``,
+    ``kl_nats``, ``factors`` (all per label) and ``kl_weight`` beside ``loss``. Evaluations have the same beside
+    ``eval_loss``, exact means over labels under the final KL weight, with the same noise every time.
+
+    The class mixes with others: ``class Mine(ProbabilisticTrainer, Seq2SeqTrainer)``.
+
+    Args:
+        *args: those of ``transformers.Trainer``.
+        program: makes the Pyro program of the network. Default: :func:`probattn.models.program_for`, which chooses it
+            from the class of the head.
+        kl_schedule: weight of the KL.
+        site_learning_rate: of the parameters that attention sites bring along, > 0; None takes
+            ``args.learning_rate``. Optimizers that are passed to the trainer keep their groups and rates.
+        alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``args.learning_rate``.
+        prediction: what ``predict`` and ``compute_metrics`` get: the outputs of the network with every S at its
+            posterior expectation ("mean"), or ("draws") the logarithms of the mean probabilities over draws, in the
+            shape of the logits (log-odds for labels that are 0 or 1, the mean itself in regression).
+        num_samples: draws of such a prediction, >= 1.
+        num_data: number of observed labels of the training data, >= 1, for the prior and the noise of repulsive heads;
+            None takes the number of rows.
+        **kwargs: those of ``transformers.Trainer``.
+
+    Raises:
+        NonFiniteError: (in training) the loss or its gradient is not finite; the message names the site.
+        TypeError: a program or an ensemble in place of the network; no program is known for it; a class mixed in has a
+            ``compute_loss`` of its own, which would be left out.
+        ValueError: an option out of its range; label smoothing, ``compute_loss_func``, ``torch.nn.DataParallel``,
+            DeepSpeed, FSDP or ``torch_compile``.
+
+    Example:
+        >>> import tempfile
+        >>> import probattn
+        >>> from probattn.models import convert
+        >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+        >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        >>> net = convert(BertForSequenceClassification(BertConfig(vocab_size=9, **size)), probattn.BayesianAttention())
+        >>> rows = [{"input_ids": torch.tensor([1, 2 + i % 7]), "labels": i % 2} for i in range(8)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     args = TrainingArguments(folder, max_steps=2, use_cpu=True, report_to="none", disable_tqdm=True)
+        ...     trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=rows)
+        ...     trainer.train().global_step
+        {'train_runtime': ...}
+        2
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        program: Callable[[Any], HeadProgram] | None = None,
+        kl_schedule: KLSchedule | None = None,
+        site_learning_rate: float | None = 1e-3,
+        alignment_learning_rate: float | None = 1e-3,
+        prediction: Prediction = "mean",
+        num_samples: int = 20,
+        num_data: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        owner = "ProbabilisticTrainer"
+        self._rates = {"sites": site_learning_rate, "alignment": alignment_learning_rate}
+        for kind, rate in zip(("site", "alignment"), self._rates.values(), strict=True):
+            if rate is not None:
+                check_number(owner, f"{kind}_learning_rate", rate, positive=True)
+        for name, number in (("num_samples", num_samples), ("num_data", num_data)):
+            if number is not None:
+                check_integer(owner, name, number, least=1)
+        check_choice(owner, "prediction", prediction, Prediction)
+        refuse_model(args[0] if args else kwargs.get("model"))
+        refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
+        refuse_other_loss(super().compute_loss)
+        self.kl_schedule = KLSchedule() if kl_schedule is None else kl_schedule
+        self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
+        self._make_program = self._chosen_program if program is None else program
+        self._objective: Objective | None = None
+        self._updates: Updates | None = None
+        self._evaluation = EvaluationMeans()
+        self._missing_sites: list[str] = []
+        super().__init__(*args, **kwargs)
+        if prediction == "draws" and getattr(self.args, "predict_with_generate", False):
+            raise ValueError(
+                f"{owner}: prediction='draws' gives probabilities of labels, and predict_with_generate texts; choose "
+                "prediction='mean', whose texts are those of the posterior expectation"
+            )
+        # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
+        self.model_accepts_loss_kwargs = True
+        self.add_callback(BeforeStep(self._before_step))
+        self._bound()
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Makes the accelerator, whose clipping is that of :class:`Updates`."""
+        super().create_accelerator_and_postprocess()
+        if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
+            raise ValueError(
+                f"ProbabilisticTrainer: expected one process or data-parallel ones, got "
+                f"{self.accelerator.distributed_type.value}; launch with accelerate's or torchrun's plain mode"
+            )
+        self.accelerator.clip_grad_norm_ = self._clip
+
+    @property
+    def _network(self) -> nn.Module:
+        return cast(nn.Module, self.model)
+
+    @property
+    def program(self) -> HeadProgram:
+        """The Pyro program around the present network."""
+        return self._bound().program
+
+    def _bound(self) -> Objective:
+        """The objective of the present network."""
+        if self._objective is None or self._objective.program.net is not self.model:
+            self._objective = Objective(self._make_program(self.model))
+        return self._objective
+
+    def _chosen_program(self, net: Any) -> HeadProgram:
+        program = program_for(net, labels=self._some_labels())
+        if not isinstance(program, HeadProgram):
+            raise TypeError(
+                f"ProbabilisticTrainer: expected a program with a head, got {type(program).__name__}"
+            )
+        return program
+
+    def _some_labels(self) -> Tensor | None:
+        """Labels of a row, which tell several classes from several labels."""
+        datasets: list[Any] = [self.train_dataset, self.eval_dataset]
+        data: Any = next(
+            (each for each in datasets if hasattr(each, "__len__") and not isinstance(each, dict)), ()
+        )
+        row = data[0] if len(data) else None
+        named = row if isinstance(row, Mapping) else {}
+        found = next((named[name] for name in LABELS if name in named), None)
+        return None if found is None else torch.as_tensor(found)
+
+    def noise(self, kind: int, *place: int) -> Noise:
+        """Source of the draws of a batch, the same at every visit; processes have their own.
+
+        Args:
+            kind: 0 for training, 1 for evaluation.
+            *place: in training the completed steps and the number of the micro-batch, in evaluation that of the batch.
+        """
+        seed = derived_seed(self.args.seed, self.args.process_index, kind, *place)
+        return SeededNoise([seed], self.args.device)
+
+    # Training
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """That of ``Trainer``; parameters may be frozen, as adapters have it."""
+        with frozen_parameters():
+            return super().train(*args, **kwargs)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """The optimizer of ``Trainer``, in which what conversion added has groups and rates of its own."""
+        given = self.optimizer is not None
+        added = added_parameters(self._bound())
+        optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
+        if not given:
+            rates = {
+                kind: self.args.learning_rate if rate is None else rate for kind, rate in self._rates.items()
+            }
+            parameters_of(optimizer.param_groups, added, rates)
+        return optimizer
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Those of ``Trainer``, without what has fewer than two dimensions among what conversion added."""
+        names = super().get_decay_parameter_names(model)
+        left_out = undecayed(model, added_parameters(model))
+        return [name for name in names if name not in left_out]
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        """In training the objective around the network, prepared for precision and processes."""
+        if not training:
+            return self._network
+        warn_of_frozen_sites(self._network)
+        self._objective = None  # a run of its own: accelerate changes what it prepares
+        objective = self._bound()
+        self._updates = Updates(objective, self.accelerator, self._data_size)
+        prepared: nn.Module = self.accelerator.prepare(objective)
+        return prepared
+
+    def _data_size(self) -> int:
+        if self.num_data is not None:
+            return self.num_data
+        if self.train_dataset is None or not hasattr(self.train_dataset, "__len__"):
+            raise ValueError(
+                "ProbabilisticTrainer: repulsive heads need the size of the training data, which has no length; give "
+                "num_data"
+            )
+        return len(self.train_dataset)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
+        """Number of observed labels of an update, of all processes where they are averaged over."""
+        if not batch_samples:
+            return None
+        count = sum(map(self.program.observations, batch_samples))
+        if self.args.world_size > 1 and self.args.average_tokens_across_devices:
+            count = int(self.accelerator.reduce(torch.tensor(count, device=device), "sum"))
+        return count
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The negative evidence lower bound of a micro-batch as its share of the update's mean over labels."""
+        if (
+            self.accelerator.unwrap_model(model) is self.model
+        ):  # in an evaluation, which has a loss of its own
+            outputs = model(**inputs)
+            loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+            return (loss, outputs) if return_outputs else loss
+        if return_outputs:
+            raise ValueError(
+                "ProbabilisticTrainer.compute_loss: return_outputs=True is for evaluation; in training the network "
+                "runs inside the evidence lower bound, and its outputs are not kept"
+            )
+        updates, guide = self._updates, self._bound().guide
+        assert updates is not None
+        if num_items_in_batch is None:
+            num_items_in_batch = self.program.observations(inputs)
+        guide.kl_weight = self.kl_schedule.weight(self.state.global_step, max(self.state.max_steps, 1))
+        guide.noise = self.noise(TRAINING, self.state.global_step, updates.micro_batch)
+        rows = len(next(iter(inputs.values())))
+        share = rows / max(int(num_items_in_batch), 1)
+        if self.args.average_tokens_across_devices:
+            share *= self.accelerator.num_processes  # gradients are averaged over processes
+        terms = model(inputs)
+        updates.add(share * torch.stack([term.detach() for term in terms]))
+        return share * terms.loss
+
+    def _clip(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Tensor:
+        assert self._updates is not None
+        return self._updates.clip(max_norm)
+
+    def _before_step(self) -> None:
+        assert self._updates is not None
+        step = self.state.global_step
+        measured = self.state.logging_steps > 0 and (step + 1) % self.state.logging_steps == 0
+        self._updates.before_step(step, measure=measured, folder=str(self.args.output_dir))
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Logs the terms of the objective beside the loss."""
+        if "loss" in logs and self._updates is not None:
+            logs.update(self._updates.take())
+        super().log(logs, *args, **kwargs)
+
+    # Evaluation
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """That of ``Trainer``, with the same noise every time; its loss is the mean over all labels."""
+        device, means = self.args.device, EvaluationMeans()
+        self._evaluation = means
+        with preserved_random_state(device):
+            seed_generators(self.args.seed, self.args.process_index, EVALUATION)
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        figures = means.take(self.accelerator)
+        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        return output._replace(metrics={**(output.metrics or {}), **named})
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor | None, Any, Any]:
+        """The negative evidence lower bound, the prediction and the labels of a batch."""
+        labelled = bool(self.label_names) and all(inputs.get(name) is not None for name in self.label_names)
+        number = self._evaluation.batches
+        self._evaluation.batches += 1
+        loss = self._evaluation_loss(self._prepare_inputs(inputs), number) if labelled else None
+        if prediction_loss_only:
+            return loss, None, None
+        if self.prediction == "mean":
+            _, scores, labels = super().prediction_step(model, inputs, False, ignore_keys, **kwargs)
+            return loss, scores, labels
+        inputs = self._prepare_inputs(inputs)
+        with self.accelerator.autocast():
+            drawn = mean_of_draws(
+                self.program, self.program.inputs(inputs), self.num_samples,
+                self.args.seed, self.args.process_index, number,
+            )  # fmt: skip
+        positions = len(self.program.label_names)
+        given = tuple(inputs[name] for name in self.label_names) if labelled else ()
+        return (
+            loss,
+            drawn if positions == 1 else drawn.unbind(1),
+            (given[0] if len(given) == 1 else given) if labelled else None,
+        )
+
+    @torch.no_grad()
+    def _evaluation_loss(self, inputs: Mapping[str, Any], number: int) -> Tensor:
+        """The batch's loss by label under the final KL weight; its terms go into the means of the data set."""
+        guide = self._bound().guide
+        guide.kl_weight, guide.noise = self.kl_schedule.final, self.noise(EVALUATION, number)
+        batch = real_rows(inputs, self.accelerator)
+        rows = len(next(iter(batch.values())))
+        labels = self.program.observations(batch)
+        if labels == 0:
+            return torch.zeros((), device=self.args.device)
+        with self.accelerator.autocast():
+            terms = self._bound()(batch)
+        self._evaluation.add(terms, rows, labels)
+        loss: Tensor = terms.loss * (rows / labels)
+        return loss
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_sites(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._load_sites(str(self.state.best_model_checkpoint))
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Leaves the sites' weights, which have a file of their own, to :meth:`_load_sites`."""
+        missing: list[str] = load_result.missing_keys
+        self._missing_sites = [name for name in missing if is_site(name)]
+        others = [name for name in missing if not is_site(name)]
+        super()._issue_warnings_after_load(type(load_result)(others, load_result.unexpected_keys))
+
+    def _load_sites(self, folder: str) -> None:
+        """Loads the sites' weights of a checkpoint, unless they were among the network's."""
+        missing, self._missing_sites = self._missing_sites, []
+        if (Path(folder) / WEIGHTS).exists():
+            fill_sites(host_of(self._network), Path(folder))
+        elif missing:
+            raise ValueError(
+                f"{folder}: a checkpoint without weights of attention sites, {missing[0]} first of {len(missing)}; "
+                "convert the network as it was when the checkpoint was written"
+            )

@@ -1,0 +1,179 @@
+"""One optimiser step of a ``Trainer``: its objective, its terms, its clipping and the directions of particles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from transformers.trainer_callback import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from probattn.inference.elbo import AttentionELBOModule
+from probattn.inference.guide import AttentionGuide
+from probattn.inference.loop import (
+    Meter,
+    NonFiniteError,
+    NonFiniteThrough,
+    StepTerms,
+    describe_failure,
+    unhealthy_gradients,
+    unhealthy_sites,
+)
+from probattn.inference.optimizers import Clipping
+from probattn.inference.particle_update import HeadParticles
+from probattn.inference.program_elbo import bind
+from probattn.models.program import HeadProgram
+from probattn.sites.repulsive import repulsive_heads
+
+
+class Objective(NonFiniteThrough):
+    """The ELBO of a program as the module that is trained; a call gives the terms of a batch, per row.
+
+    Args:
+        program: the network with its likelihood.
+    """
+
+    def __init__(self, program: HeadProgram) -> None:
+        guide = AttentionGuide(program)
+        super().__init__(bind(program, guide, None))
+        self.guide = guide
+
+    @property
+    def elbo(self) -> AttentionELBOModule:
+        """The estimator with program and guide."""
+        return cast(AttentionELBOModule, self.module)
+
+    @property
+    def program(self) -> HeadProgram:
+        """The network with its likelihood."""
+        return cast(HeadProgram, self.elbo.model)
+
+    def forward(self, batch: Any = None, **parts: Any) -> Any:
+        """The terms of ``batch``, a mapping; parts by name are for the network alone, and refused."""
+        if parts or batch is None:
+            raise TypeError(
+                "ProbabilisticTrainer: the module that is trained is the evidence lower bound, which takes a whole "
+                f"batch, and was called with {', '.join(parts) or 'nothing'} by name; call self.model for the outputs "
+                "of the network, or add to what super().compute_loss(...) returns"
+            )
+        return super().forward(batch)
+
+
+class Updates:
+    """Follows the gradients of an objective from micro-batches to the optimiser's step.
+
+    Args:
+        objective: what is trained.
+        accelerator: the trainer's.
+        num_data: number of observed labels of the training data, for the noise and the prior of repulsive heads.
+    """
+
+    def __init__(self, objective: Objective, accelerator: Accelerator, num_data: Callable[[], int]) -> None:
+        self.objective, self._accelerator = objective, accelerator
+        self._clipping = Clipping(objective)
+        heads = bool(repulsive_heads(objective))
+        self._particles = HeadParticles(objective, num_data()) if heads else None
+        self._meter = Meter()
+        self._sums: Tensor | None = None
+        self._norms: tuple[Tensor, Tensor] | None = None
+        self.micro_batch = 0
+
+    def add(self, terms: Tensor) -> None:
+        """Takes in a micro-batch: its share ``[5]`` of the step's means."""
+        self._sums = terms if self._sums is None else self._sums + terms
+        self.micro_batch += 1
+
+    def clip(self, limit: float) -> Tensor:
+        """Clips alignment's networks apart from all other parameters; the norm of the others' gradient."""
+        norm, _ = self._measured()
+        if math.isfinite(limit):
+            self._clipping.clip(limit)
+        return norm
+
+    def _measured(self) -> tuple[Tensor, Tensor]:
+        if self._norms is None:
+            self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
+            self._norms = self._clipping.measure()
+        return self._norms
+
+    def before_step(self, step: int, *, measure: bool, folder: str) -> None:
+        """Between clipping and the optimiser: what is not finite raises, gradients of heads become directions."""
+        sums, norms = self._sums, self._measured()
+        assert sums is not None
+        means: Tensor = self._accelerator.reduce(sums, "mean")
+        *values, norm, other = torch.cat([means, *(each.to(means).reshape(1) for each in norms)]).tolist()
+        terms, norm = StepTerms(*values), norm if math.isfinite(other) else other
+        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
+        if not (math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))):
+            raise NonFiniteError(self._failure(step, terms, norm, folder))
+        if self._particles is not None:
+            self._particles.direct(step, measure=measure)
+        self._meter.add(terms)
+        self._sums, self._norms, self.micro_batch = None, None, 0
+
+    def _failure(self, step: int, terms: StepTerms, norm: float, folder: str) -> str:
+        complaint = self.objective.complaint
+        checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
+        sites = gather_object(unhealthy_sites(self.objective.elbo.diagnostics()))
+        complaints = gather_object([] if complaint is None else [complaint])
+        return describe_failure(
+            where=f"the loss of step {step + 1}",
+            terms=terms,
+            gradient_norm=norm,
+            sites=list(dict.fromkeys(sites)),
+            gradients=unhealthy_gradients(self.objective.program),
+            complaints=list(dict.fromkeys(complaints)),
+            checkpoint=None if checkpoint is None else Path(checkpoint),
+            precision="bf16=False and fp16=False",
+        )
+
+    def take(self) -> dict[str, float]:
+        """Figures for the log: means over the steps since the last call, and diagnostics of particles."""
+        if not self._meter.steps:
+            return {}
+        means = self._meter.take()._asdict()
+        del means["loss"]
+        particles: Mapping[str, Mapping[str, float]] = (
+            {} if self._particles is None else self._particles.diagnostics
+        )
+        flat = {
+            f"particles/{name}/{key}": value
+            for name, values in particles.items()
+            for key, value in values.items()
+        }
+        return means | {"kl_weight": self.objective.guide.kl_weight} | flat
+
+
+class BeforeStep(TrainerCallback):
+    """Calls a function between the clipping of the gradients and the optimiser's step."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See the class."""
+        self._function()
+
+
+def parameters_of(
+    groups: list[dict[str, Any]], added: Mapping[str, set[int]], rates: Mapping[str, float]
+) -> None:
+    """Gives the parameters that conversion added groups of their own, with their rates, after those that hold them."""
+    for group in list(groups):
+        for kind, ids in added.items():
+            own = [parameter for parameter in group["params"] if id(parameter) in ids]
+            if own:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+                groups.append({**group, "params": own, "lr": rates[kind]})
+
+
+def undecayed(model: nn.Module, added: Mapping[str, set[int]]) -> set[str]:
+    """Names of the parameters of fewer than two dimensions among those that conversion added."""
+    ids = set().union(*added.values())
+    return {name for name, value in model.named_parameters() if id(value) in ids and value.ndim < 2}

@@ -1,0 +1,173 @@
+"""Networks with adapters of the PEFT library: both orders, trained, saved, loaded and merged."""
+
+import pytest
+import torch
+
+import probattn
+from probattn import BayesianAttention, RepulsiveAttention
+from probattn.inference import OptimizerOptions, SVIDriver, posterior_predict
+from probattn.models import Classifier, StoredNetworkError, convert, inspect, load, revert
+from probattn.models.hosts.adapter import HostedSite
+from probattn.models.hosts.convert import conversion
+
+peft = pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # PEFT's own
+TARGETS = {"bert": ["query", "value"], "gpt2": ["c_attn"], "t5": ["q", "v"]}
+ORDERS = ("peft first", "conversion first")
+
+
+def base(families, name, folder):
+    """A network from a folder, since adapters name the one that they belong to."""
+    net = families.BY_NAME[name].network()
+    if name == "bert":
+        net = families.BY_NAME[name].classification()
+    net.save_pretrained(folder)
+    return type(net).from_pretrained(folder)
+
+
+def wrapped(net, order, targets, *methods):
+    torch.manual_seed(0)
+    methods = methods or (BayesianAttention(sigma=0.5),)
+    # GPT-2 stores its weights transposed.
+    config = peft.LoraConfig(
+        r=2, target_modules=targets, init_lora_weights=False, fan_in_fan_out=net.config.model_type == "gpt2"
+    )
+    if order == "peft first":
+        return convert(peft.get_peft_model(net, config), *methods)
+    return peft.get_peft_model(convert(net, *methods), config)
+
+
+def groups(net):
+    named = dict(net.named_parameters())
+    sites = {name for name in named if ".probattn." in name}
+    adapters = {name for name in named if "lora_" in name}
+    assert not sites & adapters
+    return sites, adapters, named.keys() - sites - adapters
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("targets", ["own", "all-linear"])
+def test_sites_and_adapters_are_trainable_and_nothing_else(families, tmp_path, name, order, targets):
+    net = wrapped(base(families, name, tmp_path), order, TARGETS[name] if targets == "own" else targets)
+    sites, adapters, _ = groups(net)
+    assert sites and adapters
+    assert {key for key, value in net.named_parameters() if value.requires_grad} == sites | adapters
+    assert len(inspect(net)) == families.BY_NAME[name].layers and conversion(net) is not None
+    inputs = families.BY_NAME[name].inputs()
+    assert families.forward(net, inputs).isfinite().all()
+    revert(net)
+    assert not any(isinstance(module, HostedSite) for module in net.modules())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_one_folder_holds_both(families, tmp_path, name, order):
+    inputs = families.BY_NAME[name].inputs()
+    net = wrapped(base(families, name, tmp_path / "base"), order, TARGETS[name]).eval()
+    expected = families.forward(net, inputs)
+    net.save_pretrained(tmp_path / "both")
+    names = {file.name for file in (tmp_path / "both").iterdir()}
+    assert {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "probattn.json",
+        "probattn.safetensors",
+    } < names
+    assert "probattn" in (tmp_path / "both" / "README.md").read_text()
+    again = probattn.from_pretrained(type(net.get_base_model()), tmp_path / "both")
+    assert isinstance(again, peft.PeftModel)
+    assert torch.equal(families.forward(again, inputs), expected)
+    other = convert(
+        type(net.get_base_model()).from_pretrained(tmp_path / "base"), BayesianAttention(sigma=0.5)
+    )
+    other = peft.PeftModel.from_pretrained(other, str(tmp_path / "both")).eval()
+    assert torch.equal(families.forward(other, inputs), expected)
+    merged = net.merge_and_unload()
+    assert conversion(merged) is not None and not any("lora_" in key for key in merged.state_dict())
+    assert (families.forward(merged, inputs) - expected).abs().max() < 1e-4
+    merged.save_pretrained(tmp_path / "merged")
+    assert torch.equal(families.forward(load(tmp_path / "merged"), inputs), families.forward(merged, inputs))
+
+
+def test_adapters_of_a_plain_network_say_that_the_posterior_is_left_out(families, tmp_path):
+    net = wrapped(base(families, "bert", tmp_path / "base"), "peft first", ["query"])
+    net.save_pretrained(tmp_path / "both")
+    plain = type(net.get_base_model()).from_pretrained(tmp_path / "base")
+    with pytest.warns(
+        UserWarning, match="trained with probabilistic attention, which the base network lacks"
+    ):
+        peft.PeftModel.from_pretrained(plain, str(tmp_path / "both"))
+    (tmp_path / "both" / "probattn.safetensors").write_bytes(b"1")
+    for read in (
+        load,
+        lambda folder: peft.PeftModel.from_pretrained(
+            convert(type(net.get_base_model()).from_pretrained(tmp_path / "base"), BayesianAttention()),
+            str(folder),
+        ),
+    ):
+        with pytest.raises(StoredNetworkError, match=r"probattn\.safetensors has 1 bytes"):
+            read(tmp_path / "both")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_driver_trains_adapters_and_sites(families, tmp_path, order):
+    net = wrapped(base(families, "bert", tmp_path), order, ["query", "value"])
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    inputs = families.BY_NAME["bert"].inputs(rows=32)
+    data = {**inputs, "labels": (inputs["input_ids"][:, 0] > 32).long()}
+    program = Classifier(net, num_data=32)
+
+    def loss():
+        drawn = posterior_predict(program, inputs, num_samples=8, seed=0).logits.softmax(-1)
+        return torch.nn.functional.nll_loss(drawn.mean(0).log(), data["labels"])
+
+    first = loss()
+    driver = SVIDriver(
+        program,
+        batch_size=16,
+        optimizer=OptimizerOptions(learning_rate=0.02),
+        scheduler=None,
+        progress=False,
+        cpu=True,
+    )
+    driver.fit(data, epochs=60)
+    sites, adapters, others = groups(net)
+    moved = {name for name, value in net.named_parameters() if not torch.equal(value, before[name])}
+    assert not moved & others and adapters <= moved
+    assert {name.split(".probattn.")[0] for name in moved & sites} == {
+        name.split(".probattn.")[0] for name in sites
+    }
+    assert loss() < 0.8 * first
+
+
+def test_sites_without_trainable_parameters_are_warned_of_once(families, tmp_path):
+    net = families.BY_NAME["bert"].classification()
+    convert(net, BayesianAttention())
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_("layer.0.attention.self.probattn" not in name)
+    inputs = families.BY_NAME["bert"].inputs()
+    driver = SVIDriver(Classifier(net), batch_size=2, scheduler=None, progress=False, cpu=True)
+    with pytest.warns(
+        UserWarning, match=r"1 attention sites have no trainable parameter.*layer\.0\.attention\.self"
+    ) as caught:
+        driver.fit({**inputs, "labels": torch.tensor([0, 1])}, steps=2)
+    assert len(caught) == 1 and "layer.1" not in str(caught[0].message)
+
+
+def test_transformers_own_adapters_leave_the_sites_too(families, tmp_path):
+    net = convert(base(families, "bert", tmp_path / "base"), BayesianAttention(sigma=0.5))
+    net.add_adapter(peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
+    sites, adapters, _ = groups(net)
+    assert {key for key, value in net.named_parameters() if value.requires_grad} == sites | adapters
+    expected = families.forward(net, families.BY_NAME["bert"].inputs())
+    net.save_pretrained(tmp_path / "both")
+    again = load(tmp_path / "both")
+    assert torch.equal(families.forward(again, families.BY_NAME["bert"].inputs()), expected)
+
+
+def test_repulsive_heads_under_adapters_are_refused_by_name(families, tmp_path):
+    with pytest.raises(ValueError, match="has no projection of its own for the query"):
+        wrapped(base(families, "bert", tmp_path), "peft first", ["query"], RepulsiveAttention())

@@ -1,0 +1,151 @@
+"""The estimator in scikit-learn's own tools, and the checks of scikit-learn that concern it."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import check_estimator
+from transformers import BertConfig
+
+from probattn.adapters import ProbabilisticTextClassifier
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+WORDS = {"good": ["good", "fine", "great"], "bad": ["bad", "poor", "awful"]}
+
+
+def estimator(**options):
+    given = {"steps": 25, "learning_rate": 1e-2, "num_samples": 4, "device": "cpu"} | options
+    return ProbabilisticTextClassifier(BertConfig(**SIZES), **given)
+
+
+@pytest.fixture(scope="module")
+def reviews():
+    rng = np.random.default_rng(0)
+    y = np.array(["good", "bad"] * 24)
+    return [f"a {rng.choice(WORDS[label])} film number {n % 5}" for n, label in enumerate(y)], y
+
+
+@pytest.fixture(scope="module")
+def fitted(reviews):
+    return estimator().fit(*reviews)
+
+
+def test_it_learns_and_its_probabilities_are_means_over_draws(fitted, reviews):
+    texts, y = reviews
+    assert fitted.classes_.tolist() == ["bad", "good"]
+    assert fitted.score(texts, y) > 0.9
+    draws = fitted.posterior(texts)
+    probabilities = fitted.predict_proba(texts)
+    assert draws.logits.shape == (4, 48, 2)
+    assert np.allclose(probabilities, draws.logits.softmax(-1).mean(0).numpy(), atol=1e-12)
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-12)
+    assert (fitted.predict(texts) == fitted.classes_[probabilities.argmax(axis=1)]).all()
+    told = fitted.predict_uncertainty(texts)
+    entropy = -(probabilities * np.log(probabilities)).sum(axis=1)
+    assert np.allclose(told["entropy"], entropy, atol=1e-5)
+    assert (told["mutual_information"] <= told["entropy"]).all()
+
+
+def test_the_seed_decides_and_generators_stay(fitted, reviews):
+    before = torch.get_rng_state()
+    again = clone(fitted).fit(*reviews).predict_proba(reviews[0])
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(again, fitted.predict_proba(reviews[0]))
+    other = estimator(seed=1).fit(*reviews).predict_proba(reviews[0])
+    assert not np.array_equal(again, other)
+
+
+def test_a_pickle_predicts_the_same(fitted, reviews):
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(fitted)).predict_proba(reviews[0]), fitted.predict_proba(reviews[0])
+    )
+
+
+@pytest.mark.parametrize("names", [(0, 1), (-1, 5), (False, True), ("no", "yes"), (1.0, 2.0)], ids=str)
+def test_labels_of_any_type(reviews, names):
+    y = np.array([names[label == "good"] for label in reviews[1]])
+    found = estimator(steps=1).fit(np.array(reviews[0], dtype=object), y).predict(reviews[0])
+    assert found.dtype == y.dtype and set(found) <= set(names)
+
+
+def test_it_works_in_the_tools_of_scikit_learn(reviews):
+    texts, y = reviews
+    model = estimator()
+    assert cross_val_score(model, texts, y, cv=2, error_score="raise").mean() > 0.7
+    pipeline = make_pipeline(FunctionTransformer(lambda rows: [row.upper() for row in rows]), model)
+    search = GridSearchCV(
+        pipeline, {"probabilistictextclassifier__learning_rate": [1e-6, 1e-2]}, cv=2, error_score="raise"
+    ).fit(texts, y)
+    assert search.best_params_ == {"probabilistictextclassifier__learning_rate": 1e-2}
+    calibrated = CalibratedClassifierCV(model, cv=2).fit(texts, y)
+    assert np.allclose(calibrated.predict_proba(texts).sum(axis=1), 1)
+
+
+@pytest.mark.filterwarnings("ignore:Can't test estimator")
+def test_check_estimator_passes():
+    results = check_estimator(estimator(), on_skip=None)
+    assert results and all(each["status"] == "passed" for each in results)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "check_estimator_cloneable",
+        "check_estimator_repr",
+        "check_estimator_tags_renamed",
+        "check_get_params_invariance",
+        "check_mixin_order",
+        "check_no_attributes_set_in_init",
+        "check_parameters_default_constructible",
+        "check_set_params",
+        "check_valid_tag_types",
+    ],
+)
+def test_checks_that_need_no_table(check):
+    """check_estimator leaves them out where the input is text. All others fit tables of numbers."""
+    getattr(estimator_checks, check)("ProbabilisticTextClassifier", estimator())
+
+
+@pytest.mark.parametrize(
+    ("texts", "y", "error", "message"),
+    [
+        ("one text", [0], ValueError, r"got one text; give \[text\]"),
+        ([], [], ValueError, "at least one"),
+        (np.array([["a"], ["b"]]), [0, 1], ValueError, "of a table give one column"),
+        (["a", None], [0, 1], TypeError, "got NoneType; write a missing text"),
+        (["a", "b"], [0, 0], ValueError, "two classes or more, got 1"),
+        (["a", "b"], [0, 1, 1], ValueError, "each of 2 texts, got 3"),
+    ],
+)
+def test_wrong_texts_and_labels(texts, y, error, message):
+    with pytest.raises(error, match=message):
+        estimator().fit(texts, y)
+
+
+def test_before_fit():
+    with pytest.raises(NotFittedError):
+        estimator().predict(["a"])
+
+
+@pytest.mark.data
+def test_messages_against_the_most_frequent_class():
+    lines = (Path(os.environ["PROBATTN_DATA"]) / "sms_spam" / "SMSSpamCollection").read_text(encoding="utf-8")
+    y, texts = zip(*(line.split("\t", 1) for line in lines.splitlines()[:600]), strict=True)
+    config = BertConfig(**SIZES)
+    model = ProbabilisticTextClassifier(
+        config, steps=100, learning_rate=5e-3, num_samples=4, max_length=40, device="cpu"
+    )
+    with pytest.warns(UserWarning, match="longer than 40 tokens"):
+        model.fit(texts[:400], y[:400])
+    accuracy = model.score(texts[400:], y[400:])
+    assert accuracy > np.mean(np.array(y[400:]) == "ham")

@@ -1,0 +1,72 @@
+"""Trains in one process and in two that talk by gloo, and keeps what each saw.
+
+Usage: processes.py FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from scene import Noiseless, Ordered, arguments, bert, classes, losses, network, tokens, weights
+
+import probattn
+
+ROWS, TEST = 28, 5
+"""Three steps of 8 and one of 4, in which each of two processes has 2."""
+
+
+def run(folder: Path, processes: int) -> dict[str, Any]:
+    args = arguments(
+        folder / "run",
+        per_device_train_batch_size=4 // processes,
+        gradient_accumulation_steps=2,
+        per_device_eval_batch_size=4 // processes,
+        num_train_epochs=1,
+        average_tokens_across_devices=True,
+        max_grad_norm=1.0,
+    )
+    methods = (probattn.BayesianAttention(), probattn.AlignmentAttention("ct"))
+    net = network(lambda: bert("TokenClassification", num_labels=3), *methods)
+    trainer = Noiseless(model=net, args=args, train_dataset=tokens(ROWS), eval_dataset=tokens(TEST, seed=1))
+    trainer.train()
+    metrics = trainer.evaluate()
+    found = {name: losses(trainer, name) for name in ("loss", "kl_nats", "log_likelihood")}
+    own = Ordered(model=network(), args=args, train_dataset=classes(2)).noise(0, 0, 0)
+    return {
+        **found,
+        "weights": weights(net),
+        "eval_loss": metrics["eval_loss"],
+        "eval_kl": metrics["eval_kl"],
+        "noise": own.uniform(torch.empty(1)).item(),
+    }
+
+
+def main(folder: Path) -> None:
+    if "RANK" in os.environ:
+        found = run(folder, 2)
+        torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
+        torch.distributed.destroy_process_group()
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    children = []
+    for rank in (0, 1):
+        own = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        children.append(
+            os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, *sys.argv], os.environ | own)
+        )
+    torch.save(run(folder, 1), folder / "alone.pt")
+    if any(os.waitpid(child, 0)[1] for child in children):
+        raise SystemExit("a process failed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

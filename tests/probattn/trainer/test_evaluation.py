@@ -1,0 +1,166 @@
+"""Evaluation and prediction: means, draws, exact means over labels, measures of uncertainty."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import accuracy_score, log_loss
+from transformers import EvalPrediction
+
+import probattn
+from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_predict
+from probattn.inference.predictive import Posterior
+from probattn.models import program_for
+from probattn.trainer import compute_uncertainty
+from probattn.trainer import evaluation as module
+
+BAYESIAN = probattn.BayesianAttention()
+
+
+def trainer_of(scene, folder, net, data, **options):
+    own = {
+        name: options.pop(name)
+        for name in ("prediction", "num_samples", "kl_schedule", "compute_metrics")
+        if name in options
+    }
+    args = scene.arguments(folder, **options)
+    return probattn.ProbabilisticTrainer(model=net, args=args, train_dataset=data, eval_dataset=data, **own)
+
+
+def test_the_loss_is_the_mean_over_all_labels_under_the_final_weight(scene, tmp_path):
+    """With batches of different size whose texts have different numbers of labels; one batch gives the same."""
+    data = scene.tokens(7)
+    net = scene.network(lambda: scene.bert("TokenClassification", num_labels=3), BAYESIAN)
+    program = program_for(net)
+    rows = [(program, scene.collate(data[first : first + 3])) for first in (0, 3, 6)]
+    schedule = KLSchedule("linear", final=0.25, warmup_steps=100)
+    found = trainer_of(
+        scene, tmp_path, net, data, per_device_eval_batch_size=3, kl_schedule=schedule
+    ).evaluate()
+    # The KL in closed form does not depend on the draws of the first layer alone: the draws are the evaluation's.
+    assert found["eval_loss"] == pytest.approx(found["eval_kl"] - found["eval_log_likelihood"], rel=1e-6)
+    labels = sum(model.observations(batch) for model, batch in rows)
+    assert labels == sum(int((row["labels"] != -100).sum()) for row in data)
+    guide = AttentionGuide(program, kl_weight=0.25)
+    draws = torch.stack(
+        [
+            sum(
+                len(batch["labels"]) * AttentionELBO()(program, guide)(batch).loss.detach()
+                for _, batch in rows
+            )
+            for _ in range(20)
+        ]
+    )
+    draws = draws / labels
+    assert abs(found["eval_loss"] - draws.mean()) < 5 * draws.std()
+
+
+def test_evaluations_can_be_compared_and_move_no_generator(scene, tmp_path):
+    data = scene.classes(10)
+    trainer = trainer_of(scene, tmp_path, scene.network(scene.bert, BAYESIAN), data)
+    torch.manual_seed(3)
+    first = trainer.evaluate()
+    drawn = torch.rand(())
+    torch.manual_seed(4)
+    second = trainer.evaluate()
+    torch.manual_seed(3)
+    assert torch.rand(()) == drawn
+    for name in ("loss", "kl", "kl_nats", "log_likelihood"):
+        assert first[f"eval_{name}"] == second[f"eval_{name}"]
+
+
+def test_means_are_the_outputs_of_the_network(scene, tmp_path):
+    data = scene.classes(6)
+    net = scene.network(scene.bert, BAYESIAN)
+    batch = {name: value for name, value in scene.collate(data).items() if name != "labels"}
+    with torch.no_grad():
+        expected = net.eval()(**batch).logits
+    for rows in (data, [{k: v for k, v in row.items() if k != "labels"} for row in data]):
+        found = trainer_of(scene, tmp_path, net, data, per_device_eval_batch_size=6).predict(rows)
+        np.testing.assert_array_equal(found.predictions, expected.numpy())
+    assert found.label_ids is None and "test_loss" not in found.metrics
+
+
+def test_draws_are_the_mean_probabilities_of_a_posterior(scene, tmp_path):
+    data = scene.classes(5)
+    net = scene.network(scene.bert, BAYESIAN)
+    found = trainer_of(scene, tmp_path, net, data, prediction="draws", num_samples=100).predict(data)
+    probabilities = np.exp(found.predictions)
+    np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
+    many = posterior_predict(program_for(net), scene.collate(data), 100, seed=7)
+    error = many.probabilities.std(dim=0) / math.sqrt(50)  # of a difference of two means of 100 draws
+    assert bool((abs(torch.as_tensor(probabilities) - many.mean_probabilities) < 4 * error).all())
+    again = trainer_of(scene, tmp_path, net, data, prediction="draws", num_samples=100).predict(data)
+    np.testing.assert_array_equal(again.predictions, found.predictions)
+
+
+@pytest.mark.parametrize("link", ["softmax", "sigmoid", "identity"])
+def test_chunks_of_draws_add_up_to_the_mean(monkeypatch, scene, link):
+    """Against the mean over all draws at once."""
+    scores = 3 * torch.randn(7, 2, 3, dtype=torch.float64)
+
+    def draw(program, inputs, number, *, seed, chunk_size):
+        return Posterior(scores[seed[-1] : seed[-1] + number])
+
+    monkeypatch.setattr(module, "posterior_predict", draw)
+    monkeypatch.setattr(module, "rows_per_pass", lambda _: 4)
+    program = program_for(scene.network(scene.bert, BAYESIAN))
+    program.link = link
+    found = module.mean_of_draws(program, {"x": torch.zeros(2)}, 7, 0).double()
+    expected = {
+        "softmax": F.softmax(scores, dim=-1).mean(0).log(),
+        "sigmoid": torch.logit(torch.sigmoid(scores).mean(0)),
+        "identity": scores.mean(0),
+    }[link]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_without_draws_is_asked_once(monkeypatch, scene, tmp_path):
+    asked = []
+    original = module.posterior_predict
+    monkeypatch.setattr(
+        module,
+        "posterior_predict",
+        lambda *args, **kwargs: asked.append(args[2]) or original(*args, **kwargs),
+    )
+    data = scene.classes(4)
+    net = scene.network(scene.bert)
+    found = trainer_of(scene, tmp_path, net, data, prediction="draws").predict(data)
+    assert asked == [1]
+    with torch.no_grad():
+        expected = net.eval()(**scene.collate(data)).logits.log_softmax(-1)
+    np.testing.assert_allclose(found.predictions, expected, atol=1e-6)
+
+
+def test_measures_of_uncertainty(scene, tmp_path):
+    """Against scikit-learn; padded tokens do not count."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
+    found = compute_uncertainty(EvalPrediction(logits, labels))
+    probabilities = torch.as_tensor(logits).softmax(-1).numpy()
+    assert found["accuracy"] == accuracy_score(labels, logits.argmax(-1))
+    assert found["negative_log_likelihood"] == pytest.approx(log_loss(labels, probabilities))
+    assert found["brier_score"] == pytest.approx(((probabilities - np.eye(3)[labels]) ** 2).sum(-1).mean())
+    padded = np.full((10, 5, 3), -100.0), np.full((10, 5), -100)
+    padded[0][:, :4], padded[1][:, :4] = logits.reshape(10, 4, 3), labels.reshape(10, 4)
+    assert compute_uncertainty(EvalPrediction((padded[0], None), padded[1])) == pytest.approx(found)
+    for scores, given in (
+        (logits, labels[:3]),
+        (logits[:, 0], labels),
+        (logits, (labels, labels)),
+        (logits[:0], labels[:0]),
+    ):
+        with pytest.raises(ValueError, match="compute_uncertainty: expected"):
+            compute_uncertainty(EvalPrediction(scores, given))
+    data = scene.classes(8)
+    metrics = trainer_of(
+        scene,
+        tmp_path,
+        scene.network(scene.bert, BAYESIAN),
+        data,
+        prediction="draws",
+        compute_metrics=compute_uncertainty,
+    ).evaluate()
+    assert {"eval_pavpu", "eval_calibration_error", "eval_accuracy"} <= metrics.keys()

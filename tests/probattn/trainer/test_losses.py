@@ -1,0 +1,269 @@
+"""The trainer's losses against the drivers', against transformers' own, and under accumulation."""
+
+import copy
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+import probattn
+from probattn.inference import (
+    AttentionGuide,
+    KLSchedule,
+    OptimizerOptions,
+    SchedulerOptions,
+    SVGDDriver,
+    SVIDriver,
+)
+from probattn.inference.session import derived_seed
+from probattn.models import Classifier
+from probattn.sites.noise import SeededNoise
+
+BAYESIAN = probattn.BayesianAttention()
+METHODS = {
+    "latent": (BAYESIAN,),
+    "aligned": (BAYESIAN, probattn.AlignmentAttention("ct")),
+    "adversarial": (probattn.AlignmentAttention("gan"),),
+    "penalised": (probattn.DisagreementAttention(),),
+    "repulsive": (probattn.RepulsiveAttention(),),
+}
+
+
+class SameNoise(AttentionGuide):
+    """Draws as the trainer does, with a seed for each step."""
+
+    steps = 0
+
+    def __call__(self, *args, **kwargs):
+        self.noise = SeededNoise([derived_seed(5, 0, 0, self.steps, 0)], "cpu")
+        self.steps += 1
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "bf16", "steps"),
+    [
+        ("latent", torch.float32, False, 50),
+        ("latent", torch.float64, False, 10),
+        ("latent", torch.float32, True, 10),
+        *((name, torch.float32, False, 10) for name in METHODS if name != "latent"),
+    ],
+)
+def test_losses_are_the_drivers(scene, tmp_path, name, dtype, bf16, steps):
+    """Updates on the same rows with the same noise, optimiser, clipping and schedules."""
+    batch = 4
+    rows = scene.classes(steps * batch)
+    net = scene.network(scene.bert, *METHODS[name], dtype=dtype)
+    twin = copy.deepcopy(net)
+    records = []
+    # Under bf16 the last bit of a number that is scaled to the data and back grows from step to step.
+    model = Classifier(twin, num_data=None if bf16 else len(rows))
+    driver = (SVGDDriver if name == "repulsive" else SVIDriver)(
+        model,
+        guide=SameNoise(model),
+        batch_size=batch,
+        shuffle=False,
+        optimizer=OptimizerOptions(learning_rate=1e-3, site_learning_rate=3e-3, alignment_learning_rate=2e-3),
+        scheduler=SchedulerOptions("linear", warmup_steps=3),
+        collate=scene.collate,
+        max_grad_norm=0.5,
+        precision="bf16" if bf16 else "no",
+        log_every=1,
+        callbacks=[lambda record, _: records.append(record)],
+        progress=False,
+        cpu=True,
+    )
+    driver.fit(rows, steps=steps)
+    args = scene.arguments(
+        tmp_path,
+        per_device_train_batch_size=batch,
+        max_steps=steps,
+        warmup_steps=3,
+        weight_decay=0.01,
+        max_grad_norm=0.5,
+        seed=5,
+        bf16=bf16,
+    )
+    trainer = scene.Ordered(
+        model=net, args=args, train_dataset=rows, site_learning_rate=3e-3, alignment_learning_rate=2e-3
+    )
+    trainer.train()
+    assert len(records) == steps
+    for ours, theirs in (("loss", "loss"), ("kl_nats", "kl_nats"), ("grad_norm", "gradient_norm")):
+        expected = torch.tensor([record[theirs] for record in records])
+        found = torch.tensor(scene.losses(trainer, ours))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert scene.losses(trainer, "kl_weight")[0] == 0
+    assert scene.losses(trainer, "kl_weight")[-1] == 1
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of every update."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found.append(
+            {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+        )
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "TokenClassification"])
+@pytest.mark.parametrize("rows", [32, 30])
+def test_four_micro_batches_of_eight_are_one_of_32(scene, tmp_path, head, rows):
+    """Also where the last has fewer rows, and where texts have different numbers of labels."""
+    data = (scene.tokens if head.startswith("Token") else scene.classes)(rows)
+    seen = []
+    for batch, accumulation in ((8, 4), (32, 1)):
+        net = scene.network(
+            lambda: scene.bert(head, num_labels=3),
+            BAYESIAN,
+            probattn.AlignmentAttention("ct"),
+            dtype=torch.float64,
+        )
+        gradients = Gradients()
+        args = scene.arguments(
+            tmp_path,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            max_steps=2,
+            max_grad_norm=0,
+        )
+        trainer = scene.Noiseless(
+            model=net,
+            args=args,
+            train_dataset=data,
+            callbacks=[gradients],
+            kl_schedule=KLSchedule("constant", final=0.3),
+        )
+        trainer.train()
+        seen.append((scene.losses(trainer), scene.losses(trainer, "kl_nats"), gradients.found))
+    (losses, nats, gradients), (others, other_nats, other_gradients) = seen
+    assert losses == pytest.approx(others, rel=1e-6)  # logged in float32
+    assert nats == pytest.approx(other_nats, rel=1e-12)
+    for mine, other in zip(gradients, other_gradients, strict=True):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            torch.testing.assert_close(value, other[name], rtol=1e-9, atol=1e-12)
+
+
+def span(scene, count):
+    return [
+        {"input_ids": ids, "start_positions": int(ids[0]) % 3, "end_positions": 3 + int(ids[1]) % 3}
+        for ids in scene.words(count)
+    ]
+
+
+HEADS = {
+    # network, rows
+    "classes": (lambda s: s.bert(num_labels=2), lambda s, n: s.classes(n)),
+    "labels": (
+        lambda s: s.bert(num_labels=3),  # told from one class by its labels
+        lambda s, n: [{"input_ids": ids, "labels": [float(ids[0] > 9), 1.0, 0.0]} for ids in s.words(n)],
+    ),
+    "numbers": (
+        lambda s: s.bert(num_labels=1),
+        lambda s, n: [{"input_ids": ids, "labels": float(ids[0]) / 9} for ids in s.words(n)],
+    ),
+    "tokens": (lambda s: s.bert("TokenClassification", num_labels=3), lambda s, n: s.tokens(n)),
+    "span": (lambda s: s.bert("QuestionAnswering"), span),
+    "choices": (
+        lambda s: s.bert("MultipleChoice"),
+        lambda s, n: [{"input_ids": ids, "labels": int(ids[0, 0]) % 3} for ids in s.words(n, 3, s.LENGTH)],
+    ),
+    "masked": (
+        lambda s: s.bert("MaskedLM"),
+        lambda s, n: [
+            {"input_ids": ids, "labels": ids.masked_fill(torch.arange(len(ids)) % 2 == 0, -100)}
+            for ids in s.words(n)
+        ],
+    ),
+    "causal": (
+        lambda s: s.gpt2(),
+        lambda s, n: [
+            # transformers divides by all labels of GPT-2, also by the first, which nothing predicts
+            {"input_ids": ids, "labels": ids.masked_fill(torch.arange(len(ids)) == 0, -100)}
+            for ids in s.words(n)
+        ],
+    ),
+    "translation": (
+        lambda s: s.bart(),
+        lambda s, n: [{"input_ids": ids, "labels": ids[:4]} for ids in s.words(n)],
+    ),
+}
+
+
+@pytest.mark.parametrize("head", [name for name in HEADS if name != "numbers"])
+def test_a_network_that_was_not_converted_trains_as_in_transformers(scene, tmp_path, head):
+    """Losses, gradient norms and evaluations of transformers' own trainer.
+
+    Without accumulation, under which transformers adds up the losses of heads that do not divide by the labels.
+    """
+    make, rows = HEADS[head]
+    found = {}
+    for kind in (scene.Plain, scene.Ordered):
+        args = scene.arguments(
+            tmp_path,
+            per_device_train_batch_size=3,
+            per_device_eval_batch_size=2,
+            num_train_epochs=2,
+        )
+        data = rows(scene, 8)
+        trainer = kind(model=scene.network(lambda: make(scene)), args=args, train_dataset=data)
+        trainer.train()
+        found[kind] = (
+            scene.losses(trainer),
+            scene.losses(trainer, "grad_norm"),
+            trainer.predict(data[:4]).metrics["test_loss"],
+        )
+    (losses, norms, test), (others, other_norms, other_test) = found.values()
+    assert others == pytest.approx(losses, rel=1e-6)
+    assert other_norms == pytest.approx(norms, rel=1e-5)
+    if head != "tokens":  # whose evaluation is a mean over batches there
+        assert other_test == pytest.approx(test, rel=1e-6)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_trains_and_predicts(scene, tmp_path, head):
+    """The loss falls; predictions have the shapes of the network that was not converted, as means and as draws."""
+    make, rows = HEADS[head]
+    data = rows(scene, 6)
+    plain = scene.Plain(
+        model=scene.network(lambda: make(scene)),
+        args=scene.arguments(tmp_path, per_device_eval_batch_size=4),
+    )
+    plain = plain.predict(data)
+    shapes = {}
+    for prediction in ("mean", "draws"):
+        args = scene.arguments(
+            tmp_path,
+            per_device_train_batch_size=6,
+            per_device_eval_batch_size=4,
+            max_steps=5,
+            learning_rate=1e-2,
+            lr_scheduler_type="constant",
+        )
+        trainer = scene.Ordered(
+            model=scene.network(lambda: make(scene), BAYESIAN),
+            args=args,
+            train_dataset=data,
+            kl_schedule=KLSchedule("constant", final=0.01),
+            prediction=prediction,
+            num_samples=3,
+        )
+        before = trainer.predict(data)
+        shapes[prediction] = before
+        trainer.train()
+        assert trainer.predict(data).metrics["test_loss"] < before.metrics["test_loss"]
+
+    def all_shapes(output):
+        parts = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
+        labels = output.label_ids if isinstance(output.label_ids, tuple) else (output.label_ids,)
+        return [part.shape for part in parts], [part.shape for part in labels]
+
+    assert all_shapes(shapes["mean"]) == all_shapes(plain)
+    scores, labels = all_shapes(shapes["draws"])
+    expected, expected_labels = all_shapes(plain)
+    assert labels == expected_labels
+    assert scores == expected[: len(scores)] and len(scores) == (2 if head == "span" else 1)

@@ -1,0 +1,280 @@
+"""Which networks and arguments the trainer takes, and what of transformers works with it."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from inspect import signature
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+
+import probattn
+from probattn import ProbabilisticTrainer
+from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
+from probattn.models import Classifier, TokenClassifier, Translator
+
+BAYESIAN = probattn.BayesianAttention()
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def changed(scene, folder, **values):
+    args = scene.arguments(folder)
+    for name, value in values.items():
+        setattr(args, name, value)
+    return args
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"label_smoothing_factor": 0.1}, r"label_smoothing_factor=0\.1 .*program=functools\.partial"),
+        ({"deepspeed": "ds.json"}, r"deepspeed='ds\.json' .*plain processes"),
+        ({"fsdp": "full_shard"}, r"fsdp='full_shard' .*plain processes"),
+        ({"torch_compile": True}, r"torch_compile=True .*pyro\.sample"),
+        ({"_n_gpu": 2}, r"2 devices in one process .*DataParallel.*CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_arguments_that_change_the_objective_are_refused_by_name(scene, tmp_path, values, reason):
+    with pytest.raises(ValueError, match=f"ProbabilisticTrainer: {reason}") as caught:
+        ProbabilisticTrainer(model=scene.network(), args=changed(scene, tmp_path, **values))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"compute_loss_func": lambda *_: 0}, ValueError, "compute_loss_func would replace"),
+        ({"prediction": "median"}, ValueError, "prediction: expected .*'mean'.*'draws'.*'median'"),
+        ({"num_samples": 0}, ValueError, "num_samples"),
+        ({"num_data": 0}, ValueError, "num_data"),
+        ({"site_learning_rate": 0.0}, ValueError, "site_learning_rate"),
+        ({"alignment_learning_rate": -1.0}, ValueError, "alignment_learning_rate"),
+    ],
+)
+def test_options_out_of_their_range_are_refused(scene, tmp_path, options, error, message):
+    with pytest.raises(error, match=f"ProbabilisticTrainer.*{message}"):
+        ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path), **options)
+
+
+def test_what_is_no_network_with_a_head_is_refused_by_name(scene, tmp_path):
+    args = scene.arguments(tmp_path)
+    with pytest.raises(TypeError, match=r"got the program Classifier; .*program=Classifier"):
+        ProbabilisticTrainer(Classifier(scene.network()), args)
+    with pytest.raises(TypeError, match=r"ParticleEnsemble.*SVGDDriver"):
+        ProbabilisticTrainer(model=ParticleEnsemble(Classifier(scene.network()), num_particles=2), args=args)
+    with pytest.raises(TypeError, match="no program is known for this head"):
+        ProbabilisticTrainer(model=torch.nn.Linear(2, 2), args=args)
+
+
+def test_a_loss_of_a_class_mixed_in_is_not_left_out(scene, tmp_path):
+    class Weighted(hf.Trainer):
+        def compute_loss(self, model, inputs, **kwargs):
+            return super().compute_loss(model, inputs, **kwargs)
+
+    class Mixed(ProbabilisticTrainer, Weighted):
+        pass
+
+    with pytest.raises(TypeError, match=r"Weighted\.compute_loss would be left out"):
+        Mixed(model=scene.network(), args=scene.arguments(tmp_path))
+
+
+def test_a_loss_of_ones_own_may_add_to_the_bound(scene, tmp_path):
+    class Added(scene.Ordered):
+        def compute_loss(self, model, inputs, **kwargs):
+            return (
+                super().compute_loss(model, inputs, **kwargs)
+                + 100 * self.model.classifier.bias.square().sum()
+            )
+
+    class Outputs(scene.Ordered):
+        def compute_loss(self, model, inputs, **kwargs):
+            model(**inputs)
+
+    class Kept(scene.Ordered):
+        def compute_loss(self, model, inputs, **kwargs):
+            return super().compute_loss(model, inputs, return_outputs=True, **kwargs)[0]
+
+    data = scene.classes(4)
+    options = {"args": scene.arguments(tmp_path, max_steps=2), "train_dataset": data}
+    Added(model=scene.network(scene.bert, BAYESIAN), **options).train()
+    with pytest.raises(TypeError, match=r"takes a whole batch, .*input_ids, .*by name; call self\.model"):
+        Outputs(model=scene.network(scene.bert, BAYESIAN), **options).train()
+    with pytest.raises(ValueError, match="return_outputs=True is for evaluation"):
+        Kept(model=scene.network(scene.bert, BAYESIAN), **options).train()
+
+
+def test_transformers_own_trainer_names_this_one(scene, tmp_path):
+    for method in (BAYESIAN, probattn.AlignmentAttention("ct"), probattn.RepulsiveAttention()):
+        trainer = hf.Trainer(
+            model=scene.network(scene.bert, method),
+            args=scene.arguments(tmp_path, max_steps=1),
+            train_dataset=scene.classes(4),
+        )
+        with pytest.raises(RuntimeError, match=r"without a driver .*probattn\.ProbabilisticTrainer"):
+            trainer.train()
+
+
+def test_activation_checkpointing_changes_no_weight(scene, tmp_path):
+    names = ("activation_checkpointing", "gradient_checkpointing")
+    name = next(name for name in names if name in signature(hf.TrainingArguments).parameters)
+    weights = []
+    for on in (False, True):
+        trainer = ProbabilisticTrainer(
+            model=scene.network(scene.bert, BAYESIAN),
+            args=scene.arguments(tmp_path / str(on), max_steps=3, **{name: on}),
+            train_dataset=scene.classes(8),
+        )
+        trainer.train()
+        weights.append(trainer.model.state_dict())
+    torch.testing.assert_close(weights[1], weights[0])
+
+
+def test_training_data_without_labels_are_refused(scene, tmp_path):
+    rows = [{"input_ids": ids} for ids in scene.words(4)]
+    trainer = ProbabilisticTrainer(
+        model=scene.network(), args=scene.arguments(tmp_path, max_steps=1), train_dataset=rows
+    )
+    with pytest.raises(ValueError, match="Classifier: expected labels in the batch, got input_ids"):
+        trainer.train()
+
+
+def test_frozen_sites_are_warned_of(scene, tmp_path):
+    net = scene.network(scene.bert, BAYESIAN)
+    for name, value in net.named_parameters():
+        value.requires_grad_(".probattn." not in name)
+    args = scene.arguments(tmp_path, max_steps=1)
+    trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=scene.classes(4))
+    with pytest.warns(UserWarning, match="trainable"):
+        trainer.train()
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def test_streams_train(scene, tmp_path):
+    """The noise of repulsive heads needs the number of labels."""
+    args = scene.arguments(tmp_path, max_steps=2)
+    data = Stream(scene.classes(32))
+    ProbabilisticTrainer(model=scene.network(scene.bert, BAYESIAN), args=args, train_dataset=data).train()
+    repulsive = {"model": scene.network(scene.bert, probattn.RepulsiveAttention()), "args": args}
+    with pytest.raises(ValueError, match="give num_data"):
+        ProbabilisticTrainer(**repulsive, train_dataset=data).train()
+    trainer = ProbabilisticTrainer(**repulsive, train_dataset=data, num_data=500)
+    trainer.train()
+    assert any(name.startswith("particles/bert.") for name in trainer.state.log_history[0])
+
+
+def test_the_model_stays_the_network(scene, tmp_path):
+    """For callbacks, unwrapping and saving; plain transformers loads what is saved."""
+    seen = []
+
+    class Look(hf.TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            seen.append(model)
+
+    net = scene.network(scene.bert, BAYESIAN)
+    args = scene.arguments(tmp_path, max_steps=1)
+    trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=scene.classes(4), callbacks=[Look()])
+    trainer.train()
+    assert trainer.model is net and seen == [net] and trainer.accelerator.unwrap_model(trainer.model) is net
+    trainer.save_model(str(tmp_path / "saved"))
+    plain, report = hf.BertForSequenceClassification.from_pretrained(
+        tmp_path / "saved", output_loading_info=True
+    )
+    assert not report["unexpected_keys"] and not report["missing_keys"]
+    again = probattn.from_pretrained(hf.AutoModelForSequenceClassification, tmp_path / "saved")
+    batch = scene.collate(scene.classes(4))
+    net.eval()
+    assert torch.equal(again(**batch).logits, net(**batch).logits)
+    draws = [posterior_predict(each, batch, 3, seed=1).logits for each in (again, net)]
+    assert torch.equal(*draws)
+    assert torch.equal(plain.classifier.weight, net.classifier.weight)
+
+
+def test_a_sequence_to_sequence_trainer_generates(scene, tmp_path):
+    class Mine(ProbabilisticTrainer, hf.Seq2SeqTrainer):
+        """Both."""
+
+    data = [{"input_ids": ids, "labels": ids[:4]} for ids in scene.words(6)]
+    options = {"predict_with_generate": True, "generation_max_length": 5, "max_steps": 2}
+    args = scene.arguments(tmp_path, **options)
+    net = scene.network(scene.bart, BAYESIAN)
+    trainer = Mine(model=net, args=args, train_dataset=data, program=partial(Translator, label_smoothing=0.1))
+    trainer.train()
+    assert trainer.program.label_smoothing == 0.1
+    found = trainer.predict(data)
+    expected = net.eval().generate(input_ids=scene.collate(data)["input_ids"], max_length=5)
+    assert found.predictions[:, : expected.shape[1]].tolist() == expected.tolist()
+    assert found.metrics["test_loss"] == pytest.approx(
+        found.metrics["test_kl"] - found.metrics["test_log_likelihood"], rel=1e-6
+    )
+    with pytest.raises(ValueError, match=r"prediction='draws' .*predict_with_generate"):
+        Mine(model=net, args=args, train_dataset=data, prediction="draws")
+
+
+def test_texts_of_like_length_are_grouped(scene, tmp_path):
+    """With padding; the losses are means over the labels of a step."""
+    rows = [
+        {"input_ids": ids[: 2 + number % 5], "labels": ids[: 2 + number % 5] % 3}
+        for number, ids in enumerate(scene.words(16))
+    ]
+    named = "group_by_length" in signature(hf.TrainingArguments).parameters
+    grouped = {"group_by_length": True} if named else {"train_sampling_strategy": "group_by_length"}
+
+    def pad(rows):
+        most = max(len(row["input_ids"]) for row in rows)
+
+        def padded(values, filler):
+            return torch.stack(
+                [torch.nn.functional.pad(value, (0, most - len(value)), value=filler) for value in values]
+            )
+
+        ids = padded([row["input_ids"] for row in rows], 0)
+        labels = padded([row["labels"] for row in rows], -100)
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
+
+    trainer = ProbabilisticTrainer(
+        model=scene.network(lambda: scene.bert("TokenClassification", num_labels=3), BAYESIAN),
+        args=scene.arguments(
+            tmp_path, num_train_epochs=4, per_device_train_batch_size=4, learning_rate=1e-2, **grouped
+        ),
+        train_dataset=rows,
+        data_collator=pad,
+        kl_schedule=KLSchedule("constant", final=0.01),
+    )
+    assert isinstance(trainer.program, TokenClassifier)
+    trainer.train()
+    losses = scene.losses(trainer)
+    assert sum(losses[-4:]) < sum(losses[:4])
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+@pytest.mark.gloo
+def test_two_processes_compute_what_one_does(tmp_path):
+    """Losses, weights and evaluations, with texts of different numbers of labels and rows that do not divide."""
+    program = PROGRAMS / "processes.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    alone, *ranks = (torch.load(tmp_path / f"{name}.pt") for name in ("alone", "rank-0", "rank-1"))
+    for name, value in ranks[0]["weights"].items():
+        assert torch.equal(value, ranks[1]["weights"][name])
+        torch.testing.assert_close(value, alone["weights"][name], rtol=1e-4, atol=1e-6)
+    for name in ("loss", "kl_nats", "log_likelihood", "eval_loss", "eval_kl"):
+        assert ranks[0][name] == pytest.approx(alone[name], rel=1e-5), name
+    assert ranks[0]["noise"] != ranks[1]["noise"]
