@@ -9,6 +9,7 @@ from dataclasses import asdict, is_dataclass
 from inspect import signature
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -89,17 +90,27 @@ def kl_reduction_label(model: nn.Module) -> str:
 
 def refuse_unsupported(model: nn.Module) -> None:
     """Refuses modules around which a Pyro site is silently wrong, and names the way out."""
+    refuse_sharded(model)
     for name, module in model.named_modules():
         if isinstance(module, nn.DataParallel):
             raise ValueError(
                 f"{name or 'the model'} is a torch.nn.DataParallel, whose threads share Pyro's handlers; launch one "
                 "process per device instead (accelerate launch, torchrun)"
             )
-        if getattr(module, "gradient_checkpointing", False) is True:
-            raise ValueError(
-                f"{name or 'the model'} recomputes activations (gradient checkpointing), which would draw its "
-                "attention sites twice; switch gradient checkpointing off in the network"
-            )
+
+
+def refuse_sharded(module: nn.Module) -> None:
+    """Refuses parameters of which this process holds a part: a site reads those of other layers than its own."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    fsdp = any(getattr(part, "_is_fsdp_managed_module", False) for part in module.modules())
+    if fsdp or any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
+        raise ValueError(
+            f"AttentionELBO: the model's parameters are sharded by {'FSDP' if fsdp else 'DeepSpeed'}, which gathers "
+            "those of one layer at a time, and the first site of an upward path reads the maps of all layers; train "
+            "in data-parallel processes with whole parameters (DistributedDataParallel: torchrun, accelerate launch "
+            "--multi_gpu)"
+        )
 
 
 def refuse_unwrapped(model: nn.Module, owner: str = "SVIDriver") -> None:

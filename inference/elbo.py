@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from probattn.distributions import Weibull
+from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
@@ -110,12 +111,17 @@ class AttentionELBOModule(ELBOModule):
         # Pyro's global store is keyed by name: two models with the same names would share entries.
         self._parameters_seen: Any = None
 
+    @torch.compiler.disable(
+        reason="Pyro's handlers cannot be a part of a compiled graph; compile the network"
+    )
     def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:
         """Runs the model once per particle; returns the terms per datum, of which ``terms.loss.backward()`` trains.
 
         Raises:
-            ValueError: no observed site and no factor; or a latent site that the guide does not know.
+            ValueError: no observed site and no factor; a latent site that the guide does not know; or parameters that
+                FSDP or DeepSpeed have sharded.
         """
+        refuse_sharded(self)
         with SHARED_STATE, pyro.get_param_store().scope(self._parameters_seen) as self._parameters_seen:
             return self.terms(*args, **kwargs)
 

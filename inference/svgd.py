@@ -158,8 +158,13 @@ class SVGDDriver(SVIDriver):
         inner = bind(self.model.model, guide, self.elbo)
         return guide, EnsembleObjective(self.model, inner)
 
-    def particles(self, num_data: int) -> ParticleUpdate:
+    def particles(self, num_data: int | None) -> ParticleUpdate:
         """The update that turns the particles' gradients into directions in a run over ``num_data`` rows."""
+        if num_data is None:
+            raise ValueError(
+                "SVGDDriver.fit: expected a stream with a method __len__, the number N of its rows, by which the "
+                "particles' repulsion is divided; wrap it in one that has it"
+            )
         if isinstance(self.model, ParticleEnsemble):
             method = EnsembleOptions() if self.method is None else self.method
             return EnsembleParticles(self.model, method, num_data, self.kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -13,7 +14,6 @@ from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
 from probattn.checks import check_integer
-from probattn.inference.batches import as_rows
 from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped, warn_of_frozen_sites
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
@@ -30,6 +30,7 @@ from probattn.inference.session import (
     preserved_random_state,
     seed_generators,
 )
+from probattn.inference.sources import check_data
 from probattn.inference.storage import Resume
 from probattn.inference.training import ProgramTraining, Update
 from probattn.sites.repulsive import repulsive_heads
@@ -123,7 +124,9 @@ class SVIDriver(RunOptions):
         """Trains the model in place and leaves it on its device in evaluation mode.
 
         Args:
-            train_data: a mapping of tensors ``[N, ...]`` or a data set with ``len()`` and ``[row]``.
+            train_data: a mapping of tensors ``[N, ...]``, a data set with ``len()`` and ``[row]``, or a stream (an
+                ``IterableDataset`` of torch or datasets), which needs ``shuffle=False`` and, unless it has ``len()``,
+                ``steps``.
             validation_data: the same; needed by early stopping.
             steps: updates of the whole run, >= 1; give either this or ``epochs``.
             epochs: passes over the data, >= 1.
@@ -147,8 +150,8 @@ class SVIDriver(RunOptions):
         resume = resume or self._resume
         self._resume = False
         self._check_call(validation_data, steps, epochs, resume)
-        train = as_rows(train_data, "train_data")
-        validation = None if validation_data is None else as_rows(validation_data, "validation_data")
+        train = check_data(train_data, "train_data", self)
+        validation = None if validation_data is None else check_data(validation_data, "validation_data", self)
         refuse_unsupported(self.model)
         warn_of_frozen_sites(self.model)
         with (
@@ -164,7 +167,7 @@ class SVIDriver(RunOptions):
         ):
             seed_generators(self.seed, accelerator.process_index)
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
-            particles = self.particles(len(train))
+            particles = self.particles(len(train) if isinstance(train, Sized) else None)
             update = Update(options, *self.objective(), particles)
             training = ProgramTraining(
                 options,
@@ -185,7 +188,7 @@ class SVIDriver(RunOptions):
         guide = AttentionGuide(self.model) if self.guide is None else self.guide
         return guide, bind(self.model, guide, self.elbo)
 
-    def particles(self, num_data: int) -> ParticleUpdate | None:
+    def particles(self, num_data: int | None) -> ParticleUpdate | None:
         """The update that turns gradients into directions; none here.
 
         Raises:

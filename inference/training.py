@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,6 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from probattn.inference.batches import DataOrder, Share, load_batches, row_lengths
 from probattn.inference.configuration import (
     kl_reduction_label,
     model_configuration,
@@ -50,6 +48,7 @@ from probattn.inference.session import (
     restore_random_state,
     seed_generators,
 )
+from probattn.inference.sources import Step, source_of
 
 EVALUATION = 1
 """Third word of the seed of an evaluation's noise: the same at every evaluation, and apart from training's."""
@@ -103,26 +102,17 @@ class ProgramTraining(Training):
         epochs: int | None,
     ) -> None:
         self._options, self._accelerator, self._update = options, accelerator, update
-        self._elbo, self._rows, self._validation = elbo, rows, validation
-        self._order = DataOrder(
-            len(rows),
-            batch_size=options.batch_size,
-            accumulation=options.accumulation,
-            num_processes=accelerator.num_processes,
-            seed=options.seed,
-            shuffle=options.shuffle,
-            drop_last=options.drop_last,
-            length_pool=options.length_pool,
-            lengths=None if options.length_pool is None else row_lengths(rows),
-        )
-        total = steps if steps is not None else (epochs or 0) * self._order.steps_per_epoch
-        super().__init__(model, total, self._order.steps_per_epoch)
+        ranks = accelerator.process_index, accelerator.num_processes
+        self._elbo, self._source = elbo, source_of(rows, options, *ranks)
+        self._validation = None if validation is None else source_of(validation, options, *ranks)
+        total = self._source.total(steps, epochs)
+        super().__init__(model, total, self._source.steps_per_epoch or total)
         self._optimizer_configuration = optimizer_configuration(update.optimizer)  # a scheduler changes rates
         self._scheduler = self._build_scheduler()
         self._guarded = NonFiniteThrough(update.objective)
         self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
-        self._batches: Iterator[tuple[list[Share], Iterator[Any]]] = iter(())
+        self._batches: Iterator[Step] = iter(())
         self._terms, self._norm, self._kl_weight = StepTerms(*[math.nan] * 5), math.nan, 0.0
         self._rates: dict[str, float] = {}
         self._recorded = time.monotonic()
@@ -139,7 +129,7 @@ class ProgramTraining(Training):
         options, rule = self._options, self._options.early_stopping
         described = {
             "steps": self.total,
-            "data": self._order.configuration(),
+            "data": self._source.configuration(),
             "precision": options.precision,
             "max_grad_norm": options.max_grad_norm,
             "kl_schedule": options_configuration(options.kl_schedule),
@@ -157,36 +147,18 @@ class ProgramTraining(Training):
 
     def begin(self, step: int) -> None:
         """Prepares the update that follows ``step`` completed ones."""
-        self._batches = self._steps(step)
+        self._batches = self._source.steps(step, self.total)
         self._module.train()
         self._optimizer.zero_grad()
-
-    def _steps(self, step: int) -> Iterator[tuple[list[Share], Iterator[Any]]]:
-        """This rank's shares and batches of every update that follows ``step`` completed ones."""
-        options, rank = self._options, self._accelerator.process_index
-        while step < self.total:
-            epoch, _ = self._order.position(step)
-            steps = list(self._order.epoch_shares(step, rank))[: self.total - step]
-            loader = load_batches(
-                self._rows,
-                [share.rows for shares in steps for share in shares],
-                collate=options.collate,
-                num_workers=options.num_workers,
-                seed=(options.seed, epoch, rank),
-            )
-            batches = iter(loader)
-            for shares in steps:
-                yield shares, itertools.islice(batches, len(shares))
-            step += len(steps)
 
     def update(self, step: int, rescue: Callable[[], Path | None]) -> None:
         """Makes one update; raises :class:`NonFiniteError` before it where loss or gradient is not finite."""
         device = self._accelerator.device
         before = None if self._options.folder is None else capture_random_state(device)
-        shares, batches = next(self._batches)
+        weights, batches = next(self._batches)
         self._kl_weight = self._options.kl_schedule.weight(step, self.total)
         self._update.weigh_kl(self._kl_weight)
-        self._terms, self._norm = self._gradients([share.weight for share in shares], batches)
+        self._terms, self._norm = self._gradients(weights, batches)
         if not self._is_finite():
             if before is not None:
                 restore_random_state(before, device)
@@ -216,7 +188,7 @@ class ProgramTraining(Training):
         sites = gather_object(unhealthy_sites(self._update.objective.diagnostics()))
         complaint = self._guarded.complaint
         complaints = gather_object([] if complaint is None else [complaint])
-        epoch, index = self._order.position(step)
+        epoch, index = self._source.position(step)
         return describe_failure(
             where=f"the loss of step {step + 1} (epoch {epoch + 1}, its step {index + 1})",
             terms=self._terms,
@@ -270,7 +242,7 @@ class ProgramTraining(Training):
         return {
             "kind": kind,
             "step": step,
-            "epoch": round(step / self.steps_per_epoch, 6),
+            "epoch": self._source.epoch(step),
             **values,
             "kl_reduction": self._reduction,
             "kl_weight": kl_weight,
@@ -278,22 +250,15 @@ class ProgramTraining(Training):
 
     def _evaluate(self, most: int | None = None) -> dict[str, float]:
         """Means over all validation rows, or ``most`` batches, with the same noise every time and without a trace."""
-        options, accelerator = self._options, self._accelerator
-        rows = list(range(accelerator.process_index, len(self._validation), accelerator.num_processes))
-        parts = [
-            rows[first : first + options.batch_size] for first in range(0, len(rows), options.batch_size)
-        ]
-        parts, metrics = parts[:most], options.validation_metrics
+        accelerator, metrics = self._accelerator, self._options.validation_metrics
+        assert self._validation is not None
         with preserved_random_state(accelerator.device):
-            seed = (options.seed, accelerator.process_index, EVALUATION)
+            seed = (self._options.seed, accelerator.process_index, EVALUATION)
             seed_generators(*seed)
-            loader = load_batches(
-                self._validation, parts, collate=options.collate, num_workers=options.num_workers, seed=seed
-            )
             return evaluate(
                 accelerator,
                 self._guarded,
-                zip(loader, map(len, parts), strict=True),
+                self._validation.evaluation(seed, most),
                 None if metrics is None else partial(metrics, self.model),
             )
 
@@ -305,7 +270,7 @@ class ProgramTraining(Training):
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
-        epoch, index = self._order.position(step)
+        epoch, index = self._source.position(step)
         plain = {
             "epoch": epoch,
             "step_in_epoch": index,
@@ -335,6 +300,7 @@ class ProgramTraining(Training):
             self._scheduler.load_state_dict(training["scheduler"])
         if scaler is not None:
             scaler.load_state_dict(training["scaler"])
+        self._source.restore(state["step"], state["epoch"], state["step_in_epoch"])
         self._kl_weight = state["kl_weight"]
         self._meter, self.last = Meter(**state["reporter"]["meter"]), dict(state["reporter"]["last"])
         rank, device = self._accelerator.process_index, self._accelerator.device

@@ -23,6 +23,10 @@ NEEDS = {
         torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "needs processes that talk by gloo, without which some builds of torch come",
     ),
+    "lightning": (
+        importlib.util.find_spec("lightning") is not None,
+        "needs Lightning, for which the documentation has a page: pip install lightning",
+    ),
     "minutes": (
         bool(os.environ.get("PROBATTN_MINUTES")),
         "takes many minutes of one core: set PROBATTN_MINUTES=1 to run it",

@@ -79,12 +79,22 @@ def test_every_package_has_a_page(name: str) -> None:
     assert f"probattn.{name}: {page}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
-def pages() -> list[Path]:
+def pages() -> list[object]:
     paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path for path in paths if examples(path.read_text(encoding="utf-8"))]
+    return [
+        pytest.param(
+            path,
+            id=path.relative_to(ROOT).as_posix(),
+            marks=[pytest.mark.lightning, pytest.mark.filterwarnings("ignore")]
+            if path.name == "lightning.md"
+            else [],
+        )
+        for path in paths
+        if examples(path.read_text(encoding="utf-8"))
+    ]
 
 
-@pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", pages())
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pyro.clear_param_store()

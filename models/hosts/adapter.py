@@ -144,6 +144,7 @@ class HostedSite(nn.Module):
         return output.transpose(1, 2).contiguous(), weights
 
 
+@torch.compiler.disable(reason="a Pyro site cannot be a part of a compiled graph")
 def host_attention(
     module: nn.Module,
     query: Tensor,

@@ -17,6 +17,7 @@ from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.peft_networks import set_up_peft
 from probattn.models.hosts.placing import Host
+from probattn.models.hosts.recomputing import forget_recomputing
 from probattn.models.hosts.record import RECORD, Conversion, conversion, host_of
 from probattn.models.hosts.saving import give_exits, take_exits
 from probattn.models.hosts.selection import Kind, Layers, Part, select
@@ -168,6 +169,7 @@ def revert(net: Network) -> Network:
     for hook in record.hooks:
         hook.remove()
     for module in list(inner.modules()):
+        forget_recomputing(module)
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     restore(record.before)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
+from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
 from probattn.sites.noise import Origin
+from probattn.sites.upward import swapped
 
 
 @dataclass
@@ -58,13 +61,17 @@ class StackPass:
         """Number of data in the pass, the length of the first tensor that the owner was given."""
         return self._current.rows
 
+    @torch.compiler.disable(reason="passes are kept by thread")
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Opens a pass; refuses ``torch.nn.DataParallel`` and training with activation checkpointing."""
-        _refuse_unsupported(owner)
+        """Opens a pass; refuses ``torch.nn.DataParallel``, and prepares layers that are checkpointed."""
+        _refuse_replica(owner)
+        if owner.training and torch.is_grad_enabled():
+            prepare_recomputing(owner)
         self.clear()
         rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
         self._passes[threading.get_ident()] = _Pass(open=True, rows=rows, past=_cached(kwargs))
 
+    @torch.compiler.disable(reason="passes are kept by thread")
     def end(self, *_: object) -> None:
         """Closes the pass."""
         self.clear()
@@ -74,6 +81,23 @@ class StackPass:
         self._passes.pop(threading.get_ident(), None)
         for chain in self.chains.values():
             chain.clear()
+
+    def remember(self) -> Callable[[], AbstractContextManager[None]]:
+        """What puts the pass and its chains back, as they are here, around layers that run again; each time a copy."""
+        current = self._passes.get(threading.get_ident())
+        kept = None if current is None else replace(current, calls=current.calls.copy())
+        chains = [chain.remember() for chain in self.chains.values()]
+
+        @contextmanager
+        def resume() -> Iterator[None]:
+            copied = None if kept is None else replace(kept, calls=kept.calls.copy())
+            with ExitStack() as stack:
+                stack.enter_context(swapped(self._passes, copied))
+                for chain in chains:
+                    stack.enter_context(chain())
+                yield
+
+        return resume
 
     def count(self, module: str) -> int:
         """Number of this call of a module in the pass, from 0; always 0 outside a pass of the whole stack."""
@@ -153,19 +177,9 @@ def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
     return past.clone() if isinstance(past, Tensor) else past
 
 
-def _refuse_unsupported(owner: nn.Module) -> None:
+def _refuse_replica(owner: nn.Module) -> None:
     if getattr(owner, "_is_replica", False):
         raise RuntimeError(
             f"{type(owner).__name__}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
             "supported; launch one process per device (accelerate launch, torchrun)"
-        )
-    if not (owner.training and torch.is_grad_enabled()):
-        return
-    if any(
-        getattr(module, "gradient_checkpointing", False) and module.training for module in owner.modules()
-    ):
-        raise RuntimeError(
-            f"{type(owner).__name__}: activation checkpointing computes attention again during the backward pass, "
-            "outside Pyro's handlers, and is not supported; call activation_checkpointing_disable(), in older versions "
-            "of transformers gradient_checkpointing_disable()"
         )

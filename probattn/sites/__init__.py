@@ -18,6 +18,7 @@ from probattn.sites.method import Method, RecipeKeys
 from probattn.sites.methods import METHODS, MethodRegistry
 from probattn.sites.noise import GlobalNoise, Noise, PlacedNoise, SeededNoise
 from probattn.sites.posterior import SitePosterior
+from probattn.sites.recomputing import checkpoint_contexts
 from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.threads import give_threads_their_handlers
@@ -47,6 +48,7 @@ __all__ = [
     "UpwardChain",
     "announce",
     "attention_scores",
+    "checkpoint_contexts",
     "cosine_agreement",
     "frobenius_penalty",
     "parameter_agreement",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,8 @@ from torch.nn import functional as F
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import Positive
 from probattn.sites.layout import Layout
+
+Pass = TypeVar("Pass")
 
 
 class _Mix(nn.Module):
@@ -117,6 +122,21 @@ class UpwardPass:
     states: list[Tensor | None] = field(default_factory=list)
 
 
+@contextmanager
+def swapped(passes: dict[int, Pass], inner: Pass | None) -> Iterator[None]:
+    """This thread's entry of a table of passes, or its absence, for the time of a block."""
+    thread = threading.get_ident()
+    former = passes.pop(thread, None)
+    if inner is not None:
+        passes[thread] = inner
+    try:
+        yield
+    finally:
+        passes.pop(thread, None)
+        if former is not None:
+            passes[thread] = former
+
+
 class UpwardChain:
     r"""The hidden states that the calls of one stack share within a forward pass.
 
@@ -150,6 +170,19 @@ class UpwardChain:
     def current(self) -> UpwardPass | None:
         """This thread's pass, if one has been begun and not ended."""
         return self._passes.get(threading.get_ident())
+
+    def remember(self) -> Callable[[], AbstractContextManager[None]]:
+        """What puts the pass back, as it is here, around a block that runs again; each time a copy."""
+        current = self.current
+        kept = None if current is None else replace(current, states=list(current.states))
+
+        @contextmanager
+        def resume() -> Iterator[None]:
+            copied = None if kept is None else replace(kept, states=list(kept.states))
+            with swapped(self._passes, copied):
+                yield
+
+        return resume
 
     def call(self, position: int, scores: Tensor, layout: Layout) -> UpwardCall:
         """The call at ``position`` with its masked scores ``[B, H, T, S]``; the first begins a pass."""

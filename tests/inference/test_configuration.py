@@ -76,18 +76,3 @@ def test_networks_that_take_the_parts_of_a_batch_are_refused() -> None:
     with pytest.raises(TypeError, match=r"got BertForSequenceClassification, .*wrap it first: .*Classifier"):
         SVIDriver(net, cpu=True)
     refuse_unwrapped(nn.ModuleDict({"net": net}))
-
-
-def test_recomputed_activations_are_refused() -> None:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4, vocab_size=8
-    )
-    net = BertModel(config)
-    refuse_unsupported(net)
-    getattr(net, "activation_checkpointing_enable", net.gradient_checkpointing_enable)()
-    with pytest.raises(ValueError, match=r"recomputes activations.*switch gradient checkpointing off"):
-        refuse_unsupported(net)
-    getattr(net, "activation_checkpointing_disable", net.gradient_checkpointing_disable)()
-    refuse_unsupported(net)

@@ -123,25 +123,6 @@ def test_training_undriven_raises_and_names_the_fix(families, family):
     assert net.eval()(**inputs).logits.requires_grad
 
 
-def test_gradient_checkpointing_is_refused_by_name(families, bert):
-    net = converted(families, "bert").train()
-    if hasattr(net, "activation_checkpointing_enable"):
-        enable, disable = net.activation_checkpointing_enable, net.activation_checkpointing_disable
-    else:
-        enable, disable = net.gradient_checkpointing_enable, net.gradient_checkpointing_disable
-    enable()
-    for part in (net, net.bert):
-        with pytest.raises(
-            RuntimeError, match=r"activation checkpointing .*activation_checkpointing_disable"
-        ):
-            part(**bert.inputs())
-    net.eval()(**bert.inputs())
-    net.train()
-    disable()
-    with pytest.raises(RuntimeError, match="training without a driver"):
-        net(**bert.inputs())
-
-
 def test_data_parallel_is_refused_by_name(families, bert):
     with pytest.raises(TypeError, match=r"DataParallel.*one\s+process per device"):
         convert(nn.DataParallel(bert.network()), BayesianAttention())

@@ -1,0 +1,260 @@
+"""Where the batches of a run come from: a data set that is read by row, or a stream that is read in its order."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from probattn.inference.batches import DataOrder, Share, as_rows, load_batches, row_lengths
+from probattn.inference.options import RunOptions
+from probattn.inference.session import preserved_random_state
+
+Step = tuple[list[float], Iterator[Any]]
+"""One rank's part of an update: the weights of its micro-batches, and these."""
+
+
+class Source(ABC):
+    """The batches of one rank, of ``num_processes``."""
+
+    def __init__(self, data: Any, options: RunOptions, rank: int, num_processes: int) -> None:
+        self.data, self.options, self.rank, self.num_processes = data, options, rank, num_processes
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int | None:
+        """Updates in a pass over the data; None for a stream that does not say its length."""
+
+    @abstractmethod
+    def configuration(self) -> dict[str, Any]:
+        """Settings that a resumed run must share."""
+
+    @abstractmethod
+    def position(self, step: int) -> tuple[int, int]:
+        """Epoch and step within it of the update that follows ``step`` completed ones."""
+
+    @abstractmethod
+    def restore(self, step: int, epoch: int, index: int) -> None:
+        """Takes over the position in a checkpoint."""
+
+    @abstractmethod
+    def steps(self, step: int, total: int) -> Iterator[Step]:
+        """The updates that follow ``step`` completed ones, up to ``total``."""
+
+    @abstractmethod
+    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+
+    def total(self, steps: int | None, epochs: int | None) -> int:
+        """Updates of a run that was asked for in either way."""
+        if steps is not None:
+            return steps
+        if self.steps_per_epoch is None:
+            raise ValueError(
+                "SVIDriver.fit: expected steps for a stream that does not say its length, got epochs; give steps=..., "
+                "or the stream a method __len__ with the number of its rows"
+            )
+        return (epochs or 0) * self.steps_per_epoch
+
+    def epoch(self, step: int) -> float:
+        """Completed passes over the data, whole ones for a stream that does not say its length."""
+        length = self.steps_per_epoch
+        return float(self.position(step)[0]) if length is None else round(step / length, 6)
+
+    def _order(self, rows: int) -> DataOrder:
+        """Rows in order, cut into the steps of this run."""
+        options = self.options
+        return DataOrder(
+            rows,
+            batch_size=options.batch_size,
+            accumulation=options.accumulation,
+            num_processes=self.num_processes,
+            shuffle=False,
+        )
+
+
+class RowSource(Source):
+    """Batches of a data set that is read by row, in the order of :class:`DataOrder`."""
+
+    @cached_property
+    def order(self) -> DataOrder:
+        """The order of the rows."""
+        options = self.options
+        return DataOrder(
+            len(self.data),
+            batch_size=options.batch_size,
+            accumulation=options.accumulation,
+            num_processes=self.num_processes,
+            seed=options.seed,
+            shuffle=options.shuffle,
+            drop_last=options.drop_last,
+            length_pool=options.length_pool,
+            lengths=None if options.length_pool is None else row_lengths(self.data),
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates in a pass over the data."""
+        return self.order.steps_per_epoch
+
+    def configuration(self) -> dict[str, Any]:
+        """Settings that a resumed run must share."""
+        return self.order.configuration()
+
+    def position(self, step: int) -> tuple[int, int]:
+        """Epoch and step within it of the update that follows ``step`` completed ones."""
+        return self.order.position(step)
+
+    def restore(self, step: int, epoch: int, index: int) -> None:
+        """Nothing: the position follows from the step."""
+
+    def steps(self, step: int, total: int) -> Iterator[Step]:
+        """The updates that follow ``step`` completed ones, up to ``total``."""
+        while step < total:
+            epoch, _ = self.order.position(step)
+            steps = list(self.order.epoch_shares(step, self.rank))[: total - step]
+            rows = [share.rows for shares in steps for share in shares]
+            batches = iter(self._load(rows, (self.options.seed, epoch, self.rank)))
+            for shares in steps:
+                yield [share.weight for share in shares], itertools.islice(batches, len(shares))
+            step += len(steps)
+
+    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+        rows, size = list(range(self.rank, len(self.data), self.num_processes)), self.options.batch_size
+        parts = [rows[first : first + size] for first in range(0, len(rows), size)][:most]
+        return zip(self._load(parts, seed), map(len, parts), strict=True)
+
+    def _load(self, batches: list[list[int]], seed: tuple[int, ...]) -> DataLoader[Any]:
+        options = self.options
+        return load_batches(
+            self.data, batches, collate=options.collate, num_workers=options.num_workers, seed=seed
+        )
+
+
+class StreamSource(Source):
+    """Batches of a stream, in the stream's own order.
+
+    Every rank reads all rows and takes its share of each step, as if they were a data set with ``shuffle=False``. Where
+    the stream ends, the last step takes what is left and the next epoch begins; a stream that has ``set_epoch``
+    (those of datasets, which then shuffle anew) is told its number. A resumed run reads the rows of its epoch again up
+    to its place.
+    """
+
+    def __init__(self, data: Any, options: RunOptions, rank: int, num_processes: int) -> None:
+        super().__init__(data, options, rank, num_processes)
+        self._epoch, self._start = 0, 0
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Updates in a pass over the data; None for a stream that does not say its length."""
+        try:
+            rows = len(self.data)
+        except TypeError:
+            return None
+        full, rest = divmod(rows, self._order(1).rows_per_step)
+        return full + (1 if rest and not self.options.drop_last else 0)
+
+    def configuration(self) -> dict[str, Any]:
+        """Settings that a resumed run must share; a stream's own cannot be compared."""
+        order = self._order(1).configuration()
+        return (
+            {"stream": True}
+            | {name: order[name] for name in ("batch_size", "accumulation", "num_processes")}
+            | {"drop_last": self.options.drop_last}
+        )
+
+    def position(self, step: int) -> tuple[int, int]:
+        """Epoch and step within it, as far as the stream has been read."""
+        return self._epoch, step - self._start
+
+    def restore(self, step: int, epoch: int, index: int) -> None:
+        """Takes over the position in a checkpoint."""
+        self._epoch, self._start = epoch, step - index
+
+    def steps(self, step: int, total: int) -> Iterator[Step]:
+        """The updates that follow ``step`` completed ones, up to ``total``."""
+        size, collate = self._order(1).rows_per_step, self.options.collate or default_collate
+        while step < total:
+            self._begin_epoch()
+            stream = iter(self.data)
+            with preserved_random_state(torch.device("cpu")):
+                for _ in itertools.islice(stream, (step - self._start) * size):
+                    pass
+            while step < total and (rows := list(itertools.islice(stream, size))):
+                if len(rows) < size and self.options.drop_last:
+                    break
+                shares = self._order(len(rows)).shares(0, self.rank)
+                yield [share.weight for share in shares], _collated(rows, shares, collate)
+                step += 1
+            if step < total:
+                if step == self._start:
+                    raise ValueError(
+                        f"train_data: expected rows in epoch {self._epoch + 1} of the stream, got fewer than a step "
+                        "takes; a stream that is read more than once must begin anew at every iter()"
+                    )
+                self._epoch, self._start = self._epoch + 1, step
+
+    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+        collate = self.options.collate or default_collate
+        stream = itertools.islice(self.data, self.rank, None, self.num_processes)
+        for _ in itertools.count() if most is None else range(most):
+            rows = list(itertools.islice(stream, self.options.batch_size))
+            if not rows:
+                return
+            yield collate(rows), len(rows)
+
+    def _begin_epoch(self) -> None:
+        if hasattr(self.data, "set_epoch"):
+            self.data.set_epoch(self._epoch)
+
+
+def _collated(rows: list[Any], shares: list[Share], collate: Any) -> Iterator[Any]:
+    return (collate([rows[index] for index in share.rows]) for share in shares)
+
+
+def is_stream(data: Any) -> bool:
+    """True for data that can be iterated over and not read by row."""
+    if isinstance(data, DataLoader):
+        return False
+    by_row = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
+    return hasattr(data, "__iter__") and not by_row
+
+
+def check_data(data: Any, what: str, options: RunOptions) -> Any:
+    """``data``, or a mapping's rows, once it is sure that it can be read; ``what`` names it in messages.
+
+    Raises:
+        TypeError: it is a ``DataLoader``, an iterator, or no data.
+        ValueError: it is empty, or a stream with options that need rows.
+    """
+    if not is_stream(data):
+        return as_rows(data, what)
+    if iter(data) is data:
+        raise TypeError(
+            f"{what}: expected a data set or a stream that begins anew at every iter(), got an iterator, "
+            f"{type(data).__name__}; a run must be able to read it again"
+        )
+    if options.num_workers:
+        raise ValueError(
+            f"{what}: expected num_workers=0 for a stream, which this process reads in its order, got "
+            f"{options.num_workers}"
+        )
+    if what == "train_data" and (options.shuffle or options.length_pool is not None):
+        raise ValueError(
+            f"{what}: expected shuffle=False and no length_pool for a stream, whose order is its own; shuffle the "
+            "stream itself (datasets: data.shuffle(seed=0, buffer_size=1000))"
+        )
+    return data
+
+
+def source_of(data: Any, options: RunOptions, rank: int, num_processes: int) -> Source:
+    """The source of the batches of checked data."""
+    kind = StreamSource if is_stream(data) else RowSource
+    return kind(data, options, rank, num_processes)

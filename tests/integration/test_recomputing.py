@@ -1,0 +1,236 @@
+"""Activation checkpointing: losses and gradients are those without it."""
+
+import copy
+import pickle
+from contextlib import nullcontext
+from functools import partial
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+import transformers as hf
+from pyro.infer import SVI, Trace_ELBO
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import probattn
+from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention
+from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver
+from probattn.models import convert, program_for, revert
+from probattn.sites import SeededNoise, checkpoint_contexts
+
+SIZES = {
+    "bert": lambda: hf.BertForSequenceClassification(
+        hf.BertConfig(
+            vocab_size=50,
+            hidden_size=16,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
+    ),
+    "gpt2": lambda: hf.GPT2ForSequenceClassification(
+        hf.GPT2Config(
+            vocab_size=50,
+            n_embd=16,
+            n_layer=3,
+            n_head=2,
+            n_positions=16,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=1,
+        )
+    ),
+    "t5": lambda: hf.T5ForConditionalGeneration(
+        hf.T5Config(
+            vocab_size=50,
+            d_model=16,
+            d_kv=8,
+            d_ff=16,
+            num_layers=2,
+            num_heads=2,
+            decoder_start_token_id=0,
+        )
+    ),
+}
+METHODS = {
+    "babn": (BayesianAttention(),),
+    "bam": (BayesianAttention.bam(),),
+    "lognormal": (BayesianAttention(posterior="lognormal"),),
+    "scale": (BayesianAttention(sigma=0.1),),
+    "alignment": (BayesianAttention(), AlignmentAttention("ct")),
+    "disagreement": (DisagreementAttention(),),
+}
+
+
+def enable(net, **options):
+    getattr(net, "activation_checkpointing_enable", net.gradient_checkpointing_enable)(
+        {"use_reentrant": False} | options
+    )
+
+
+def network(name, methods, dtype=torch.float64, *, checkpointed=True):
+    torch.manual_seed(0)
+    net = convert(SIZES[name](), *methods).to(dtype).train()
+    net.config.use_cache = False
+    if checkpointed:
+        enable(net)
+    return net
+
+
+def batches(name):
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(1, 50, (4, 9), generator=generator)
+    mask = torch.ones_like(words)
+    mask[1, 6:] = 0
+    labels = torch.randint(1, 50, (4, 5), generator=generator) if name == "t5" else words[:, 0] % 2
+    whole = {"input_ids": words, "attention_mask": mask, "labels": labels}
+    return [{key: value[rows] for key, value in whole.items()} for rows in (slice(0, 3), slice(2, 4))]
+
+
+def gradients(name, net, noise=None):
+    """Two passes before one backward pass, dropout included."""
+    program = program_for(net, num_data=10)
+    objective = AttentionELBO()(program, AttentionGuide(program, kl_weight=0.3, noise=noise))
+    torch.manual_seed(1)
+    terms = [objective(batch) for batch in batches(name)]
+    sum(term.loss for term in terms).backward()
+    after = torch.rand(3)  # training goes on from the same place in the generator's stream
+    return (
+        torch.stack([value.detach() for term in terms for value in term]),
+        after,
+        {name: parameter.grad for name, parameter in net.named_parameters() if parameter.grad is not None},
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype"), [("babn", torch.float32), *((method, torch.float64) for method in METHODS)]
+)
+@pytest.mark.parametrize("name", SIZES)
+def test_terms_and_gradients_are_those_without(families, name, method, dtype):
+    if name == "t5":
+        families.needs("5.15", "T5 whose attention goes through the attention interface")
+    found, runs = [], []
+    for on in (False, True):
+        net, calls = network(name, METHODS[method], dtype, checkpointed=on), []
+        for module in net.modules():
+            if isinstance(module, nn.Dropout):
+                module.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        found.append(gradients(name, net))
+        runs.append(len(calls))
+    assert runs[1] > runs[0]  # layers did run a second time
+    assert found[0][2].keys() == found[1][2].keys()
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-6)
+
+
+def test_noise_of_the_guide_counts_on_from_the_layer():
+    plain, again = (
+        gradients("bert", network("bert", METHODS["babn"], checkpointed=on), SeededNoise([3], "cpu"))
+        for on in (False, True)
+    )
+    torch.testing.assert_close(again, plain, atol=1e-9, rtol=1e-9)
+
+
+def test_a_graph_that_is_kept_runs_again_and_again():
+    program = program_for(network("bert", METHODS["babn"]))
+    loss = AttentionELBO()(program, AttentionGuide(program))(batches("bert")[0]).loss
+    weights = list(program.parameters())
+    first = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, weights, allow_unused=True), first)
+
+
+def test_pyros_own_loop():
+    losses = []
+    for on in (False, True):
+        pyro.clear_param_store()
+        program = program_for(network("bert", METHODS["bam"], checkpointed=on))
+        svi = SVI(program, AttentionGuide(program), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+        torch.manual_seed(1)
+        losses.append([svi.step(batches("bert")[0]) for _ in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_the_driver_trains_to_the_same_weights():
+    weights = []
+    for on in (False, True):
+        program = program_for(network("bert", METHODS["babn"], torch.float32, checkpointed=on))
+        SVIDriver(program, batch_size=2, seed=0, cpu=True, progress=False).fit(batches("bert")[0], steps=4)
+        weights.append(program.state_dict())
+    torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=1e-6)
+
+
+class Block(nn.Module):
+    def __init__(self, contexts):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.ModuleList(
+            probattn.MultiheadAttention(4, 2, batch_first=True, site=f"attention{number}")
+            for number in range(2)
+        )
+        self.run = [
+            partial(checkpoint, one, use_reentrant=False, context_fn=contexts) if contexts else one
+            for one in self.attention
+        ]
+
+    def forward(self, x):
+        with pyro.plate("data", len(x)):
+            output = x
+            for number, block in enumerate(self.run):
+                with pyro.poutine.scale(scale=1.0 + number):
+                    output = output + block(output, output, output)[0]
+            pyro.sample("y", dist.Normal(output, 1.0).to_event(2), obs=x)
+
+
+def test_blocks_of_a_network_of_your_own():
+    x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    found = []
+    for contexts in (None, checkpoint_contexts):
+        model = Block(contexts)
+        torch.manual_seed(1)
+        loss = AttentionELBO()(model, AttentionGuide(model))(x).loss
+        loss.backward()
+        found.append((loss.detach(), [parameter.grad for parameter in model.parameters()]))
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"use_reentrant": True}, r"reentrant activation checkpointing .*use_reentrant.: False"),
+        ({"preserve_rng_state": False}, r"preserve_rng_state=False draws other"),
+        ({"context_fn": lambda: (nullcontext(), nullcontext())}, r"context_fn of its own"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(options, words):
+    net = network("bert", METHODS["babn"], checkpointed=False)
+    enable(net, **options)
+    program = program_for(net)
+    with pytest.raises(RuntimeError, match=words):
+        AttentionELBO()(program, AttentionGuide(program))(batches("bert")[0])
+
+
+def test_without_a_driver_it_is_refused():
+    net = network("bert", METHODS["babn"])
+    batch = batches("bert")[0]
+    with pytest.raises(RuntimeError, match="training without a driver"):
+        net(**batch)
+    with probattn.sampling(net), pytest.raises(RuntimeError, match="training without a driver"):
+        net(**batch)
+    assert net.eval()(**batch).logits.requires_grad
+
+
+def test_copies_and_reverted_networks():
+    net = network("bert", METHODS["babn"])
+    plain = gradients("bert", net)
+    net.disable_input_require_grads()  # a hook that cannot be pickled
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        other.zero_grad()
+        torch.testing.assert_close(gradients("bert", other), plain)
+    functions = [
+        module._gradient_checkpointing_func
+        for module in revert(net).modules()
+        if getattr(module, "gradient_checkpointing", False)
+    ]
+    assert functions
+    assert all(function.keywords == {"use_reentrant": False} for function in functions)

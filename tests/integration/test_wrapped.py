@@ -1,0 +1,217 @@
+"""Networks in the wrappers of torch: compiled graphs, sharded parameters, data-parallel processes."""
+
+import os
+import socket
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+import transformers as hf
+from accelerate import Accelerator
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader
+
+from probattn import BayesianAttention
+from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver
+from probattn.models import Classifier, convert
+
+IDENTITY = nn.Identity()
+BATCH = {"input_ids": torch.arange(1, 33).view(4, 8), "labels": torch.tensor([0, 1, 0, 1])}
+
+
+def bert():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    return hf.BertForSequenceClassification(hf.BertConfig(vocab_size=50, **sizes))
+
+
+def train(net, wrap=IDENTITY):
+    """Losses of three steps, each with noise and dropout of its own."""
+    program = Classifier(net)
+    elbo = wrap(AttentionELBO()(program, AttentionGuide(program)))
+    optimizer = torch.optim.SGD(program.parameters(), lr=0.01)
+    program.train()
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(3):
+        loss = elbo(BATCH).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+class Graphs:
+    """A backend that runs graphs as they are and counts them."""
+
+    def __init__(self):
+        self.compiled = 0
+
+    def __call__(self, module, inputs):
+        self.compiled += 1
+        return module.forward
+
+
+@pytest.fixture
+def graphs():
+    torch._dynamo.reset()
+    yield Graphs()
+    torch._dynamo.reset()
+
+
+TORCHS_OWN = pytest.mark.filterwarnings(
+    r"ignore:The \.grad attribute of a Tensor:UserWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+
+
+@TORCHS_OWN
+@pytest.mark.parametrize("place", ["wrapper", "after", "before", "objective"])
+def test_a_compiled_network_trains_to_the_same_losses(graphs, place):
+    """Attention stays outside the graphs; compiling the objective compiles nothing."""
+    plain = train(convert(bert(), BayesianAttention()))
+    net = bert()
+    if place == "before":
+        net.compile(backend=graphs)
+    net = convert(net, BayesianAttention())
+    if place == "after":
+        net.compile(backend=graphs)
+    if place == "wrapper":
+        net = torch.compile(net, backend=graphs)
+    objective = partial(torch.compile, backend=graphs) if place == "objective" else IDENTITY
+    assert train(net, objective) == pytest.approx(plain, rel=1e-6)
+    assert (graphs.compiled > 0) == (place != "objective")
+
+
+@TORCHS_OWN
+def test_a_compiled_network_predicts_what_it_did(graphs):
+    net = convert(bert(), BayesianAttention()).eval()
+    with torch.no_grad():
+        plain = net(BATCH["input_ids"]).logits
+        torch.testing.assert_close(torch.compile(net, backend=graphs)(BATCH["input_ids"]).logits, plain)
+    assert graphs.compiled
+
+
+@TORCHS_OWN
+def test_a_compiled_wrapper_is_not_converted():
+    with pytest.raises(TypeError, match=r"got OptimizedModule; convert a network before wrapping it"):
+        convert(torch.compile(bert()), BayesianAttention())
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """A group of this process alone."""
+    for name, value in {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+    }.items():
+        monkeypatch.setitem(os.environ, name, value)
+    dist.init_process_group("gloo")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.gloo
+def test_sharded_parameters_are_refused_by_name(process):
+    net = convert(bert(), BayesianAttention())
+    mesh = init_device_mesh("cpu", (1,))
+    for layer in net.bert.encoder.layer:
+        fully_shard(layer, mesh=mesh)
+    with pytest.raises(ValueError, match=r"sharded by FSDP.*whole parameters"):
+        train(net)
+    with pytest.raises(ValueError, match=r"sharded by FSDP"):
+        SVIDriver(Classifier(net), cpu=True, progress=False).fit(BATCH, steps=1)
+
+
+@pytest.mark.gloo
+def test_parameters_of_deepspeed_are_refused_by_name(process):
+    net = convert(bert(), BayesianAttention())
+    for parameter in net.parameters():
+        parameter.ds_id = 0  # as its third stage marks what it has partitioned
+    with pytest.raises(ValueError, match=r"sharded by DeepSpeed"):
+        train(net)
+
+
+@pytest.mark.gloo
+def test_whole_parameters_in_data_parallel_processes(process):
+    plain = train(convert(bert(), BayesianAttention()))
+    assert train(convert(bert(), BayesianAttention()), nn.parallel.DistributedDataParallel) == pytest.approx(
+        plain
+    )
+
+
+class Even:
+    """Noise that is the same for every row."""
+
+    draws = 1
+
+    def uniform(self, like):
+        return torch.full_like(like, 0.5)
+
+    normal = uniform
+
+
+def accelerated(rank, processes, port, results):
+    """Weights after accelerate's own loop over eight rows a step, two micro-batches of each."""
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        RANK=str(rank),
+        WORLD_SIZE=str(processes),
+        LOCAL_RANK=str(rank),
+    )
+    net = bert().apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    program = Classifier(convert(net, BayesianAttention()), num_data=16)
+    guide = AttentionGuide(program, kl_weight=0.1, noise=Even())
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    rows = [{"input_ids": row, "labels": row[0] % 2} for row in torch.arange(1, 129).view(16, 8) % 50]
+    elbo, optimizer, loader = accelerator.prepare(
+        AttentionELBO()(program, guide),
+        torch.optim.SGD(program.parameters(), lr=0.01),
+        DataLoader(rows, batch_size=4 // processes),
+    )
+    elbo.train()
+    for batch in loader:
+        with accelerator.accumulate(elbo):
+            accelerator.backward(elbo(batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    results.put((rank, [value.tolist() for value in program.state_dict().values()]))
+    if processes > 1:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+@pytest.mark.gloo
+def test_accelerates_loop_in_two_processes_is_that_of_one():
+    context = torch.multiprocessing.get_context("fork")
+    found = []
+    for processes in (1, 2):
+        results, port = context.SimpleQueue(), free_port()
+        started = [
+            context.Process(target=accelerated, args=(rank, processes, port, results))
+            for rank in range(processes)
+        ]
+        for one in started:
+            one.start()
+        found += [results.get()[1] for _ in started]
+        for one in started:
+            one.join()
+    alone, *both = found
+    assert len(both) == 2
+    for weights in both:
+        for mine, theirs in zip(weights, alone, strict=True):
+            torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), atol=1e-6, rtol=1e-5)
