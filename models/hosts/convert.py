@@ -98,6 +98,7 @@ def convert(
     Example:
         >>> from transformers import BertConfig, BertModel
         >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> from probattn import AlignmentAttention, BayesianAttention
         >>> net = convert(BertModel(config), BayesianAttention.bam(), AlignmentAttention("gan"))
         >>> [name for name in net.state_dict() if "probattn" in name][0]
         'encoder.layer.0.attention.self.probattn.site.prior.hidden.weight'
@@ -158,6 +159,7 @@ def revert(net: Network) -> Network:
     Example:
         >>> from transformers import BertConfig, BertModel
         >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> from probattn import BayesianAttention
         >>> net = revert(convert(BertModel(config), BayesianAttention()))
         >>> any("probattn" in name for name in net.state_dict())
         False

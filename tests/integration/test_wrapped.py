@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import transformers as hf
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -172,6 +173,8 @@ def accelerated(rank, processes, port, results):
         WORLD_SIZE=str(processes),
         LOCAL_RANK=str(rank),
     )
+    AcceleratorState._reset_state(reset_partial_state=True)  # what the forked process had before
+    GradientState._reset_state()
     net = bert().apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
     program = Classifier(convert(net, BayesianAttention()), num_data=16)
     guide = AttentionGuide(program, kl_weight=0.1, noise=Even())

@@ -2,6 +2,7 @@ import csv
 import errno
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from probattn.data import Columns, DataError, DataWarning, read_table
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\x00")
 TEXTS = st.text(CHARACTERS, min_size=1, max_size=40).filter(str.strip)
-LABELS = st.text(CHARACTERS, min_size=1, max_size=8).map(str.strip).filter(bool)
+DECIMAL = re.compile(r"(?!-?\d+$)[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+"""Numbers that are no plain whole ones: as labels they are read by their value, or refused."""
+LABELS = (
+    st.text(CHARACTERS, min_size=1, max_size=8)
+    .map(str.strip)
+    .filter(lambda label: label and not DECIMAL.fullmatch(label))
+)
 TABLES = st.lists(st.tuples(TEXTS, LABELS), min_size=1, max_size=8)
 OPTIONAL = Columns(use="optional")
 
