@@ -201,9 +201,8 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
     else:
         try:
             divergence = kl_divergence(q, p)
-        # Torch has no way to ask whether a pair is registered but to call, and this is its answer for one that is not.
         # Nothing is missing here: callers draw such a divergence or name the site.
-        except NotImplementedError:
+        except NotImplementedError:  # torch's answer for a pair that is not registered; only the call tells
             return None
     result: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
     return result

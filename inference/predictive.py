@@ -60,8 +60,9 @@ def predict_label(msg: Message) -> None:
     law: Any = msg["fn"]
     while isinstance(law, dist.Independent | dist.MaskedDistribution):
         law = law.base_dist
-    # torch raises this for a distribution without a mode, and has no other way to ask. Such a site draws its value.
-    with suppress(NotImplementedError):
+    with suppress(
+        NotImplementedError
+    ):  # torch's answer for a law without a mode; such a site draws its value
         msg["value"] = law.mode
 
 

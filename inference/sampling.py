@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from typing import Any, TypeVar, cast
 
 import torch
@@ -85,6 +86,8 @@ class _Sampler(Messenger):
         self._thread = threading.get_ident()
         self._shared = SharedUpward()
         self._calls: Counter[str] = Counter()
+        self._keys: dict[str, Tensor] = {}
+        """Of each site in the generation under way, one a prompt: the same in all its passes."""
         self._generations = 0
         self._prompts: int | None = None
         """Number of prompts of the generation under way, with those of all draws."""
@@ -144,15 +147,15 @@ class _Sampler(Messenger):
                 f"site {name!r}: expected a multiple of {data} rows, {self._draws} draws among them, got {rows}; call "
                 "the whole network"
             )
-        each = data // self._draws
-        keys = [
-            hashed(self._seed, name, *passes, draw, datum)
-            for draw in range(self._first, self._first + self._draws)
-            for datum in range(each)
-        ]
-        device = posterior.inputs.raw.device
-        repeated = torch.tensor(keys, device=device).repeat_interleave(rows // data)
-        return PlacedNoise(repeated, posterior.inputs.origin, self._draws)
+        keys = self._keys.get(name)
+        if keys is None:
+            draws = range(self._first, self._first + self._draws)
+            words = product(draws, range(data // self._draws))
+            hashes = [hashed(self._seed, name, *passes, draw, datum) for draw, datum in words]
+            keys = torch.tensor(hashes, device=posterior.inputs.raw.device)
+            if self._prompts is not None:
+                self._keys[name] = keys
+        return PlacedNoise(keys.repeat_interleave(rows // data), posterior.inputs.origin, self._draws)
 
     def _repeat_inputs(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -184,6 +187,7 @@ class _Sampler(Messenger):
                 return generate(inputs, *args, **kwargs)
             finally:
                 self._prompts = None
+                self._keys.clear()
 
         return sampled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -36,8 +37,8 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-class BridgedDebertaV2(modeling_deberta_v2.DisentangledSelfAttention):
-    """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
+class _Bridged(nn.Module):
+    """The signature of both families' attention; a subclass attends in :meth:`bridged`."""
 
     def forward(
         self,
@@ -60,6 +61,36 @@ class BridgedDebertaV2(modeling_deberta_v2.DisentangledSelfAttention):
             )
             family: Any = super()
             return family.forward(*args)
+        return self.bridged(
+            hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+        )
+
+    @abstractmethod
+    def bridged(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor,
+        output_attentions: bool,
+        query_states: Tensor | None,
+        positions: Tensor | None,
+        embeddings: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention through a site."""
+
+
+class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
+    """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
+
+    def bridged(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor,
+        output_attentions: bool,
+        query_states: Tensor | None,
+        positions: Tensor | None,
+        embeddings: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention through a site."""
         heads = self.num_attention_heads
         queried = hidden_states if query_states is None else query_states
         query = self.transpose_for_scores(self.query_proj(queried), heads)  # [B * H, T, D]
@@ -68,40 +99,29 @@ class BridgedDebertaV2(modeling_deberta_v2.DisentangledSelfAttention):
         terms = 1 + sum(term in self.pos_att_type for term in ("c2p", "p2c"))
         bias = None
         if self.relative_attention:
-            embeddings = self.pos_dropout(rel_embeddings)
-            bias = self.disentangled_attention_bias(query, key, relative_pos, embeddings, terms)
+            dropped = self.pos_dropout(embeddings)
+            bias = self.disentangled_attention_bias(query, key, positions, dropped, terms)
         query, key, value = (each.unflatten(0, (-1, heads)) for each in (query, key, value))
-        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
+        return _attend(self, query, key, value, mask, terms, bias, output_attentions)
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
         """Scores of the contents, divided as the family does it, so that no bit differs."""
         return query @ (key.transpose(-1, -2) / root)
 
 
-class BridgedDeberta(modeling_deberta.DisentangledSelfAttention):
+class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
     """Attention of DeBERTa (He et al. 2021, Eq. 4) without talking heads, whose weights are no softmax."""
 
-    def forward(
+    def bridged(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor,
-        output_attentions: bool = False,
-        query_states: Tensor | None = None,
-        relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
+        mask: Tensor,
+        output_attentions: bool,
+        query_states: Tensor | None,
+        positions: Tensor | None,
+        embeddings: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The family's own forward where nothing is attached to the module."""
-        if getattr(self, ATTRIBUTE, None) is None:
-            args = (
-                hidden_states,
-                attention_mask,
-                output_attentions,
-                query_states,
-                relative_pos,
-                rel_embeddings,
-            )
-            family: Any = super()
-            return family.forward(*args)
+        """Attention through a site."""
         if self.talking_head:
             raise UnreadableError(
                 "DebertaModel: talking heads mix the weights of all heads, so the weights cannot be made latent; "
@@ -117,10 +137,10 @@ class BridgedDeberta(modeling_deberta.DisentangledSelfAttention):
         value = value + self.transpose_for_scores(self.v_bias[None, None])
         terms = 1 + len(self.pos_att_type)
         bias = None
-        if self.relative_attention and rel_embeddings is not None and relative_pos is not None:
-            divided, embeddings = query / _root(self, terms), self.pos_dropout(rel_embeddings)
-            bias = self.disentangled_att_bias(divided, key, relative_pos, embeddings, terms)
-        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
+        if self.relative_attention and embeddings is not None and positions is not None:
+            divided, dropped = query / _root(self, terms), self.pos_dropout(embeddings)
+            bias = self.disentangled_att_bias(divided, key, positions, dropped, terms)
+        return _attend(self, query, key, value, mask, terms, bias, output_attentions)
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
         """Scores of the contents, divided as the family does it, so that no bit differs."""

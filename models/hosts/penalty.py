@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class AttendedCall:
         return as_tokens(windows_to_heads(tensor, self.windows), self.windows)
 
 
-class CallFactor(nn.Module):
+class CallFactor(nn.Module, ABC):
     """Submodule that adds a factor to a Pyro model for each call that has attended.
 
     Args:
@@ -50,13 +51,13 @@ class CallFactor(nn.Module):
         super().__init__()
         self.calls = calls
 
+    @abstractmethod
     def announce(self, attended: AttendedCall) -> None:
         """Announces the factor of a call.
 
         Raises:
             RuntimeError: training without a driver.
         """
-        raise NotImplementedError(f"{type(self).__name__}: a factor of attention calls overrides announce")
 
 
 class CallFactors(CallFactor):

@@ -321,6 +321,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         if BASELINE in programs:
             share_weights(programs[MODEL], programs[BASELINE])
         if type(self).save is ProgramTask.save and not isinstance(programs[MODEL].net, PreTrainedModel):
+            # A mistake of the task's author, told before training: the default save is for networks of transformers.
             raise NotImplementedError(
                 f"{type(self).__name__}.save: expected a network of transformers, got a "
                 f"{type(programs[MODEL].net).__name__}; override save and network"

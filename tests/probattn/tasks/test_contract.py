@@ -344,6 +344,7 @@ def test_the_pages_task_answers_rows_of_numbers(finished) -> None:
 def test_a_network_that_cannot_be_saved_is_refused_before_training(recipe, tmp_path) -> None:
     numbers = type(tasks.load_task(recipe("numbers")))
     forgetful = type("Forgetful", (numbers,), {"save": tasks.ProgramTask.save})
+    # The author of the task forgot to write a method; it is no fault of the run.
     with pytest.raises(NotImplementedError, match="override save and network"):
         tasks.train(forgetful(load_any_recipe(recipe("numbers"))), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
