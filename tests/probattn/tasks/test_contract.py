@@ -348,3 +348,23 @@ def test_a_network_that_cannot_be_saved_is_refused_before_training(recipe, tmp_p
     with pytest.raises(NotImplementedError, match="override save and network"):
         tasks.train(forgetful(load_any_recipe(recipe("numbers"))), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_begins_with_the_weights_of_the_network(recipe, tmp_path) -> None:
+    """Also where a task draws them anew."""
+    numbers = type(tasks.load_task(recipe("numbers")))
+    made = {}
+
+    def program(self, *, baseline=False):
+        made[baseline] = numbers.program(self, baseline=baseline)
+        for parameter in made[baseline].parameters():
+            torch.nn.init.normal_(parameter)
+        return made[baseline]
+
+    other = type("Other", (numbers,), {"program": program})
+    other(load_any_recipe(recipe("numbers"))).parts(tmp_path)
+    weights = made[False].state_dict()
+    shared = made[True].state_dict().keys() & weights.keys()
+    assert "net.embed.weight" in shared
+    for name in shared:
+        assert torch.equal(made[True].state_dict()[name], weights[name])
