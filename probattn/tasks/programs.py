@@ -115,9 +115,15 @@ class Network(Generic[Program]):
         """Records of its training."""
         return read_records(self.folder / RECORDS)
 
-    def tracked(self, items: Iterable[Item], doing: str) -> Iterator[Item]:
-        """The items, with their progress where that is shown; ``doing`` says what is done with this network."""
-        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}")
+    def tracked(self, items: Iterable[Item], doing: str, total: int | None = None) -> Iterator[Item]:
+        """The items, with their progress where that is shown.
+
+        Args:
+            items: what is gone through.
+            doing: what is done with this network.
+            total: their number; None for that of ``items`` where it is known.
+        """
+        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}", total)
 
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a batch on the network's device, without its labels."""
