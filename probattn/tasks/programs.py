@@ -307,8 +307,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
                 resume="auto" if resume else False,
             )
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+    def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Accuracy of a batch of inputs and "labels", per row; of other tasks what they measure, or nothing."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
