@@ -6,6 +6,7 @@ from probattn.inference.report.measures import TEXTS, MeasureText
 
 ACCURACY, ECE = TEXTS["accuracy"], TEXTS["ece"]
 NLL = TEXTS["nll"]
+AURC = TEXTS["aurc"]
 
 
 def share(title: str, meaning: str, *, short: str = "", better: bool = True) -> MeasureText:
