@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,9 +128,12 @@ def test_what_is_measured(name: str, folder: Path, finished) -> None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_the_page_and_the_terminal_show_every_measure(name: str, folder: Path, finished) -> None:
+def test_the_page_and_the_terminal_show_every_measure(
+    name: str, folder: Path, finished, tmp_path: Path
+) -> None:
     page = (finished(name) / "report.html").read_text(encoding="utf-8")
-    shown = succeeds("evaluate", finished(name), "--quiet", "--limit", "3", "--num-samples", "2")
+    copy = shutil.copytree(finished(name), tmp_path / name)
+    shown = succeeds("evaluate", copy, "--quiet", "--limit", "3", "--num-samples", "2")
     for text in load_task(folder / f"{name}.yaml").measures.values():
         assert text.title in page
     assert "The most uncertain" in page and "Has the posterior collapsed?" in page
