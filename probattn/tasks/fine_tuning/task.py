@@ -445,6 +445,19 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return render(results, cls.measures, cls.unit)
 
     @classmethod
+    def summary(cls, results: MeasuredResults) -> dict[str, Any]:
+        """The headline and the comparisons of the run's own network, for programs."""
+        compared = [
+            {
+                **difference.model_dump(exclude={"seeds", "resamples"}),
+                "verdict": results.verdict(difference, cls.measures[difference.measure]),
+            }
+            for difference in results.differences
+            if difference.model == results.compared
+        ]
+        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": compared}
+
+    @classmethod
     def combine(cls, results: Mapping[str, MeasuredResults]) -> MeasuredResults:
         """The comparison of several runs over their seeds, by the path of their folders."""
         return combine(results)
