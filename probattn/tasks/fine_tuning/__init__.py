@@ -1,12 +1,25 @@
-"""Tasks of pretrained networks with a head, each in a file of its own: tokens, regression."""
+"""Tasks of pretrained networks with a head, each in a file of its own: labels, language, regression, tokens."""
 
 from typing import Any
 
+from probattn.tasks.fine_tuning.labels import Labels
+from probattn.tasks.fine_tuning.language import Language
 from probattn.tasks.fine_tuning.regression import Regression
 from probattn.tasks.fine_tuning.tokens import Tokens
 from probattn.tasks.task import Task
 
-FINE_TUNING: list[type[Task[Any, Any]]] = [Tokens, Regression]
+FINE_TUNING: list[type[Task[Any, Any]]] = [
+    Labels,
+    Language,
+    Regression,
+    Tokens,
+]
 """The tasks of this folder."""
 
-__all__ = ["FINE_TUNING", "Regression", "Tokens"]
+__all__ = [
+    "FINE_TUNING",
+    "Labels",
+    "Language",
+    "Regression",
+    "Tokens",
+]
