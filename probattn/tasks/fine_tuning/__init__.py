@@ -1,10 +1,11 @@
-"""Tasks of pretrained networks with a head, each in a file of its own: labels, language, regression, tokens."""
+"""Tasks of pretrained networks with a head, each in a file of its own."""
 
 from typing import Any
 
 from probattn.tasks.fine_tuning.labels import Labels
 from probattn.tasks.fine_tuning.language import Language
 from probattn.tasks.fine_tuning.regression import Regression
+from probattn.tasks.fine_tuning.sequences import Sequences
 from probattn.tasks.fine_tuning.tokens import Tokens
 from probattn.tasks.task import Task
 
@@ -12,6 +13,7 @@ FINE_TUNING: list[type[Task[Any, Any]]] = [
     Labels,
     Language,
     Regression,
+    Sequences,
     Tokens,
 ]
 """The tasks of this folder."""
@@ -21,5 +23,6 @@ __all__ = [
     "Labels",
     "Language",
     "Regression",
+    "Sequences",
     "Tokens",
 ]

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from probattn.checks import shown
@@ -26,7 +25,7 @@ from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, token_columns, token_figures
+from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import DIGITS, Answer, Batch, Encoded, HeadTask
@@ -35,8 +34,6 @@ from probattn.tasks.programs import digest
 
 CANDIDATES = 5
 """Candidates for a masked token in an answer."""
-PADDING = {"special_tokens_mask": 1, "labels": IGNORED}
-"""What rows are filled up with, where it is neither 0 nor the tokenizer's."""
 
 
 def _texts_of(name: str, read: Callable[[], Mapping[Split, Sequence[Any]]]) -> Callable[[Split], Rows]:
@@ -338,11 +335,7 @@ class Language(HeadTask):
 
 
 def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    fill = PADDING | {"input_ids": pad}
-    batch = {
-        name: pad_sequence([torch.tensor(row[name]) for row in rows], True, fill.get(name, 0))
-        for name in rows[0]
-    }
+    batch = stacked(pad, rows)
     special = batch.pop("special_tokens_mask", None)
     if special is not None:
         batch["input_ids"], batch["labels"] = collator.torch_mask_tokens(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from probattn.inference.posterior import Posterior
 from probattn.inference.report.measures import MeasureText
@@ -62,3 +64,15 @@ def token_figures(columns: Columns) -> dict[str, float | None]:
         "accuracy": columns["right"].sum().item() / tokens,
         "ece": calibration_error(columns["bins"]),
     }
+
+
+def stacked(pad: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Rows of token numbers as a batch, filled up to the longest of each kind; labels by ``IGNORED``.
+
+    Args:
+        pad: number of the padding token.
+        rows: lists of numbers by name.
+    """
+    fill = {"input_ids": pad, "labels": IGNORED, "special_tokens_mask": 1}
+    columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]}
+    return {name: pad_sequence(column, True, fill.get(name, 0)) for name, column in columns.items()}

@@ -279,6 +279,10 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             rows = [row for each in parts for row in each.rows]
             yield Batch([examples[place] for place in places], parts, collate(rows), network.net.config)
 
+    def completed(self, network: TrainedHead, batch: Batch) -> Batch:
+        """A batch with what the network itself adds before it is measured, such as a text that it generates."""
+        return batch
+
     def reading(
         self, program: HeadProgram, tensors: Mapping[str, Tensor]
     ) -> Callable[[Mapping[str, Tensor]], Tensor]:
@@ -358,7 +362,8 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         examples = self.examples[split]
         encoded = self.encode(network.codec, examples)
         order = sorted(range(len(examples)), key=lambda place: _length(encoded[place]))  # little padding
-        batches = self.batches(network, [encoded[row] for row in order], [examples[row] for row in order])
+        plain = self.batches(network, [encoded[row] for row in order], [examples[row] for row in order])
+        batches = (self.completed(network, batch) for batch in plain)
         parts: dict[ModelKey, list[Columns]] = {}
         answers: list[Answer] = []
         total = -(-len(examples) // self.recipe.prediction.batch_size)
@@ -476,7 +481,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         for number, part in enumerate(in_batches(rows, self.recipe.prediction.batch_size)):
             examples = [self.given(text, pair) for text, pair in part]
             encoded = self.encode(network.codec, examples)
-            batch = next(self.batches(network, encoded, examples))
+            batch = self.completed(network, next(self.batches(network, encoded, examples)))
             yield from self.answer(self.posteriors(network, batch.tensors, number)[network.key], batch)
 
     @classmethod
