@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from probattn.tasks.fine_tuning.choices import Choices
+from probattn.tasks.fine_tuning.images import Images
 from probattn.tasks.fine_tuning.labels import Labels
 from probattn.tasks.fine_tuning.language import Language
 from probattn.tasks.fine_tuning.regression import Regression
@@ -10,6 +12,8 @@ from probattn.tasks.fine_tuning.tokens import Tokens
 from probattn.tasks.task import Task
 
 FINE_TUNING: list[type[Task[Any, Any]]] = [
+    Choices,
+    Images,
     Labels,
     Language,
     Regression,
@@ -20,6 +24,8 @@ FINE_TUNING: list[type[Task[Any, Any]]] = [
 
 __all__ = [
     "FINE_TUNING",
+    "Choices",
+    "Images",
     "Labels",
     "Language",
     "Regression",

@@ -28,7 +28,7 @@ from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.fine_tuning.task import DIGITS, Answer, Batch, Encoded, HeadTask
+from probattn.tasks.fine_tuning.task import DIGITS, Answer, Batch, Encoded, HeadTask, TrainedHead
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.programs import digest
 
@@ -53,7 +53,7 @@ class LanguageSection(ExamplesSection):
         "cola_texts": _texts_of("cola_texts", cola),
         "sst2_texts": _texts_of("sst2_texts", sst2),
     }
-    endings: ClassVar[tuple[str, ...]] = ("txt",)
+    suffixes: ClassVar[tuple[str, ...]] = ("txt",)
 
     objective: Literal["masked", "causal"] = Field(
         default="masked",
@@ -130,6 +130,17 @@ class Language(HeadTask):
         return AutoModelForMaskedLM if self.masked else AutoModelForCausalLM
 
     @cached_property
+    def tokenizer(self) -> Any:
+        """The recipe's tokenizer, or that of a trained network once one was loaded."""
+        return self.codec()
+
+    def network(self, folder: Path) -> TrainedHead:
+        """Loads a trained network and its tokenizer."""
+        network = super().network(folder)
+        self.tokenizer = network.codec
+        return network
+
+    @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
         """Passages by part; those that are measured on have their masks, the same for every network."""
         parts: dict[Any, list[Mapping[str, Any]]] = {}
@@ -152,9 +163,9 @@ class Language(HeadTask):
     def _passages(self, texts: Sequence[str]) -> list[Mapping[str, Any]]:
         """Token numbers of each passage, and which of them are special."""
         section = self.section_of_examples
-        length = min(section.block_length, self.codec.model_max_length)
+        length = min(section.block_length, self.tokenizer.model_max_length)
         given: dict[str, Any] = {} if section.join else {"truncation": True, "max_length": length}
-        tokens = self.codec(texts, return_special_tokens_mask=True, verbose=False, **given)
+        tokens = self.tokenizer(texts, return_special_tokens_mask=True, verbose=False, **given)
         pairs = zip(tokens["input_ids"], tokens["special_tokens_mask"], strict=True)
         if not section.join:
             return [{"ids": ids, "special": special} for ids, special in pairs if ids]
@@ -166,7 +177,7 @@ class Language(HeadTask):
 
     def _with_masks(self, passage: Mapping[str, Any]) -> Mapping[str, Any]:
         """A passage whose masks are a function of its tokens."""
-        collator = self._collator(self.codec)
+        collator = self._collator(self.tokenizer)
         collator.generator = torch.Generator().manual_seed(int(digest([repr(passage["ids"])]), 16))
         ids, special = (torch.tensor([passage[name]]) for name in ("ids", "special"))
         hidden, labels = collator.torch_mask_tokens(ids, special_tokens_mask=special)
@@ -274,7 +285,7 @@ class Language(HeadTask):
         for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
             known = truth[row] != IGNORED
             draws = posterior.logits[:, row, known].float().log_softmax(dim=-1)
-            text = example.get("text") or self.codec.decode(encoded.rows[0]["input_ids"])
+            text = example.get("text") or self.tokenizer.decode(encoded.rows[0]["input_ids"])
             found = (
                 self._candidates(draws)
                 if self.masked
@@ -309,7 +320,7 @@ class Language(HeadTask):
         return {"prediction": "; ".join(each[0]["token"] for each in masks), "masks": masks}
 
     def _token(self, number: int) -> str:
-        return str(self.codec.decode([number])).strip()
+        return str(self.tokenizer.decode([number])).strip()
 
     def truth(self, example: Mapping[str, Any]) -> str | None:
         """The tokens that were masked."""

@@ -48,11 +48,11 @@ class ExamplesSection(Section):
 
     Attributes:
         named: data sets that have a name: each reads the rows of a split.
-        endings: endings of files that the subclass reads by itself, without the dot.
+        suffixes: endings of files that the subclass reads by itself, without the dot.
     """
 
     named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
-    endings: ClassVar[tuple[str, ...]] = ()
+    suffixes: ClassVar[tuple[str, ...]] = ()
 
     train: str = Field(
         min_length=1,
@@ -93,9 +93,9 @@ class ExamplesSection(Section):
         """The text by which an example is assigned to a part: equal texts are in the same one."""
 
     def read_file(self, path: Path) -> Rows:
-        """Rows of a file with one of :attr:`endings`."""
-        # Not abstract: a section without endings has no such files.
-        raise NotImplementedError(f"{type(self).__name__}: a section with endings overrides this")
+        """Rows of a file with one of :attr:`suffixes`."""
+        # Not abstract: a section without suffixes has no such files.
+        raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
 
     def load(self) -> dict[Split, list[Mapping[str, Any]]]:
         """All examples by part.
@@ -127,7 +127,7 @@ class ExamplesSection(Section):
         if source.startswith(PREFIX):
             return self._hub(source, split)
         path = Path(source).expanduser()
-        if path.suffix.removeprefix(".").lower() in self.endings or (path.is_dir() and "" in self.endings):
+        if path.suffix.removeprefix(".").lower() in self.suffixes or (path.is_dir() and "" in self.suffixes):
             return self.read_file(path)
         if not is_table(source):
             error = other_format(path)

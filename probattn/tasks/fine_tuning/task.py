@@ -164,6 +164,17 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         """Further entries of the network's configuration."""
         return {}
 
+    def codec(self) -> Any:
+        """What the recipe's network reads with."""
+        return load_tokenizer(self.recipe.network, self.reads_with)
+
+    def untrained(self) -> PreTrainedModel:
+        """The recipe's network with a head for the data, whose attention is its own."""
+        recipe = self.recipe
+        return load_head(
+            self.auto, recipe.network, self.label_names(), seed=recipe.training.seed, **self.head_options()
+        )
+
     def prepare(self, net: PreTrainedModel) -> None:
         """Sets what the network is to keep of the data, before it is converted."""
 
@@ -184,11 +195,6 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return binned_sums(columns["bins"]) if "bins" in columns else None
 
     @cached_property
-    def codec(self) -> Any:
-        """What the network reads with: the recipe's own, or that of a trained network once one was loaded."""
-        return load_tokenizer(self.recipe.network, self.reads_with)
-
-    @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
         """Examples by part, read once."""
         return self.section_of_examples.load()
@@ -205,7 +211,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
     def load_data(self) -> HeadData:
         """Encodes all examples, so that none is refused after training."""
-        codec = self.codec
+        codec = self.codec()
         encoded = {split: self.encode(codec, examples) for split, examples in self.examples.items()}
         rows = {split: [row for each in items for row in each.rows] for split, items in encoded.items()}
         parts = (repr(sorted(example.items())) for split in rows for example in self.examples[split])
@@ -213,7 +219,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             rows["train"],
             rows["validation"],
             self.collate(codec),
-            {"data": digest(parts), "network": self.recipe.network.name},
+            {"data": digest(parts), "network": self.network_name},
             None,
             codec,
         )
@@ -222,11 +228,9 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         """The recipe's network as a Pyro program; see the base class."""
         recipe = self.recipe
         data = self.data
-        net = load_head(
-            self.auto, recipe.network, self.label_names(), seed=recipe.training.seed, **self.head_options()
-        )
+        net = self.untrained()
         self.prepare(net)
-        put_methods(net, () if baseline else self.methods, recipe, recipe.network.name)
+        put_methods(net, () if baseline else self.methods, recipe, self.network_name)
         return self._program_of(net, num_data=len(data.train), **self.program_options())
 
     def _program_of(self, net: nn.Module, **options: Any) -> HeadProgram:
@@ -247,13 +251,18 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         place = check_finished(folder)
         with quiet_loading():
             net = load(place)
-            self.codec = open_pretrained(self.reads_with, place)
-        return Network(on_device(self._program_of(net)), folder, model_key(net), self.codec)
+            codec = open_pretrained(self.reads_with, place)
+        return Network(on_device(self._program_of(net)), folder, model_key(net), codec)
+
+    @property
+    def network_name(self) -> str:
+        """What the recipe calls its network."""
+        return str(getattr(self.recipe.network, "new", None) or self.recipe.network.name)
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
         return {
-            "network": self.recipe.network.name,
+            "network": self.network_name,
             "data": self.section_of_examples.train,
             "train_size": len(self.examples["train"]),
         }

@@ -80,7 +80,7 @@ class TokensSection(ExamplesSection):
     """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes."""
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
-    endings: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
+    suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
 
     tokens: str = Field(default="tokens", min_length=1, description="Column of the words, a list a row.")
     tags: str = Field(default="tags", min_length=1, description="Column of their tags, a list a row.")
