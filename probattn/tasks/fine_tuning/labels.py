@@ -87,7 +87,11 @@ class Labels(TextsTask):
         "macro_f1": share(
             "F1, macro", "Mean F1 of the labels that are predicted or true somewhere", short="macro F1"
         ),
-        "exact": share("All labels right", "Share of texts with exactly the true labels"),
+        "exact": share(
+            "All labels right",
+            "Share of texts with exactly the true labels",
+            short="share of texts with all labels right",
+        ),
         "nll": number("Negative log-likelihood", "Summed over the labels, nats per text", short="NLL"),
         "brier": number(
             "Brier score", "Squared distance between probability and label, 0 to 1, mean of labels"
