@@ -96,6 +96,10 @@ class ImagesSection(ExamplesSection):
         """The name."""
         return str(example["name"])
 
+    def fingerprint(self, example: Mapping[str, Any]) -> str:
+        """Name and class."""
+        return f"{example['name']}\n{example['label']}"
+
     def read_file(self, path: Path) -> Rows:
         """Images of a folder whose folders are the classes."""
         files = sorted(each for each in path.glob("*/*") if each.suffix.lower().lstrip(".") in ENDINGS)

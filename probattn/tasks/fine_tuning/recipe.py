@@ -92,6 +92,10 @@ class ExamplesSection(Section):
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text by which an example is assigned to a part: equal texts are in the same one."""
 
+    def fingerprint(self, example: Mapping[str, Any]) -> str:
+        """What makes an example the same when a run is resumed."""
+        return repr(sorted(example.items()))
+
     def read_file(self, path: Path) -> Rows:
         """Rows of a file with one of :attr:`suffixes`."""
         # Not abstract: a section without suffixes has no such files.

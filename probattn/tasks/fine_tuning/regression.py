@@ -206,10 +206,12 @@ class Regression(TextsTask):
         }
         for level in STATED:
             place, percent = LEVELS.index(level), f"{100 * level:.0f}"
-            measures[f"miss_{percent}"] = abs(coverage(columns, "ends", place) - level)
-            measures[f"stretched_miss_{percent}"] = abs(coverage(columns, "stretched", place) - level)
-            ends = columns["stretched"][:, place].T
-            measures[f"score_{percent}"] = interval_score(ends, columns["target"], level).mean().item()
+            for prefix, ends in (("", "ends"), ("stretched_", "stretched")):
+                share_inside = coverage(columns, ends, place)
+                measures[f"{prefix}coverage_{percent}"] = share_inside
+                measures[f"{prefix}miss_{percent}"] = abs(share_inside - level)
+            stretched = columns["stretched"][:, place].T
+            measures[f"score_{percent}"] = interval_score(stretched, columns["target"], level).mean().item()
         return measures
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:

@@ -142,7 +142,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
     @abstractmethod
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some examples."""
+        """The measures of some examples, and further figures that the records keep."""
 
     @abstractmethod
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
@@ -163,6 +163,11 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
     def head_options(self) -> Mapping[str, Any]:
         """Further entries of the network's configuration."""
         return {}
+
+    def _fingerprints(self) -> Iterator[str]:
+        for split, examples in self.examples.items():
+            yield split
+            yield from map(self.section_of_examples.fingerprint, examples)
 
     def codec(self) -> Any:
         """What the recipe's network reads with."""
@@ -211,15 +216,14 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
     def load_data(self) -> HeadData:
         """Encodes all examples, so that none is refused after training."""
-        codec = self.codec()
-        encoded = {split: self.encode(codec, examples) for split, examples in self.examples.items()}
+        parts, codec = self.examples, self.codec()
+        encoded = {split: self.encode(codec, examples) for split, examples in parts.items()}
         rows = {split: [row for each in items for row in each.rows] for split, items in encoded.items()}
-        parts = (repr(sorted(example.items())) for split in rows for example in self.examples[split])
         return HeadData(
             rows["train"],
             rows["validation"],
             self.collate(codec),
-            {"data": digest(parts), "network": self.network_name},
+            {"data": digest(self._fingerprints()), "network": self.network_name},
             None,
             codec,
         )
@@ -347,7 +351,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             scores=tuple(self._scores(model, columns) for model, columns in table.items()),
             differences=compare(
                 {(test.key, model): columns for model, columns in table.items()},
-                self.figures,
+                self._compared,
                 resamples=report.resamples,
                 level=report.level,
                 seed=self.recipe.prediction.seed,
@@ -356,6 +360,10 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             health=self._health(own),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
+
+    def _compared(self, columns: Columns) -> dict[str, float | None]:
+        """The figures that are measures of the task."""
+        return {name: value for name, value in self.figures(columns).items() if name in self.measures}
 
     def _scores(self, model: ModelKey, columns: Columns) -> MeasuredScores:
         sums = self.bins(columns)
