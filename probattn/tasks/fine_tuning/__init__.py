@@ -4,14 +4,20 @@ from typing import Any
 
 from probattn.tasks.fine_tuning.choices import Choices
 from probattn.tasks.fine_tuning.images import Images
+from probattn.tasks.fine_tuning.labels import Labels
+from probattn.tasks.fine_tuning.language import Language
 from probattn.tasks.fine_tuning.regression import Regression
+from probattn.tasks.fine_tuning.sequences import Sequences
 from probattn.tasks.fine_tuning.tokens import Tokens
 from probattn.tasks.task import Task
 
 FINE_TUNING: list[type[Task[Any, Any]]] = [
     Choices,
     Images,
+    Labels,
+    Language,
     Regression,
+    Sequences,
     Tokens,
 ]
 """The tasks of this folder."""
@@ -20,6 +26,9 @@ __all__ = [
     "FINE_TUNING",
     "Choices",
     "Images",
+    "Labels",
+    "Language",
     "Regression",
+    "Sequences",
     "Tokens",
 ]
