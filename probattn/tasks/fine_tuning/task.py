@@ -530,9 +530,9 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
 
 def padded(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Rows of a tokenizer as a batch; labels of tokens are padded by -100, others stacked."""
+    """Rows of a tokenizer as a batch, padded behind; labels of tokens by -100, others are stacked."""
     inputs = [{name: row[name] for name in row if name in codec.model_input_names} for row in rows]
-    batch = dict(codec.pad(inputs, return_tensors="pt"))
+    batch = dict(codec.pad(inputs, padding_side="right", return_tensors="pt"))
     length = batch["input_ids"].shape[1]
     for name in rows[0].keys() - inputs[0].keys():
         values = [row[name] for row in rows]
