@@ -47,7 +47,7 @@ def download(name: str, **access: Any) -> Path | None:
         OutOfReachError: no such name, no such revision, or no access.
         StoredNetworkError: files are missing.
     """
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import constants, hf_hub_download, snapshot_download
 
     try:
         described = _description(name, access)
@@ -60,6 +60,9 @@ def download(name: str, **access: Any) -> Path | None:
     try:
         sums = Path(hf_hub_download(filename=MANIFEST, **where))
         names = list(read_json(sums, TypeAdapter(Manifest)).files)
+        where |= (
+            {"local_files_only": True} if constants.HF_HUB_OFFLINE else {}
+        )  # older releases ask nevertheless
         return Path(snapshot_download(allow_patterns=[FILE, MANIFEST, *names], **where))
     except Exception as error:  # likewise
         raise unreadable(name, error) from error
