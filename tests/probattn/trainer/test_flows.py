@@ -1,7 +1,10 @@
 """transformers' example scripts on real data, killed and resumed."""
 
+import difflib
+import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +34,17 @@ FLOWS = {
     "numbers": Flow("relatedness", "sick", "test_rmse", above=False),
     "translation": Flow("captions", "multi30k", "test_log_likelihood"),
 }
+
+
+@pytest.mark.parametrize("name", sorted({flow.program for flow in FLOWS.values()}))
+def test_three_lines_are_not_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the trainer's own options, which have defaults."""
+    monkeypatch.syspath_prepend(PROGRAMS)
+    plain = importlib.import_module("plain")
+    source = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
+    without = re.sub(plain.OPTIONS, "", source, flags=re.MULTILINE)
+    changes = difflib.ndiff(without.splitlines(), plain.plain(source).splitlines())
+    assert len([line for line in changes if line.startswith("- ")]) == 3
 
 
 def start(flow: Flow, folder: Path) -> subprocess.Popen:
@@ -66,7 +80,7 @@ def test_a_script_killed_and_resumed(flow: Flow, tmp_path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, said
     again = start(flow, tmp_path / "killed")
     for process in (whole, again):
-        text, _ = process.communicate(timeout=600)
+        text, _ = process.communicate(timeout=1800)
         assert process.returncode == 0, text
         assert flow.metric in text
     one, other = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("whole", "killed"))

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -200,10 +201,10 @@ def test_the_model_stays_the_network(scene, tmp_path):
     assert torch.equal(plain.classifier.weight, net.classifier.weight)
 
 
-class Written:
+class Board:
     """Stands for TensorBoard's ``SummaryWriter``."""
 
-    def __init__(self):
+    def __init__(self, log_dir=None):
         self.scalars, self.texts = {}, set()
 
     def add_scalar(self, name, value, step):
@@ -221,7 +222,8 @@ class Written:
 def test_tensorboard_shows_the_terms(scene, tmp_path, monkeypatch):
     """As scalars, those of training, evaluations and tests apart, at the step of the optimiser."""
     monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: True)
-    board = Written()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Board))
+    board = Board()
     trainer = ProbabilisticTrainer(
         model=scene.network(scene.bert, BAYESIAN),
         args=scene.arguments(tmp_path, max_steps=4, logging_steps=2, eval_strategy="steps", eval_steps=4),

@@ -43,7 +43,7 @@ def squad():
         for article in articles
     }
     test, validation = found.pop("Victoria_(Australia)"), found.pop("Normans")
-    return [each for part in found.values() for each in part], validation[::2], test
+    return [each for part in found.values() for each in part], validation[::8], test
 
 
 def restaurant8k():
@@ -66,14 +66,13 @@ def restaurant8k():
     return rows[150:], rows[:150], asked("test", 150)
 
 
-def windows(tokenizer, rows, length, stride):
+def windows(tokenizer, rows, **cut):
     """Pieces of question and text, with the tokens of the answer, both 0 where a piece has none."""
     found = tokenizer(
         [row["question"].strip() for row in rows],
         [row["context"] for row in rows],
         truncation="only_second",
-        max_length=length,
-        stride=stride,
+        **cut,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
@@ -158,25 +157,35 @@ def uniform(train_features, test_features):
     )
 
 
+FLOWS = {
+    "squad": (
+        squad,
+        {"max_length": 128, "stride": 32},
+        {"max_steps": 60, "eval_steps": 20, "save_steps": 20},
+    ),
+    "restaurant8k": (
+        restaurant8k,
+        {"max_length": 48, "stride": 16},
+        {"max_steps": 120, "eval_steps": 40, "save_steps": 40},
+    ),
+}
+
+
 def main(output: Path, data: str) -> None:
-    long = data == "squad"
-    args = arguments(
-        output, learning_rate=3e-4, max_steps=60 if long else 120, eval_steps=20 if long else 40,
-        save_steps=20 if long else 40,
-    )  # fmt: skip
+    read, cut, steps = FLOWS[data]
+    args = arguments(output, learning_rate=3e-4, **steps)
     set_seed(args.seed)
     folder = NetworkRecipe(name="minilm").locate()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     net = AutoModelForQuestionAnswering.from_pretrained(folder, num_hidden_layers=2)
     net = convert(net, probattn.BayesianAttention())
-    rows, validation, test = squad() if long else restaurant8k()
-    length, stride = (128, 32) if long else (48, 16)
-    trained, held_out = (windows(tokenizer, part, length, stride) for part in (rows, test))
+    rows, validation, test = read()
+    trained, chosen, held_out = (windows(tokenizer, part, **cut) for part in (rows, validation, test))
     trainer = probattn.ProbabilisticTrainer(
         model=net,
         args=args,
         train_dataset=trained,
-        eval_dataset=windows(tokenizer, validation, length, stride),
+        eval_dataset=chosen,
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
     )
