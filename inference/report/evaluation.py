@@ -26,6 +26,7 @@ from probattn.inference.report.record import (
     Scores,
 )
 from probattn.metrics.functional import (
+    BinSums,
     certainty_counts,
     mutual_information,
     pavpu_from_counts,
@@ -213,7 +214,7 @@ def _scores(
         **measured(item.data, own, in_domain),
         entropy=_entropy(own.entropy),
         mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
-        reliability=() if labels is None else _reliability(own),
+        reliability=() if labels is None else reliability_bins(own.bin_sums(None)),
         risk_coverage=None if labels is None else _risk_coverage(own),
         pavpu_curve=() if labels is None or draws is None else _pavpu_curve(draws, labels, thresholds),
         draws=predictions.source,
@@ -227,8 +228,8 @@ def _entropy(values: Tensor) -> Entropy:
     return Entropy(mean=values.mean().item(), quantiles=tuple(quantiles.tolist()))
 
 
-def _reliability(own: Columns) -> tuple[ReliabilityBin, ...]:
-    sums = own.bin_sums(None)
+def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
+    """Records of the bins of a reliability diagram, the empty ones left out."""
     bins = reliability_from_sums(sums)
     edges = [
         round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()

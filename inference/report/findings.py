@@ -18,8 +18,24 @@ from probattn.inference.report.claims import (
     over_seeds,
 )
 from probattn.inference.report.markup import exact
-from probattn.inference.report.measures import MODEL_LABELS, TEXTS, Verdict, capital, counted, listed
-from probattn.inference.report.record import MEASURES, DataSet, Difference, Measure, Scores, SingleRun
+from probattn.inference.report.measures import (
+    MODEL_LABELS,
+    TEXTS,
+    MeasureText,
+    Verdict,
+    capital,
+    counted,
+    listed,
+)
+from probattn.inference.report.record import (
+    MEASURES,
+    Comparison,
+    DataSet,
+    Difference,
+    Measure,
+    Scores,
+    SingleRun,
+)
 from probattn.inference.report.results import Results
 
 LEVEL = 0.95
@@ -167,7 +183,7 @@ def _finding(results: Results, data: DataSet, difference: Difference) -> Finding
     claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
     scores = [results.score(model, difference.data) for model in (difference.model, "deterministic")]
     ours, base = (text.value(score.measure(difference.measure) if score else None) for score in scores)
-    low, high = interval_ends(difference)
+    low, high = interval_ends(difference, text)
     gap = f"{text.difference(difference.value)}{text.points}"
     figures = f"{ours} against {base}: {gap} ({low} to {high})"
     if verdict != "unclear":
@@ -175,15 +191,15 @@ def _finding(results: Results, data: DataSet, difference: Difference) -> Finding
     return Finding(difference, data, verdict, capital(claim), figures, results.data.index(data))
 
 
-def interval_ends(difference: Difference) -> tuple[str, str]:
+def interval_ends(difference: Comparison, text: MeasureText) -> tuple[str, str]:
     """The ends of its interval, without unit."""
-    text = TEXTS[difference.measure]
     return text.difference(difference.low, sign=False), text.difference(difference.high, sign=False)
 
 
 def interval_words(difference: Difference) -> str:
     """A difference with its interval."""
-    text, (low, high) = TEXTS[difference.measure], interval_ends(difference)
+    text = TEXTS[difference.measure]
+    low, high = interval_ends(difference, text)
     return (
         f"{text.difference(difference.value)}{text.points}, {difference.level:.0%} interval {low} to {high}"
     )

@@ -30,10 +30,13 @@ from probattn.inference.report.measures import (
     ROLE_STYLES,
     ROLE_TITLES,
     TEXTS,
+    MeasureText,
+    Verdict,
 )
 from probattn.inference.report.record import (
     MEASURES,
     MODELS,
+    Comparison,
     Curve,
     DataSet,
     Difference,
@@ -76,11 +79,14 @@ def _row(
 
 
 def _gap(results: Results, difference: Difference | None) -> dict[str, Any] | None:
-    """A difference in words and drawn; None where there is none."""
     if difference is None:
         return None
-    text, verdict = TEXTS[difference.measure], results.verdict(difference)
-    ends = interval_ends(difference)
+    return gap_words(difference, TEXTS[difference.measure], results.verdict(difference))
+
+
+def gap_words(difference: Comparison, text: MeasureText, verdict: Verdict) -> dict[str, Any]:
+    """A difference in words and drawn, for the table of comparisons."""
+    ends = interval_ends(difference, text)
     turn = 1 if text.better == "higher" else -1
     low, high = sorted((turn * difference.low, turn * difference.high))
     result = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]

@@ -33,7 +33,7 @@ def read_hub(
     """
     columns = columns or Columns()
     source = f"{PREFIX}{name} ({split})"
-    table = _load(name, split, configuration, source)
+    table = load_hub(name, split, configuration, source)
     labelled = columns.find(list(table.column_names), source)
     names = getattr(table.features[columns.label], "names", None) if labelled else None
     if names and columns.label_names is None:
@@ -53,7 +53,8 @@ def read_hub(
     return build(rows(), columns, labelled, source=source, licence=str(licence))
 
 
-def _load(name: str, split: str, configuration: str | None, source: str) -> Any:
+def load_hub(name: str, split: str, configuration: str | None, source: str) -> Any:
+    """A split of a data set of the hub as ``datasets`` gives it; ``DataError`` as for :func:`read_hub`."""
     try:
         import datasets
     except ImportError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from probattn.checks import shown
 from probattn.data.dataset import TextDataset
@@ -65,14 +66,57 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     """
     path = Path(path)
     columns = columns or Columns()
+    with long_fields():
+        table = open_table(path, columns.names(labelled=columns.use == "required").values(), quotes=quotes)
+        labelled = columns.find(table.names, table.header)
+        places = columns.names(labelled=labelled)
+
+        def rows() -> Iterator[Row]:
+            for where, fields in table.rows:
+                if fields is None:
+                    yield Row(where, None)
+                    continue
+                yield _row(where, {role: field_of(fields, name, where) for role, name in places.items()})
+
+        return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+
+
+class Table(NamedTuple):
+    """A file as rows of fields.
+
+    Attributes:
+        header: place of the names, for messages.
+        names: of the columns, those of the first object in JSON Lines.
+        rows: place and fields of each row; None for fields that are all blank.
+    """
+
+    header: str
+    names: list[str]
+    rows: Iterator[tuple[str, Mapping[str, Any] | None]]
+
+
+def open_table(path: Path, required: Collection[str], *, quotes: bool = True) -> Table:
+    """Opens a file of rows, which are read one by one within :func:`long_fields`.
+
+    Args:
+        path: as for :func:`read_table`.
+        required: columns by which the separator is known.
+        quotes: as for :func:`read_table`.
+    """
     kind = path.suffix.removeprefix(".").lower()
     if kind not in SUFFIXES:
         raise other_format(path)
     text = read_text(path)
     if kind in JSON_LINES:
-        return _read_json_lines(path, text, columns)
-    with long_fields():
-        return _read_delimited(path, text, dict(DELIMITERS)[kind], columns, quotes)
+        return _open_json_lines(path, text)
+    return _open_delimited(path, text, dict(DELIMITERS)[kind], required, quotes)
+
+
+def field_of(fields: Mapping[str, Any], name: str, where: str) -> Any:
+    """A field of a row; ``DataError`` where the row has none."""
+    if name not in fields:
+        raise DataError(f"{where}: expected a field {name!r}, got none{suggestion(name, fields)}")
+    return fields[name]
 
 
 def other_format(path: Path | str) -> DataError:
@@ -83,28 +127,25 @@ def other_format(path: Path | str) -> DataError:
     )
 
 
-def _read_delimited(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> TextDataset:
-    records = delimited_records(
-        path, io.StringIO(text, newline=""), _separator(path, text, usual, columns, quotes), quotes=quotes
-    )
+def _open_delimited(path: Path, text: str, usual: str, required: Collection[str], quotes: bool) -> Table:
+    separator = _separator(path, text, usual, set(required), quotes)
+    records = delimited_records(path, io.StringIO(text, newline=""), separator, quotes=quotes)
     first = next(records, None)
     if first is None:
         raise DataError(f"{path}: expected a line that names the columns, got blank lines")
     header_line, header = first
     names = [name.strip() for name in header]
-    labelled = columns.find(names, f"{path} line {header_line}")
-    places = {role: names.index(name) for role, name in columns.names(labelled=labelled).items()}
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         for line, record in records:
             where = f"{path} line {line}"
             if not any(map(str.strip, record)):
-                yield Row(where, None)
+                yield where, None
                 continue
             check_length(where, record, names)
-            yield _row(where, {role: record[place] for role, place in places.items()})
+            yield where, dict(zip(names, record, strict=True))
 
-    return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+    return Table(f"{path} line {header_line}", names, rows())
 
 
 def check_length(where: str, record: Sequence[str], names: Sequence[str]) -> None:
@@ -116,9 +157,8 @@ def check_length(where: str, record: Sequence[str], names: Sequence[str]) -> Non
         )
 
 
-def _separator(path: Path, text: str, usual: str, columns: Columns, quotes: bool) -> str:
+def _separator(path: Path, text: str, usual: str, required: set[str], quotes: bool) -> str:
     """The first separator, the usual one before others, whose header has the columns; else that of the most columns."""
-    required = set(columns.names(labelled=columns.use == "required").values())
     headers: dict[str, list[str]] = {}
     for separator in (usual, *SEPARATORS):
         try:
@@ -169,23 +209,13 @@ def long_fields() -> Iterator[None]:
         csv.field_size_limit(limit)
 
 
-def _read_json_lines(path: Path, text: str, columns: Columns) -> TextDataset:
+def _open_json_lines(path: Path, text: str) -> Table:
     objects = json_objects(path, text.split("\n"))
     first = next(objects, None)
     if first is None:
         raise DataError(f"{path}: expected one JSON object a line, got blank lines")
-    labelled = columns.find(list(first[1]), f"{path} line {first[0]}")
-    columns_of = columns.names(labelled=labelled)
-
-    def rows() -> Iterator[Row]:
-        for line, fields in (first, *objects):
-            where = f"{path} line {line}"
-            for name in columns_of.values():
-                if name not in fields:
-                    raise DataError(f"{where}: expected a field {name!r}, got none{suggestion(name, fields)}")
-            yield _row(where, {role: fields[name] for role, name in columns_of.items()})
-
-    return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+    rows = ((f"{path} line {line}", fields) for line, fields in chain([first], objects))
+    return Table(f"{path} line {first[0]}", list(first[1]), rows)
 
 
 def json_objects(path: Path | str, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:

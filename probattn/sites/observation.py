@@ -66,6 +66,13 @@ class ObservedNoise:
             return np.asarray(special.ndtr(scaled))
         return np.asarray(special.stdtr(self.options.degrees, scaled))
 
+    def log_density(self, residual: Tensor) -> Tensor:
+        """Logarithm of the density of a residual of one number, of its shape."""
+        scale = self.scale.to(residual)
+        if self.options.family == "normal":
+            return dist.Normal(torch.zeros_like(scale), scale).log_prob(residual)
+        return dist.StudentT(self.options.degrees, torch.zeros_like(scale), scale).log_prob(residual)
+
 
 class ObservationScale(nn.Module):
     """The learned scale of :class:`ObservationNoise`, one for each of D numbers; ``forward`` gives the law."""

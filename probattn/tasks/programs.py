@@ -115,9 +115,15 @@ class Network(Generic[Program]):
         """Records of its training."""
         return read_records(self.folder / RECORDS)
 
-    def tracked(self, items: Iterable[Item], doing: str) -> Iterator[Item]:
-        """The items, with their progress where that is shown; ``doing`` says what is done with this network."""
-        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}")
+    def tracked(self, items: Iterable[Item], doing: str, total: int | None = None) -> Iterator[Item]:
+        """The items, with their progress where that is shown.
+
+        Args:
+            items: what is gone through.
+            doing: what is done with this network.
+            total: their number; None for that of ``items`` where it is known.
+        """
+        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}", total)
 
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a batch on the network's device, without its labels."""
@@ -301,8 +307,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
                 resume="auto" if resume else False,
             )
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+    def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Accuracy of a batch of inputs and "labels", per row; of other tasks what they measure, or nothing."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}

@@ -13,6 +13,7 @@ from probattn.tasks.classification import Classification
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RecipeError, RunError
 from probattn.tasks.experiments import Experiments
+from probattn.tasks.fine_tuning import FINE_TUNING
 from probattn.tasks.graphs import Graphs
 from probattn.tasks.programs import Network, ProgramTask
 from probattn.tasks.sections.base import RunRecipe
@@ -23,7 +24,13 @@ from probattn.tasks.translation import Translation
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-TASKS: list[type[Task[Any, Any]]] = [Graphs, Translation, Experiments, Classification]
+TASKS: list[type[Task[Any, Any]]] = [
+    Graphs,
+    Translation,
+    Experiments,
+    *FINE_TUNING,
+    Classification,
+]
 """A recipe is of the first whose section it has; classification, the last, has none."""
 
 

@@ -70,6 +70,7 @@ class ProbabilisticTrainer(Trainer):
         kl_schedule: weight of the KL.
         site_learning_rate: of the parameters that attention sites bring along, > 0; None takes
             ``args.learning_rate``. Optimizers that are passed to the trainer keep their groups and rates.
+        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``args.learning_rate``.
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``args.learning_rate``.
         prediction: what ``predict`` and ``compute_metrics`` get: the outputs of the network with every S at its
             posterior expectation ("mean"), or ("draws") the logarithms of the mean probabilities over draws, in the
@@ -108,6 +109,7 @@ class ProbabilisticTrainer(Trainer):
         program: Callable[[Any], HeadProgram] | None = None,
         kl_schedule: KLSchedule | None = None,
         site_learning_rate: float | None = 1e-3,
+        noise_learning_rate: float | None = 1e-2,
         alignment_learning_rate: float | None = 1e-3,
         prediction: Prediction = "mean",
         num_samples: int = 20,
@@ -115,8 +117,12 @@ class ProbabilisticTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         owner = "ProbabilisticTrainer"
-        self._rates = {"sites": site_learning_rate, "alignment": alignment_learning_rate}
-        for kind, rate in zip(("site", "alignment"), self._rates.values(), strict=True):
+        self._rates = {
+            "sites": site_learning_rate,
+            "noise": noise_learning_rate,
+            "alignment": alignment_learning_rate,
+        }
+        for kind, rate in zip(("site", "noise", "alignment"), self._rates.values(), strict=True):
             if rate is not None:
                 check_number(owner, f"{kind}_learning_rate", rate, positive=True)
         for name, number in (("num_samples", num_samples), ("num_data", num_data)):

@@ -47,6 +47,7 @@ class RelatednessStudy(study.FileStudy):
     methods: study.Names = None
     output: study.Output = study.DATA / "relatedness.json"
     epochs: Annotated[int, typer.Option(help="Passes over the training pairs.")] = 2
+    draws: Annotated[int, typer.Option(help="Posterior draws of a prediction.")] = 20
     limit: Annotated[int | None, typer.Option(help="Most pairs of a part.")] = None
     network: Annotated[str, typer.Option(help="minilm or a folder.")] = "minilm"
 
@@ -63,7 +64,7 @@ class RelatednessStudy(study.FileStudy):
             "epochs": self.epochs,
             "limit": self.limit,
             "batch_size": 32,
-            "draws": 20,
+            "draws": self.draws,
         }
 
     def begin(self) -> study.Content:
@@ -101,7 +102,7 @@ class RelatednessStudy(study.FileStudy):
             progress=False,
         )
         driver.fit(train, epochs=self.epochs)
-        draws = 1 if method is None else 20
+        draws = 1 if method is None else self.draws
         predicted = {name: predictions(program, parts[name], collate, draws) for name in ("held out", "test")}
         return figures(*predicted["held out"], *predicted["test"])
 
@@ -123,7 +124,8 @@ def pairs(file: str, tokenizer: Any, limit: int | None) -> list[dict[str, Any]]:
 def predictions(
     program: Regressor, rows: Sequence[Mapping[str, Any]], collate: Any, draws: int
 ) -> tuple[Any, Tensor]:
-    """The posterior of all rows, and their numbers."""
+    """The posterior of all rows, short ones first, and their numbers."""
+    rows = sorted(rows, key=lambda row: len(row["input_ids"]))
     loader = torch.utils.data.DataLoader(rows, batch_size=32, collate_fn=collate)
     return posterior_predict(program, loader, draws), torch.tensor([row["labels"] for row in rows])
 

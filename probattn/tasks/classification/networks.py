@@ -144,29 +144,61 @@ def load_classifier(
     Raises:
         RunError: it cannot be loaded, its head is for another number of classes, or the recipe names the classes too.
     """
+    if not network.is_new:
+        return load_head(AutoModelForSequenceClassification, network, label_names, seed=seed)
+    _check_own_labels(network, label_names)
+    with torch.random.fork_rng(), quiet_loading():
+        torch.manual_seed(seed)
+        return build_network(network, words, **_named(label_names))
+
+
+def load_head(
+    auto: Any, network: NetworkRecipe, label_names: Sequence[str] | None = None, *, seed: int, **options: Any
+) -> PreTrainedModel:
+    """A pretrained network with a head.
+
+    Args:
+        auto: transformers' Auto class of networks with that head.
+        network: which one.
+        label_names: names of the classes; None for a head whose outputs are not the data's classes.
+        seed: of the initial weights that the network does not bring.
+        **options: further entries of the configuration.
+
+    Returns:
+        The network.
+
+    Raises:
+        RunError: it cannot be loaded, its head has other outputs, or the recipe names the classes too.
+    """
+    _check_own_labels(network, label_names or ())
+    given = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
+    with torch.random.fork_rng(), quiet_loading():
+        torch.manual_seed(seed)
+        net, report = _load(
+            auto,
+            network,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **(given | options),
+            **network.config,
+        )
+        _check_sizes(network, report["mismatched_keys"], label_names or ())
+        return cast(PreTrainedModel, net)
+
+
+def _named(label_names: Sequence[str]) -> dict[str, Any]:
+    labels = dict(enumerate(label_names))
+    return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
+
+
+def _check_own_labels(network: NetworkRecipe, label_names: Sequence[str]) -> None:
+    """Refuses entries of the configuration that the data decide."""
     for key in ("num_labels", "id2label", "label2id"):
         if key in network.config:
             raise RunError(
                 f"network.config: expected no {key!r}, which the {len(label_names)} classes of the data set; leave "
                 "it out"
             )
-    labels = dict(enumerate(label_names))
-    options = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
-    with torch.random.fork_rng(), quiet_loading():
-        torch.manual_seed(seed)
-        if network.is_new:
-            return build_network(network, words, **options)
-        net, report = _load(
-            AutoModelForSequenceClassification,
-            network,
-            num_labels=len(labels),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **options,
-            **network.config,
-        )
-        _check_sizes(network, report["mismatched_keys"], label_names)
-        return cast(PreTrainedModel, net)
 
 
 def load_any(network: NetworkRecipe) -> PreTrainedModel:
@@ -184,13 +216,13 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
         return loaded
 
 
-def load_tokenizer(network: NetworkRecipe) -> Any:
-    """The network's tokenizer.
+def load_tokenizer(network: NetworkRecipe, auto: Any = AutoTokenizer) -> Any:
+    """The network's tokenizer, or what else it reads with, by transformers' Auto class of it.
 
     Raises:
         RunError: it cannot be loaded.
     """
-    return _load(AutoTokenizer, network)
+    return _load(auto, network)
 
 
 def _load(cls: Any, network: NetworkRecipe, **options: Any) -> Any:
@@ -217,7 +249,7 @@ def _check_sizes(network: NetworkRecipe, mismatched: Iterable[Mismatch], label_n
     name, saved, wanted = differing[0]
     classes = len(label_names)
     given = f"network {shortened(network.name, 100)!r}"
-    if all((theirs[:1], ours[:1]) == (saved[:1], (classes,)) for _, theirs, ours in differing):
+    if classes and all((theirs[:1], ours[:1]) == (saved[:1], (classes,)) for _, theirs, ours in differing):
         listed = shortened(", ".join(label_names), 80)
         other = (
             f"train on data of {saved[0]} classes, or " if saved[0] > 1 else ""

@@ -1,0 +1,25 @@
+"""Tasks of pretrained networks with a head, each in a file of its own."""
+
+from typing import Any
+
+from probattn.tasks.fine_tuning.choices import Choices
+from probattn.tasks.fine_tuning.images import Images
+from probattn.tasks.fine_tuning.regression import Regression
+from probattn.tasks.fine_tuning.tokens import Tokens
+from probattn.tasks.task import Task
+
+FINE_TUNING: list[type[Task[Any, Any]]] = [
+    Choices,
+    Images,
+    Regression,
+    Tokens,
+]
+"""The tasks of this folder."""
+
+__all__ = [
+    "FINE_TUNING",
+    "Choices",
+    "Images",
+    "Regression",
+    "Tokens",
+]

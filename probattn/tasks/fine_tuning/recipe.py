@@ -1,0 +1,258 @@
+"""Recipes of pretrained networks with a head: what they share, and where their examples come from."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import Field, field_validator
+
+from probattn.data import DataError
+from probattn.data.hub import PREFIX, load_hub
+from probattn.data.identity import SPLITS, Split, order, split_of
+from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
+from probattn.tasks.classification.recipe import SELF_ATTENTIVE, NetworkRecipe, PredictionRecipe
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.methods import (
+    AlignmentRecipe,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    beside,
+)
+from probattn.tasks.sections.training import TrainingRecipe
+
+Examples = Sequence[Mapping[str, Any]]
+"""Examples of a task, each with the fields that the task reads."""
+
+Rows = Iterator[tuple[str, Mapping[str, Any]]]
+"""Place, for messages, and fields of each row of a source."""
+
+
+class ExampleLimits(Section):
+    """Most examples to use, by role: a fixed choice that looks random; null for all."""
+
+    train: int | None = Field(default=None, ge=1, description="To train on.")
+    validation: int | None = Field(default=None, ge=1, description="To validate on.")
+    test: int | None = Field(default=None, ge=1, description="To test on.")
+
+
+class ExamplesSection(Section):
+    """Where the examples of a task come from.
+
+    A subclass names its columns (:meth:`columns`), makes an example of a row (:meth:`example`) and says what identifies
+    it (:meth:`identity`).
+
+    Attributes:
+        named: data sets that have a name: each reads the rows of a split.
+        suffixes: endings of files that the subclass reads by itself, without the dot.
+    """
+
+    named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
+    suffixes: ClassVar[tuple[str, ...]] = ()
+
+    train: str = Field(
+        min_length=1,
+        description="To train on: a data set that has a name, a file (.csv, .tsv, .jsonl), or `hub:owner/name`.",
+    )
+    validation: str | None = Field(
+        default=None,
+        min_length=1,
+        description="To choose by; null for the training set's own validation part, or a share of its examples.",
+    )
+    test: str | None = Field(
+        default=None,
+        min_length=1,
+        description="To measure on; null for the training set's own test part, or a share of its examples.",
+    )
+    quotes: bool = Field(
+        default=True,
+        description="Whether fields of a .csv or .tsv file may stand in double quotes; false for plain characters.",
+    )
+    validation_fraction: float = Field(
+        default=0.1, gt=0, lt=1, description="Share for validation, where no source is given for it."
+    )
+    test_fraction: float = Field(
+        default=0.1, gt=0, lt=1, description="Share for testing, where no source is given for it."
+    )
+    limits: ExampleLimits = Field(default=ExampleLimits(), description="Most examples to use.")
+
+    @abstractmethod
+    def columns(self) -> Collection[str]:
+        """The columns that must be there."""
+
+    @abstractmethod
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """An example from a row; ``DataError`` names the place of one that is none."""
+
+    @abstractmethod
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The text by which an example is assigned to a part: equal texts are in the same one."""
+
+    def read_file(self, path: Path) -> Rows:
+        """Rows of a file with one of :attr:`suffixes`."""
+        # Not abstract: a section without suffixes has no such files.
+        raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
+
+    def load(self) -> dict[Split, list[Mapping[str, Any]]]:
+        """All examples by part.
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
+        given: dict[Split, str | None] = {
+            "train": self.train,
+            "validation": self.validation,
+            "test": self.test,
+        }
+        if self.train in self.named:
+            given = {split: source or self.train for split, source in given.items()}
+        parts = {split: self._examples(source, split) for split, source in given.items() if source}
+        parts |= self._held_out(parts)
+        return {split: self._taken(split, parts[split]) for split in SPLITS}
+
+    def _examples(self, source: str, split: Split) -> list[Mapping[str, Any]]:
+        with long_fields():
+            examples = [self.example(fields, where) for where, fields in self._rows(source, split)]
+        if not examples:
+            raise DataError(f"{source}: expected examples, got none")
+        return examples
+
+    def _rows(self, source: str, split: Split) -> Rows:
+        if source in self.named:
+            return self.named[source](split)
+        if source.startswith(PREFIX):
+            return self._hub(source, split)
+        path = Path(source).expanduser()
+        if path.suffix.removeprefix(".").lower() in self.suffixes or (path.is_dir() and "" in self.suffixes):
+            return self.read_file(path)
+        if not is_table(source):
+            error = other_format(path)
+            also = f", or one of {', '.join(self.named)}" if self.named else ""
+            raise DataError(f"{error}{also}, or {PREFIX}owner/name")
+        return self._table(open_table(path, self.columns(), quotes=self.quotes))
+
+    def _table(self, table: Table) -> Rows:
+        self._check(table.names, table.header)
+        for where, fields in table.rows:
+            if fields is not None:
+                yield where, fields
+
+    def _hub(self, source: str, split: Split) -> Rows:
+        place = f"{source} ({split})"
+        table = load_hub(source.removeprefix(PREFIX), split, None, place)
+        self._check(table.column_names, place)
+        for number, fields in enumerate(table, start=1):
+            yield f"{place} row {number}", self.named_labels(fields, table.features)
+
+    def named_labels(self, fields: Mapping[str, Any], features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Fields of a row of the hub, with names for the numbers of classes."""
+        return {name: _names_of(value, features[name]) for name, value in fields.items()}
+
+    def _check(self, names: Sequence[str], where: str) -> None:
+        missing = [name for name in self.columns() if name not in names]
+        if missing:
+            raise DataError(
+                f"{where}: expected a column {missing[0]!r}, got {', '.join(names[:12])}; name it in the recipe"
+            )
+
+    def _held_out(self, parts: Mapping[Split, Examples]) -> dict[Split, list[Mapping[str, Any]]]:
+        shares = {
+            "validation": 0.0 if "validation" in parts else self.validation_fraction,
+            "test": 0.0 if "test" in parts else self.test_fraction,
+        }
+        cut: dict[Split, list[Mapping[str, Any]]] = {
+            split: [] for split in SPLITS if split not in parts or split == "train"
+        }
+        for example in parts["train"]:
+            cut[split_of(self.identity(example), shares["validation"], shares["test"])].append(example)
+        empty = next((split for split, examples in cut.items() if not examples), None)
+        if empty is not None:
+            raise DataError(
+                f"{self.train}: {len(parts['train'])} examples are too few to set some aside for {empty}; give a "
+                f"source for {empty}, or more examples"
+            )
+        return cut
+
+    def _taken(self, split: Split, examples: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        limit = cast("int | None", getattr(self.limits, split))
+        if limit is None or limit >= len(examples):
+            return examples
+        ranked = sorted(range(len(examples)), key=lambda row: (order(self.identity(examples[row])), row))
+        return [examples[row] for row in sorted(ranked[:limit])]
+
+    def resolved(self) -> Self:
+        """The same, with the paths of files made absolute."""
+        paths: dict[str, str] = {}
+        for split in SPLITS:
+            source = getattr(self, split)
+            if source and source not in self.named and not source.startswith(PREFIX):
+                paths[split] = str(Path(source).expanduser().absolute())
+        return self.model_copy(update=paths)
+
+
+def _names_of(value: Any, feature: Any) -> Any:
+    """Names for the numbers of classes in a field, also where it is a list of them."""
+    inner = getattr(feature, "feature", None)
+    if isinstance(value, list) and inner is not None:
+        return [_names_of(each, inner) for each in value]
+    names = getattr(feature, "names", None)
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+
+
+class PretrainedRecipe(NetworkRecipe):
+    """The pretrained network, whose head is new unless it brings one that fits."""
+
+    @field_validator("name")
+    @classmethod
+    def _pretrained(cls, value: str) -> str:
+        if value == SELF_ATTENTIVE:
+            raise ValueError(f"expected a pretrained network, {SELF_ATTENTIVE!r} has another head")
+        return value
+
+
+class HeadReportRecipe(Section):
+    """Contents of the report."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too (same data, seed and number of "
+        "updates) and to compare.",
+    )
+    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    uncertain: int = Field(
+        default=8, ge=0, le=100, description="Most uncertain test examples that are listed."
+    )
+
+
+class HeadRecipe(MethodRecipe):
+    """What the recipes of these tasks have in common; each adds the section that makes it one of its task."""
+
+    network: PretrainedRecipe = Field(default=PretrainedRecipe(), description="The network to start from.")
+    attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
+    prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
+    report: HeadReportRecipe = Field(default=HeadReportRecipe(), description="What to report.")
+
+    def examples(self) -> tuple[str, ExamplesSection]:
+        """Name and value of the section of examples."""
+        return next(
+            (name, value)
+            for name in type(self).model_fields
+            if isinstance(value := getattr(self, name), ExamplesSection)
+        )
+
+    def resolved(self) -> Self:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        name, section = self.examples()
+        return self.model_copy(update={name: section.resolved(), "network": self.network.resolved()})

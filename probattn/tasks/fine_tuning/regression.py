@@ -1,0 +1,316 @@
+"""Numbers for texts or pairs of texts: ratings, relatedness, prices; with intervals."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from scipy import stats
+from torch import nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.data.files import data_file
+from probattn.data.identity import Split
+from probattn.inference.posterior import Posterior
+from probattn.inference.report import MODEL_TITLES, ModelKey
+from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
+from probattn.sites.observation import ObservationNoise
+from probattn.tasks.fine_tuning.measures import number, share
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.results import Columns, Listing
+from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, HeadTask
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+"""Levels of the intervals whose coverage is measured."""
+STATED = (0.8, 0.95)
+"""Those that are compared between models."""
+
+
+def sick(split: Split) -> Rows:
+    """Pairs of SICK (Marelli et al. 2014) with their relatedness, 1 to 5."""
+    name = {"train": "SICK_train", "validation": "SICK_trial", "test": "SICK_test_annotated"}[split]
+    path = data_file("sick", f"sick/{name}.txt", origin="https://zenodo.org/records/2787612")
+    with path.open(encoding="utf-8", newline="") as lines:
+        for row, fields in enumerate(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
+            yield (
+                f"{path} line {row}",
+                {
+                    "text": fields["sentence_A"],
+                    "text_pair": fields["sentence_B"],
+                    "label": fields["relatedness_score"],
+                },
+            )
+
+
+class RegressionSection(ExamplesSection):
+    """Texts, or pairs of texts, with a number each."""
+
+    named: ClassVar[Any] = {"sick": sick}
+    paired_names: ClassVar[tuple[str, ...]] = ("sick",)
+
+    text: str = Field(default="text", min_length=1, description="Column of the texts.")
+    text_pair: str | None = Field(
+        default=None, min_length=1, description="Column of the second texts; null for single texts."
+    )
+    label: str = Field(default="label", min_length=1, description="Column of the numbers.")
+    max_length: int = Field(
+        default=128, ge=3, description="Most tokens of a text; longer ones are truncated."
+    )
+    noise: Literal["normal", "student_t"] = Field(
+        default="normal", description="Law of a number around its prediction; its scale is learned."
+    )
+    degrees: float = Field(default=4.0, gt=0, description="Degrees of freedom of `student_t`.")
+
+    @property
+    def paired(self) -> bool:
+        """Whether texts come in pairs."""
+        return self.text_pair is not None or self.train in self.paired_names
+
+    def columns(self) -> Collection[str]:
+        """Texts and numbers."""
+        return [self.text, *([self.text_pair] if self.text_pair else []), self.label]
+
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Text, second text and number."""
+        names = {"text": self.text, **({"pair": self.text_pair or "text_pair"} if self.paired else {})}
+        example: dict[str, Any] = {}
+        for role, name in names.items():
+            value = fields.get(name)
+            if not isinstance(value, str) or not value.strip():
+                raise DataError(f"{where}: expected text in {name!r}, got {shown(value)}; remove the row")
+            example[role] = value
+        try:
+            target = float(fields[self.label])
+        except (TypeError, ValueError, KeyError):
+            target = math.nan
+        if not math.isfinite(target):
+            raise DataError(
+                f"{where}: expected a number in {self.label!r}, got {shown(fields.get(self.label))}; correct it or "
+                "remove the row"
+            )
+        return example | {"target": target}
+
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The texts."""
+        return "\n".join(example[role] for role in ("text", "pair") if role in example)
+
+
+class RegressionRecipe(HeadRecipe):
+    """All that a run on texts with numbers depends on."""
+
+    regression: RegressionSection = Field(description="The texts and their numbers.")
+
+
+class Regression(HeadTask):
+    """A number for each text, with intervals, by a network with a head of one output."""
+
+    section = "regression"
+    recipe_class = RegressionRecipe
+    unit = "texts"
+    auto = AutoModelForSequenceClassification
+    calibrates = True
+    inputs = ("text", "pair")
+    measures: ClassVar[Any] = {
+        "rmse": number("Root mean squared error", "In units of the numbers", short="RMSE"),
+        "pearson": number("Pearson correlation", "Of predictions and numbers", better=True),
+        "spearman": number("Spearman correlation", "Of the ranks of predictions and numbers", better=True),
+        "nll": number("Negative log-likelihood", "Of the numbers, nats per text", short="NLL"),
+        **{
+            f"{kind}{name}_{100 * level:.0f}": text
+            for level in STATED
+            for kind, name, text in (
+                (
+                    "",
+                    "miss",
+                    share(
+                        f"Coverage error, {level:.0%} intervals",
+                        f"Distance of the share of numbers inside from {level:.0%}",
+                        better=False,
+                    ),
+                ),
+                (
+                    "stretched_",
+                    "miss",
+                    share(
+                        f"The same, calibrated ({level:.0%})",
+                        "After the intervals are stretched as the validation texts ask for",
+                        better=False,
+                    ),
+                ),
+                (
+                    "",
+                    "score",
+                    number(
+                        f"Interval score, {level:.0%}",
+                        "Width, and a fine for numbers outside (Gneiting and Raftery 2007), calibrated intervals",
+                    ),
+                ),
+            )
+        },
+    }
+    headings: ClassVar[Mapping[str, str]] = {
+        "text": "Text",
+        "pair": "Second text",
+        "truth": "True number",
+        "prediction": "Prediction",
+        "lower_80": "80% from",
+        "upper_80": "to",
+        "std": "Std of draws",
+    }
+    ranked_by = "std"
+
+    def head_options(self) -> Mapping[str, Any]:
+        """One output."""
+        return {"num_labels": 1, "problem_type": "regression"}
+
+    def prepare(self, net: PreTrainedModel) -> None:
+        """Keeps mean and standard deviation of the training numbers, by which targets are standardised."""
+        net.config.label_mean, net.config.label_std = self._standard
+
+    @cached_property
+    def _standard(self) -> tuple[float, float]:
+        targets = torch.tensor([example["target"] for example in self.examples["train"]], dtype=torch.float64)
+        deviation = targets.std().item() if len(targets) > 1 else 0.0
+        return targets.mean().item(), deviation or 1.0
+
+    def input_columns(self) -> tuple[str, str | None]:
+        """The columns of the training texts."""
+        section = self.section_of_examples
+        return section.text, (section.text_pair or "text_pair") if section.paired else None
+
+    def _program_of(self, net: nn.Module, **options: Any) -> Any:
+        section = self.section_of_examples
+        return super()._program_of(
+            net, noise=ObservationNoise(section.noise, degrees=section.degrees), **options
+        )
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """Texts with their standardised numbers."""
+        pairs = [example["pair"] for example in examples] if "pair" in examples[0] else None
+        tokens = codec(
+            [example["text"] for example in examples],
+            pairs,
+            truncation=True,
+            max_length=self.section_of_examples.max_length,
+        )
+        encoded = []
+        for row, example in enumerate(examples):
+            inputs = {name: values[row] for name, values in tokens.items()}
+            if "target" in example:
+                mean, deviation = self._standard
+                inputs["labels"] = (example["target"] - mean) / deviation
+            encoded.append(Encoded([inputs]))
+        return encoded
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Prediction, number, ends of intervals, and what else is measured, in units of the numbers."""
+        predicted = in_units(posterior, batch)
+        target = torch.tensor([example["target"] for example in batch.examples], dtype=torch.float64)
+        draws = predicted.logits[:, :, 0].double()
+        assert predicted.noise is not None
+        density = predicted.noise.log_density(target - draws)
+        return {
+            "prediction": draws.mean(dim=0),
+            "target": target,
+            "nll": math.log(len(draws)) - density.logsumexp(dim=0),
+            "std": predicted.std[:, 0].double(),
+            "ends": torch.stack([predicted.interval(level)[:, :, 0].double().T for level in LEVELS], dim=1),
+        }
+
+    def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
+        """Intervals stretched about their middle until those of the validation texts cover."""
+        ends = columns["ends"].clone()
+        for place, level in enumerate(LEVELS):
+            factor = interval_stretch(held_out["ends"][:, place].T, held_out["target"], level).item()
+            middle, half = ends[:, place].mean(dim=1), (ends[:, place, 1] - ends[:, place, 0]) / 2
+            if math.isfinite(factor):
+                ends[:, place] = torch.stack([middle - factor * half, middle + factor * half], dim=1)
+        return {**columns, "stretched": ends}
+
+    def figures(self, columns: Columns) -> dict[str, float | None]:
+        """The measures of some texts."""
+        prediction, target = columns["prediction"].numpy(), columns["target"].numpy()
+        varied = len(set(prediction.tolist())) > 1 and len(set(target.tolist())) > 1
+        measures: dict[str, float | None] = {
+            "rmse": math.sqrt(((prediction - target) ** 2).mean()),
+            "pearson": float(stats.pearsonr(prediction, target).statistic) if varied else None,
+            "spearman": float(stats.spearmanr(prediction, target).statistic) if varied else None,
+            "nll": columns["nll"].mean().item(),
+        }
+        for level in STATED:
+            place, percent = LEVELS.index(level), f"{100 * level:.0f}"
+            measures[f"miss_{percent}"] = abs(coverage(columns, "ends", place) - level)
+            measures[f"stretched_miss_{percent}"] = abs(coverage(columns, "stretched", place) - level)
+            ends = columns["stretched"][:, place].T
+            measures[f"score_{percent}"] = interval_score(ends, columns["target"], level).mean().item()
+        return measures
+
+    def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
+        """Coverage and width of intervals, before and after the validation texts have stretched them."""
+        rows = []
+        for key, each in columns.items():
+            for place, level in enumerate(LEVELS):
+                cells = []
+                for ends in ("ends", "stretched"):
+                    width = (each[ends][:, place, 1] - each[ends][:, place, 0]).mean().item()
+                    cells += [f"{100 * coverage(each, ends, place):.1f}%", f"{width:.3f}"]
+                rows.append((MODEL_TITLES[key], f"{level:.0%}", *cells))
+        yield Listing(
+            title="Intervals",
+            headings=("Attention", "Level", "Coverage", "Width", "Coverage, calibrated", "Width, calibrated"),
+            rows=tuple(rows),
+            about="The share of test numbers inside. Calibrated intervals are stretched about their middle by the "
+            "factor that the validation texts ask for (split conformal prediction, Lei et al. 2018).",
+        )
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """The prediction, where a number lies with 80%, and what the draws differ by."""
+        predicted = in_units(posterior, batch)
+        lower, upper = predicted.interval(0.8)[:, :, 0].tolist()
+        rows = zip(
+            batch.examples,
+            predicted.mean[:, 0].tolist(),
+            lower,
+            upper,
+            predicted.std[:, 0].tolist(),
+            strict=True,
+        )
+        return [
+            {
+                **{name: example[name] for name in ("text", "pair") if name in example},
+                "prediction": mean,
+                "lower_80": low,
+                "upper_80": high,
+                "std": std,
+            }
+            for example, mean, low, high, std in rows
+        ]
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """The number."""
+        return f"{example['target']:g}"
+
+    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """Text and second text."""
+        return {"text": text} if pair is None else {"text": text, "pair": pair}
+
+
+def in_units(posterior: Posterior, batch: Batch) -> Posterior:
+    """Predictions of standardised numbers, in units of the numbers."""
+    mean, deviation = batch.config.label_mean, batch.config.label_std
+    assert posterior.noise is not None
+    noise = replace(posterior.noise, scale=posterior.noise.scale.detach().cpu() * deviation)
+    return replace(posterior, logits=posterior.logits * deviation + mean, noise=noise)
+
+
+def coverage(columns: Columns, ends: str, place: int) -> float:
+    """Share of the numbers inside the intervals of a level."""
+    return interval_coverage(columns[ends][:, place].T, columns["target"]).item()

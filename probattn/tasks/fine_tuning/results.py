@@ -1,0 +1,231 @@
+"""Records of what a task measures by measures of its own, their differences, and several runs over their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from probattn.inference.report import Comparison, Curve, DataSet, ModelKey, RunDescription, bootstrap_p
+from probattn.inference.report.claims import corrected, is_reliable, over_seeds
+from probattn.inference.report.measures import MeasureText, Verdict
+from probattn.inference.report.record import LATENT, MODELS, SINGLE, Record, ReliabilityBin, SingleRun
+from probattn.inference.report.sites import SiteHealth
+
+Columns = Mapping[str, Tensor]
+"""What measures are computed from: tensors with one row an example, ``[N, ...]``."""
+
+Figures = Callable[[Columns], Mapping[str, float | None]]
+"""Measures of some examples by name."""
+
+
+class MeasuredScores(Record):
+    """Measures of one model on one data set, by name; None where one cannot be measured."""
+
+    model: ModelKey
+    data: str
+    values: Mapping[str, float | None]
+    reliability: tuple[ReliabilityBin, ...] = ()
+
+
+class MeasuredDifference(Comparison):
+    """A comparison by one measure on one data set: on the same examples, or of the same seeds."""
+
+    measure: str
+    data: str
+
+
+class Listing(Record):
+    """A table of words and numbers that the report shows as it is.
+
+    Attributes:
+        title: what it shows.
+        headings: of its columns.
+        rows: cells; a number has the digits that are shown.
+        words: columns, from the left, that hold words.
+        about: how it is read.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: Annotated[int, Field(ge=0)] = 1
+    about: str = ""
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> Listing:
+        for row in self.rows:
+            if len(row) != len(self.headings):
+                raise ValueError(f"expected {len(self.headings)} cells in each row, got {len(row)}: {row}")
+        return self
+
+
+class MeasuredResults(Record):
+    """Everything that the report of such a run shows.
+
+    Attributes:
+        schema_version: version of these records.
+        kind: the task, by its section of a recipe.
+        run: what was run; of several runs the first, with the time of all.
+        runs: the single runs whose means these are; empty for the records of one run.
+        data: the data sets, the in-domain one first.
+        scores: one entry a model and data set.
+        differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
+        listings: tables of single classes, examples and so on.
+        health: the posterior, per site.
+        curves: training curves.
+    """
+
+    schema_version: Literal[2] = 2
+    kind: str
+    run: RunDescription
+    runs: tuple[SingleRun, ...] = ()
+    data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
+    scores: Annotated[tuple[MeasuredScores, ...], Field(min_length=1)]
+    differences: tuple[MeasuredDifference, ...] = ()
+    listings: tuple[Listing, ...] = ()
+    health: tuple[SiteHealth, ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs behind these records."""
+        return tuple(run.seed for run in self.runs) or (self.run.seed,)
+
+    @property
+    def compared(self) -> ModelKey:
+        """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
+        known = {score.model for score in self.scores}
+        return next((model for model in (*SINGLE, LATENT, "deterministic") if model in known), LATENT)
+
+    def score(self, model: ModelKey, data: str) -> MeasuredScores | None:
+        """Measures of a model on a data set; None if it was not measured."""
+        return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)
+
+    def difference(self, measure: str, model: ModelKey, data: str) -> MeasuredDifference | None:
+        """Difference to the baseline; None if it was not measured."""
+        wanted = (measure, model, data)
+        matches = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
+        return next(matches, None)
+
+    def verdict(self, difference: MeasuredDifference, text: MeasureText) -> Verdict:
+        """Result of one of the differences; "unclear" where it is not reliable."""
+        size = next(item.size for item in self.data if item.key == difference.data)
+        return text.verdict(difference.value) if is_reliable(difference, size) else "unclear"
+
+
+def compare(
+    table: Mapping[tuple[str, ModelKey], Columns],
+    figures: Figures,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[MeasuredDifference, ...]:
+    """Differences to the deterministic baseline, with percentile intervals of a paired bootstrap (Efron 1979).
+
+    A resample draws as many examples as the data set has, with replacement, and measures both models on the same ones;
+    p values come from the same resamples, corrected by Holm's method over all comparisons of a model.
+
+    Args:
+        table: columns by data set and model.
+        figures: measures of columns.
+        resamples: how often examples are drawn.
+        level: of the intervals.
+        seed: of the draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    found = []
+    for data in dict.fromkeys(key for key, _ in table):
+        models = {model: table[data, model] for model in MODELS if (data, model) in table}
+        base = models.pop("deterministic", None)
+        if base is None or not models:
+            continue
+        size = len(next(iter(base.values())))
+        points = _gaps(base, models, figures, None)
+        drawn: dict[tuple[ModelKey, str], list[float]] = {key: [] for key in points}
+        for _ in range(resamples):
+            rows = torch.randint(size, (size,), generator=generator)
+            for key, value in _gaps(base, models, figures, rows).items():
+                if key in drawn:
+                    drawn[key].append(value)
+        for (model, measure), value in points.items():
+            resampled = drawn[model, measure]
+            if not resampled:
+                continue
+            low, high = np.quantile(resampled, tails).tolist()
+            p = bootstrap_p(resampled)
+            given = {"low": low, "high": high, "level": level, "p": p, "corrected": p, "resamples": resamples}
+            found.append(MeasuredDifference(measure=measure, model=model, data=data, value=value, **given))
+    return corrected(found)
+
+
+def _gaps(
+    base: Columns, models: Mapping[ModelKey, Columns], figures: Figures, rows: Tensor | None
+) -> dict[tuple[ModelKey, str], float]:
+    theirs = figures(chosen(base, rows))
+    gaps = {}
+    for model, columns in models.items():
+        for measure, value in figures(chosen(columns, rows)).items():
+            other = theirs.get(measure)
+            if value is not None and other is not None:
+                gaps[model, measure] = value - other
+    return gaps
+
+
+def chosen(columns: Columns, rows: Tensor | None) -> Columns:
+    """Some rows of columns, or all of them."""
+    return columns if rows is None else {name: column[rows] for name, column in columns.items()}
+
+
+def combine(runs: Mapping[str, MeasuredResults]) -> MeasuredResults:
+    """The comparison of the runs of one recipe over their seeds, as :func:`probattn.inference.report.combine` makes it.
+
+    Args:
+        runs: evaluations of n >= 2 single runs by the path of their folder.
+
+    Raises:
+        ValueError: fewer than two runs, or evaluations that do not fit each other.
+    """
+    (first_name, first), *others = runs.items()
+    if not others:
+        raise ValueError("combine: expected at least two runs, got 1")
+    for name, results in others:
+        if _shape(results) != _shape(first):
+            raise ValueError(
+                f"{name}: expected the data sets and models of {first_name}; evaluate both again"
+            )
+    each = list(runs.values())
+    differences = []
+    for item in first.differences:
+        same = [results.difference(item.measure, item.model, item.data) for results in each]
+        values = [one.value for one in same if one is not None]
+        if len(values) == len(each):
+            differences.append(over_seeds(item, values, item.level))
+    seconds = sum(results.run.seconds for results in each)
+    return MeasuredResults(
+        kind=first.kind,
+        run=first.run.model_copy(update={"seconds": seconds, "commands": ()}),
+        runs=tuple(SingleRun(folder=name, seed=results.run.seed) for name, results in runs.items()),
+        data=first.data,
+        scores=tuple(_mean(same) for same in zip(*(results.scores for results in each), strict=True)),
+        differences=corrected(differences),
+    )
+
+
+def _shape(results: MeasuredResults) -> tuple[object, ...]:
+    return results.data, tuple((score.model, score.data) for score in results.scores)
+
+
+def _mean(scores: Sequence[MeasuredScores]) -> MeasuredScores:
+    values: dict[str, float | None] = {}
+    for name in scores[0].values:
+        found = [value for score in scores if (value := score.values.get(name)) is not None]
+        values[name] = fmean(found) if len(found) == len(scores) else None
+    return MeasuredScores(model=scores[0].model, data=scores[0].data, values=values)

@@ -1,0 +1,368 @@
+"""Classes of the words of a text: named entities, slots, parts of speech."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from transformers import AutoModelForTokenClassification
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.data.files import data_file, read_text
+from probattn.data.identity import Split
+from probattn.inference.posterior import Posterior
+from probattn.inference.report import ModelKey
+from probattn.models.program import IGNORED
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, number, share
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.results import Columns, Listing
+from probattn.tasks.fine_tuning.task import (
+    Answer,
+    Batch,
+    Encoded,
+    HeadTask,
+    bin_columns,
+    calibration_error,
+    output_names,
+)
+
+OUTSIDE = "O"
+"""The tag of a word in no span."""
+WORD = re.compile(r"\w+(?:[.,:'’]\w+)*|[^\w\s]")
+"""A word of a text that is not split yet: letters and digits, with marks between them, or a single mark."""
+
+Span = tuple[str, int, int]
+"""Type, first word and the word behind the last."""
+
+
+def restaurant8k(split: Split) -> Rows:
+    """Utterances of RESTAURANTS-8K (Coope et al. 2020) as words with tags of their slots."""
+    for where, text, slots in restaurant_utterances(split):
+        words = list(WORD.finditer(text))
+        tags = [OUTSIDE] * len(words)
+        for slot, start, end in slots:
+            inside = [place for place, word in enumerate(words) if word.start() < end and word.end() > start]
+            for place in inside:
+                tags[place] = f"{'B' if place == inside[0] else 'I'}-{slot}"
+        if words:
+            yield where, {"tokens": [word[0] for word in words], "tags": tags}
+
+
+def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[str, int, int]]]]:
+    """Place, text and slots (name, first character, the one behind the last) of each utterance.
+
+    The last tenth of the training file is the validation part.
+    """
+    name = "test" if split == "test" else "train"
+    origin = "https://github.com/PolyAI-LDN/task-specific-datasets"
+    path = data_file("restaurant8k", f"restaurant8k/{name}.json", origin=origin)
+    utterances = json.loads(read_text(path))
+    cut = len(utterances) - len(utterances) // 10
+    first, last = {"train": (0, cut), "validation": (cut, len(utterances)), "test": (0, len(utterances))}[
+        split
+    ]
+    for number_of, utterance in enumerate(utterances[first:last], start=first):
+        slots = [
+            (each["slot"], each["valueSpan"].get("startIndex", 0), each["valueSpan"]["endIndex"])
+            for each in utterance.get("labels", ())
+        ]
+        yield f"{path} utterance {number_of + 1}", utterance["userInput"]["text"], slots
+
+
+class TokensSection(ExamplesSection):
+    """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes."""
+
+    named: ClassVar[Any] = {"restaurant8k": restaurant8k}
+    suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
+
+    tokens: str = Field(default="tokens", min_length=1, description="Column of the words, a list a row.")
+    tags: str = Field(default="tags", min_length=1, description="Column of their tags, a list a row.")
+    max_length: int = Field(
+        default=128,
+        ge=3,
+        description="Most tokens of a text; words beyond it are neither trained on nor answered, and count as `O`.",
+    )
+
+    def columns(self) -> Collection[str]:
+        """Words and tags."""
+        return self.tokens, self.tags
+
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Words and their tags."""
+        words, tags = (_list(fields.get(name), name, where) for name in (self.tokens, self.tags))
+        if not words or len(words) != len(tags):
+            raise DataError(
+                f"{where}: expected a tag for each word, got {len(words)} words and {len(tags)} tags"
+            )
+        return {"words": words, "tags": tags}
+
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The words."""
+        return " ".join(example["words"])
+
+    def read_file(self, path: Path) -> Rows:
+        """Sentences of a file with a word a line: the word first, its tag last, a blank line between sentences."""
+        words: list[str] = []
+        tags: list[str] = []
+        first = 1
+        for line, content in enumerate([*read_text(path).split("\n"), ""], start=1):
+            parts = content.split()
+            if parts and len(parts) < 2:
+                raise DataError(f"{path} line {line}: expected a word and its tag, got {shown(content)}")
+            if parts and parts[0] != "-DOCSTART-":
+                words.append(parts[0])
+                tags.append(parts[-1])
+            elif words:
+                yield f"{path} line {first}", {self.tokens: words, self.tags: tags}
+                words, tags = [], []
+            first = first if words else line + 1
+
+
+class TokensRecipe(HeadRecipe):
+    """All that a run on words with tags depends on."""
+
+    tokens: TokensSection = Field(description="The texts, as words with tags.")
+
+
+class Tokens(HeadTask):
+    """Classes of words, and spans of them, by a network for token classification."""
+
+    section = "tokens"
+    recipe_class = TokensRecipe
+    unit = "texts"
+    auto = AutoModelForTokenClassification
+    measures: ClassVar[Any] = {
+        "f1": share(
+            "F1 of spans",
+            "Harmonic mean of precision and recall of whole spans, type and ends right",
+            short="F1",
+        ),
+        "precision": share("Precision of spans", "Share of the predicted spans that are right"),
+        "recall": share("Recall of spans", "Share of the true spans that are found"),
+        "accuracy": ACCURACY,
+        "nll": number("Negative log-likelihood", "Of the true tag, nats per word", short="NLL"),
+        "ece": ECE,
+    }
+    headings: ClassVar[Mapping[str, str]] = {
+        "text": "Text",
+        "truth": "True spans",
+        "spans": "Predicted",
+        "entropy": "Entropy",
+        "mutual_information": "Mutual information",
+    }
+
+    def label_names(self) -> Sequence[str]:
+        """The tags of the training texts, sorted, "O" first."""
+        tags = {tag for example in self.examples["train"] for tag in example["tags"]}
+        return sorted(tags, key=lambda tag: (tag != OUTSIDE, tag))
+
+    def program_options(self) -> Mapping[str, Any]:
+        """The mean number of labelled words, so that the objective is in nats per word."""
+        lengths = [sum(label != IGNORED for label in row["labels"]) for row in self.data.train]
+        return {"mean_length": sum(lengths) / len(lengths)}
+
+    def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        """Share of right words of each text."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        labelled = batch["labels"] != IGNORED
+        right = (program(inputs).argmax(dim=-1) == batch["labels"]) & labelled
+        return {"accuracy": right.sum(dim=1) / labelled.sum(dim=1).clamp_min(1)}
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """The first piece of each word has its tag."""
+        index = {name: number for number, name in enumerate(self.label_names())}
+        tokens = codec(
+            [list(example["words"]) for example in examples],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=self.section_of_examples.max_length,
+        )
+        encoded = []
+        for row, example in enumerate(examples):
+            inputs = {name: values[row] for name, values in tokens.items()}
+            words = tokens.word_ids(row)
+            first = [
+                word if word is not None and word not in words[:place] else None
+                for place, word in enumerate(words)
+            ]
+            if "tags" in example:
+                unknown = next((tag for tag in example["tags"] if tag not in index), None)
+                if unknown is not None:
+                    raise DataError(
+                        f"{self.section_of_examples.train}: expected tags of the training texts "
+                        f"({', '.join(index)}), got {unknown!r}; add such a text to them"
+                    )
+                inputs["labels"] = [
+                    IGNORED if word is None else index[example["tags"][word]] for word in first
+                ]
+            encoded.append(Encoded([inputs], first))
+        return encoded
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Numbers of spans by type, and sums over words."""
+        names, size = output_names(batch.config), len(batch.examples)
+        types = span_types(names)
+        labels = batch.tensors["labels"]
+        probabilities = posterior.mean_probabilities.double()
+        owner, place = (labels != IGNORED).nonzero(as_tuple=True)
+        chosen, truth = probabilities[owner, place], labels[owner, place]
+        confidence, predicted = chosen.max(dim=-1)
+        right = predicted == truth
+        counts = torch.zeros(size, len(types), 3)
+        for row, (found, example) in enumerate(
+            zip(self._tags(probabilities, batch), batch.examples, strict=True)
+        ):
+            true_spans, found_spans = set(spans(example["tags"])), set(spans(found))
+            for column, some in enumerate((true_spans & found_spans, found_spans, true_spans)):
+                for kind, _, _ in some:
+                    counts[row, types.index(kind), column] += 1
+
+        def summed(values: Tensor) -> Tensor:
+            return torch.zeros(size, dtype=torch.float64).index_add_(0, owner, values.double())
+
+        return {
+            "spans": counts,
+            "words": summed(torch.ones_like(confidence)),
+            "right": summed(right),
+            "nll": summed(-chosen.gather(1, truth[:, None])[:, 0].log()),
+            "bins": bin_columns(confidence, right, owner, size, self.recipe.report.bins),
+        }
+
+    def figures(self, columns: Columns) -> dict[str, float | None]:
+        """The measures of some texts."""
+        precision, recall, f1 = span_scores(columns["spans"].sum(dim=(0, 1)))
+        words = columns["words"].sum()
+        return {
+            "f1": f1,
+            "precision": precision,
+            "recall": recall,
+            "accuracy": (columns["right"].sum() / words).item(),
+            "nll": _finite((columns["nll"].sum() / words).item()),
+            "ece": calibration_error(columns["bins"]),
+        }
+
+    def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
+        """Precision, recall and F1 of each type of span, of the run's own network."""
+        own = next(key for key in reversed(list(columns)) if key != "bayesian_expectation")
+        rows = []
+        for kind, counts in zip(
+            span_types(self.label_names()), columns[own]["spans"].sum(dim=0), strict=True
+        ):
+            scores = span_scores(counts)
+            cells = ["" if value is None else f"{value:.3f}" for value in scores]
+            rows.append((kind, *cells, f"{int(counts[2]):,}"))
+        yield Listing(
+            title="By type",
+            headings=("Type", "Precision", "Recall", "F1", "True spans"),
+            rows=tuple(rows),
+        )
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """Tags and spans of each text, and the largest entropy of a word."""
+        probabilities = posterior.mean_probabilities
+        entropy, information = posterior.entropy, posterior.mutual_information
+        answers = []
+        for row, (example, tags) in enumerate(
+            zip(batch.examples, self._tags(probabilities, batch), strict=True)
+        ):
+            words = example["words"]
+            places = [place for place, word in enumerate(batch.encoded[row].notes) if word is not None]
+            confidence = probabilities[row].max(dim=-1).values
+            answers.append(
+                {
+                    "text": " ".join(words),
+                    "spans": spans_in_words(words, spans(tags)),
+                    "tags": tags,
+                    "probability": [round(confidence[place].item(), 6) for place in places],
+                    "entropy": entropy[row, places].max().item() if places else 0.0,
+                    "mutual_information": information[row, places].max().item() if places else 0.0,
+                }
+            )
+        return answers
+
+    def _tags(self, probabilities: Tensor, batch: Batch) -> list[list[str]]:
+        """The most probable tag of each word; "O" beyond the longest text."""
+        names, best = output_names(batch.config), probabilities.argmax(dim=-1)
+        found = []
+        for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
+            tags = [OUTSIDE] * len(example["words"])
+            for place, word in enumerate(encoded.notes):
+                if word is not None:
+                    tags[word] = names[int(best[row, place])]
+            found.append(tags)
+        return found
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """The true spans."""
+        return spans_in_words(example["words"], spans(example["tags"]))
+
+    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The words of a text."""
+        words = WORD.findall(text)
+        if not words:
+            raise RunError(f"expected a text with words, got {shown(text)}")
+        return {"words": words}
+
+
+def spans(tags: Sequence[str]) -> list[Span]:
+    """Spans of tags in the BIO scheme; a tag without prefix is a span of one word, "O" none.
+
+    A span begins with B, or with I after another type or none, as conlleval reads it (Tjong Kim Sang and De Meulder
+    2003).
+
+    Example:
+        >>> spans(["O", "B-date", "I-date", "I-time", "B-time"])
+        [('date', 1, 3), ('time', 3, 4), ('time', 4, 5)]
+    """
+    found: list[Span] = []
+    for place, tag in enumerate(tags):
+        if tag == OUTSIDE:
+            continue
+        prefix, dash, kind = tag.partition("-")
+        bio = dash and prefix in ("B", "I")
+        kind = kind if bio else tag
+        if bio and prefix == "I" and found and found[-1][0] == kind and found[-1][2] == place:
+            found[-1] = (kind, found[-1][1], place + 1)
+        else:
+            found.append((kind, place, place + 1))
+    return found
+
+
+def span_types(tags: Iterable[str]) -> list[str]:
+    """Types of the spans that tags can make, sorted."""
+    return sorted({kind for tag in tags for kind, _, _ in spans([tag])})
+
+
+def span_scores(counts: Tensor) -> tuple[float | None, float | None, float | None]:
+    """Precision, recall and F1 from the numbers of right, predicted and true spans; None where there is none."""
+    right, predicted, true = counts.tolist()
+    return (
+        right / predicted if predicted else None,
+        right / true if true else None,
+        2 * right / (predicted + true) if predicted + true else None,
+    )
+
+
+def spans_in_words(words: Sequence[str], found: Iterable[Span]) -> str:
+    """Spans as text: their type and words."""
+    return "; ".join(f"{kind}: {' '.join(words[start:end])}" for kind, start, end in found) or "none"
+
+
+def _list(value: Any, name: str, where: str) -> list[str]:
+    if isinstance(value, str):  # in a file without lists
+        value = value.split()
+    if not isinstance(value, list) or not all(isinstance(each, (str, int)) for each in value):
+        raise DataError(f"{where}: expected a list of words in {name!r}, got {shown(value)}")
+    return [str(each) for each in value]
+
+
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None
