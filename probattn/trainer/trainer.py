@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from probattn.checks import check_choice, check_integer, check_number
 from probattn.inference.configuration import warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
-from probattn.inference.options import KLSchedule
+from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
 from probattn.inference.session import (
     derived_seed,
     frozen_parameters,
@@ -69,7 +69,8 @@ class ProbabilisticTrainer(Trainer):
         *args: those of ``transformers.Trainer``.
         program: makes the Pyro program of the network. Default: :func:`probattn.models.program_for`, which chooses it
             from the class of the head.
-        kl_schedule: weight of the KL.
+        kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes:
+            fine-tuning a pretrained network asks for far less than 1, the evidence lower bound (``KLSchedule()``).
         site_learning_rate: of the parameters that attention sites bring along, > 0; None takes
             ``args.learning_rate``. Optimizers that are passed to the trainer keep their groups and rates.
         noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``args.learning_rate``.
@@ -134,7 +135,7 @@ class ProbabilisticTrainer(Trainer):
         refuse_model(args[0] if args else kwargs.get("model"))
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)
-        self.kl_schedule = KLSchedule() if kl_schedule is None else kl_schedule
+        self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
         self._make_program = self._chosen_program if program is None else program
         self._objective: Objective | None = None

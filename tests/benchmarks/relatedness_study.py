@@ -2,9 +2,9 @@
 
     PROBATTN_DATA=/data python tests/benchmarks/study.py relatedness runs/relatedness --seeds 3
 
-MiniLM with a head of one number is fine-tuned by the recipe `relatedness_babn`, deterministic and with BABN; its intervals
-are stretched by the validation pairs (SICK's trial part, 500) and measured on 2,000 of the test pairs. `--full` takes all
-4,500 pairs to train on and all 4,927 to test on. It writes docs/data/relatedness.json.
+MiniLM with a head of one number is fine-tuned by the recipe `relatedness_babn`, deterministic and with BABN. Its
+intervals are stretched by the validation pairs (SICK's trial part, 500) and measured on 2,000 of the test pairs.
+`--full` takes all 4,500 pairs to train on and all 4,927 to test on. It writes docs/data/relatedness.json.
 """
 
 from __future__ import annotations
