@@ -53,7 +53,10 @@ ENTAILED = "entailment"
 
 
 class ChoicesSection(ExamplesSection):
-    """Texts with endings, one of which is right."""
+    """Texts with endings, one of which is right.
+
+    `snli` has a name: a premise with a hypothesis of each label, the entailed one is right (Bowman et al. 2015).
+    """
 
     named: ClassVar[Any] = {"snli": snli}
 

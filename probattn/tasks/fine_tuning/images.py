@@ -30,8 +30,8 @@ from probattn.tasks.fine_tuning.classes import ClassesTask
 from probattn.tasks.fine_tuning.recipe import (
     Examples,
     ExamplesSection,
+    HeadNetworkRecipe,
     HeadRecipe,
-    PretrainedRecipe,
     Rows,
 )
 from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, output_names
@@ -61,7 +61,7 @@ def digits(split: Split) -> Rows:
 
 
 class ImagesSection(ExamplesSection):
-    """Images with a class each."""
+    """Images with a class each. `digits` has a name: the 8 x 8 digits of scikit-learn."""
 
     named: ClassVar[Any] = {"digits": digits}
     suffixes: ClassVar[tuple[str, ...]] = ("",)
@@ -111,7 +111,7 @@ class ImagesSection(ExamplesSection):
             yield str(file), {self.image: str(file.absolute()), self.label: file.parent.name}
 
 
-class ImageNetworkRecipe(PretrainedRecipe):
+class ImageNetworkRecipe(HeadNetworkRecipe):
     """The pretrained network, or a new one."""
 
     name: str = Field(

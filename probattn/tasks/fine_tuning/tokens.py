@@ -77,7 +77,11 @@ def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[s
 
 
 class TokensSection(ExamplesSection):
-    """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes."""
+    """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes.
+
+    Files .conll, .bio and .txt have a word and its tag a line, and a blank line between texts. `restaurant8k` has a
+    name: slots of restaurant bookings (Coope et al. 2020).
+    """
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
     suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
