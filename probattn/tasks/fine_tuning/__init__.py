@@ -8,6 +8,7 @@ from probattn.tasks.fine_tuning.labels import Labels
 from probattn.tasks.fine_tuning.language import Language
 from probattn.tasks.fine_tuning.regression import Regression
 from probattn.tasks.fine_tuning.sequences import Sequences
+from probattn.tasks.fine_tuning.spans import Spans
 from probattn.tasks.fine_tuning.tokens import Tokens
 from probattn.tasks.task import Task
 
@@ -18,6 +19,7 @@ FINE_TUNING: list[type[Task[Any, Any]]] = [
     Language,
     Regression,
     Sequences,
+    Spans,
     Tokens,
 ]
 """The tasks of this folder."""
@@ -30,5 +32,6 @@ __all__ = [
     "Language",
     "Regression",
     "Sequences",
+    "Spans",
     "Tokens",
 ]

@@ -5,6 +5,7 @@ from typing import Literal
 from probattn.inference.report.measures import TEXTS, MeasureText
 
 ACCURACY, ECE = TEXTS["accuracy"], TEXTS["ece"]
+AURC = TEXTS["aurc"]
 PROPER = ("Pearson", "Spearman", "Brier", "Hamming")
 """Names of people, with which a measure may begin."""
 

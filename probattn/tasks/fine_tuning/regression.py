@@ -52,10 +52,7 @@ def sick(split: Split) -> Rows:
 
 
 class RegressionSection(TextsSection):
-    """Texts, or pairs of texts, with a number each.
-
-    `sick` has a name: relatedness of sentences (Marelli et al. 2014).
-    """
+    """Texts, or pairs of texts, with a number each. `sick` has a name: relatedness (Marelli et al. 2014)."""
 
     named: ClassVar[Any] = {"sick": sick}
     paired_names: ClassVar[tuple[str, ...]] = ("sick",)

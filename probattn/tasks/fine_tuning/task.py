@@ -466,6 +466,19 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return render(results, cls.measures, cls.unit)
 
     @classmethod
+    def summary(cls, results: MeasuredResults) -> dict[str, Any]:
+        """The headline and the comparisons of the run's own network, for programs."""
+        compared = [
+            {
+                **difference.model_dump(exclude={"seeds", "resamples"}),
+                "verdict": results.verdict(difference, cls.measures[difference.measure]),
+            }
+            for difference in results.differences
+            if difference.model == results.compared
+        ]
+        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": compared}
+
+    @classmethod
     def combine(cls, results: Mapping[str, MeasuredResults]) -> MeasuredResults:
         """The comparison of several runs over their seeds, by the path of their folders."""
         return combine(results)
@@ -517,9 +530,9 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
 
 def padded(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Rows of a tokenizer as a batch; labels of tokens are padded by -100, others stacked."""
+    """Rows of a tokenizer as a batch, padded behind; labels of tokens by -100, others are stacked."""
     inputs = [{name: row[name] for name in row if name in codec.model_input_names} for row in rows]
-    batch = dict(codec.pad(inputs, return_tensors="pt"))
+    batch = dict(codec.pad(inputs, padding_side="right", return_tensors="pt"))
     length = batch["input_ids"].shape[1]
     for name in rows[0].keys() - inputs[0].keys():
         values = [row[name] for row in rows]
