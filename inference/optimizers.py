@@ -31,8 +31,9 @@ class OptimizerOptions(Options):
     """An optimiser of ``torch.optim`` over up to eight parameter groups.
 
     The groups are ``pretrained``, ``sites`` (the parameters that attention sites brought along and that no one has
-    trained before), ``noise`` (the scale of observed numbers, a single number that has far to go) and ``alignment``
-    (the networks of alignment factors: discriminators, critics, navigators), each with a ``.no_decay`` twin for what is not decayed. Empty groups are left out.
+    trained before), ``noise`` (the scale of observed numbers, one number that has far to go) and ``alignment`` (the
+    networks of alignment factors: discriminators, critics, navigators), each with a ``.no_decay`` twin for what is not
+    decayed. Empty groups are left out.
 
     Args:
         name: class in ``torch.optim``.
@@ -154,7 +155,7 @@ class SchedulerOptions(Options):
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by group name: those of sites, noise and alignment apart, the undecayed apart from the others.
+    """Trainable parameters by group name: those that a program adds apart, the undecayed apart from the others.
 
     Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
     """
