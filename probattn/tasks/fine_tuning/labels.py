@@ -42,7 +42,10 @@ def restaurant8k_slots(split: Split) -> Rows:
 
 
 class LabelsSection(TextsSection):
-    """Texts, or pairs of texts, with any number of labels each."""
+    """Texts, or pairs of texts, with any number of labels each.
+
+    `restaurant8k_slots` has a name: the slots that an utterance of a restaurant booking mentions (Coope et al. 2020).
+    """
 
     named: ClassVar[Any] = {"restaurant8k_slots": restaurant8k_slots}
 

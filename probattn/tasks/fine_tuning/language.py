@@ -47,7 +47,11 @@ def _texts_of(name: str, read: Callable[[], Mapping[Split, Sequence[Any]]]) -> C
 
 
 class LanguageSection(ExamplesSection):
-    """Texts without labels: files with a paragraph a line (.txt), or a column of a table."""
+    """Texts without labels: files with a paragraph a line (.txt), or a column of a table.
+
+    `cola_texts` and `sst2_texts` have names. `limits` counts texts, also where they are joined. By default
+    `prediction.batch_size` is 4 here: a batch has a number for each draw, predicted token and word of the vocabulary.
+    """
 
     named: ClassVar[Any] = {
         "cola_texts": _texts_of("cola_texts", cola),

@@ -41,7 +41,11 @@ def _multi30k(source: Language, target: Language, split: Split) -> Rows:
 
 
 class SequencesSection(ExamplesSection):
-    """Texts, each with the text that is to be made of it."""
+    """Texts, each with the text that is to be made of it.
+
+    `multi30k_en_de` and `multi30k_de_en` have names: captions in English and German (Elliott et al. 2016). By default
+    `prediction.batch_size` is 8 here: a batch has a number for each draw, target token and word of the vocabulary.
+    """
 
     named: ClassVar[Any] = {
         "multi30k_de_en": partial(_multi30k, "de", "en"),

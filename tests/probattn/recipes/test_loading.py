@@ -35,6 +35,7 @@ FINE_TUNING = (
     "relatedness_babn",
     "sequences_t5",
     "slots_babn",
+    "spans_babn",
 )
 
 
