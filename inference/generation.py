@@ -94,7 +94,7 @@ def generate_with_uncertainty(
         answer = net.generate(**inputs, **(options | {"return_dict_in_generate": True}))
         sequences: Tensor = answer.sequences
         given, target = _teacher_forced(net, inputs, sequences)
-        mask = _until_the_end(net, target, options)
+        mask = until_the_end(net, target, options)
         scored = _Scores(target)
         most = max(1, rows_per_pass(target.device) // len(target))
         for first in range(0, draws, most):
@@ -170,7 +170,7 @@ def _teacher_forced(
     return given, target
 
 
-def _until_the_end(net: Any, target: Tensor, options: Mapping[str, Any]) -> Tensor:
+def until_the_end(net: Any, target: Tensor, options: Mapping[str, Any]) -> Tensor:
     """True up to the first token that ends a sequence, that one included."""
     configured = getattr(options.get("generation_config"), "eos_token_id", net.generation_config.eos_token_id)
     ends = options.get("eos_token_id", configured)

@@ -28,16 +28,18 @@ SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 
 @dataclass(frozen=True)
 class OptimizerOptions(Options):
-    """An optimiser of ``torch.optim`` over up to six parameter groups.
+    """An optimiser of ``torch.optim`` over up to eight parameter groups.
 
     The groups are ``pretrained``, ``sites`` (the parameters that attention sites brought along and that no one has
-    trained before) and ``alignment`` (the networks of alignment factors: discriminators, critics, navigators), each
-    with a ``.no_decay`` twin for what is not decayed. Empty groups are left out.
+    trained before), ``noise`` (the scale of observed numbers, one number that has far to go) and ``alignment`` (the
+    networks of alignment factors: discriminators, critics, navigators), each with a ``.no_decay`` twin for what is not
+    decayed. Empty groups are left out.
 
     Args:
         name: class in ``torch.optim``.
         learning_rate: of the network's own parameters, > 0.
         site_learning_rate: of the parameters that attention sites bring along, > 0; None takes ``learning_rate``.
+        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``learning_rate``.
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``learning_rate``, which in
             fine-tuning would leave them where they began.
         weight_decay: of matrices, >= 0; biases and norms are not decayed.
@@ -57,6 +59,7 @@ class OptimizerOptions(Options):
     name: str = "AdamW"
     learning_rate: Positive = 2e-5
     site_learning_rate: Positive | None = 1e-3
+    noise_learning_rate: Positive | None = 1e-2
     alignment_learning_rate: Positive | None = 1e-3
     weight_decay: NonNegative = 0.01
     decay_biases_and_norms: bool = False
@@ -95,7 +98,11 @@ class OptimizerOptions(Options):
         return optimizer
 
     def _learning_rate(self, name: str) -> float:
-        rates = {"sites": self.site_learning_rate, "alignment": self.alignment_learning_rate}
+        rates = {
+            "sites": self.site_learning_rate,
+            "noise": self.noise_learning_rate,
+            "alignment": self.alignment_learning_rate,
+        }
         rate = rates.get(name.removesuffix(".no_decay"))
         return self.learning_rate if rate is None else rate
 
@@ -148,7 +155,7 @@ class SchedulerOptions(Options):
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by group name: those of sites and of alignment apart, the undecayed apart from the others.
+    """Trainable parameters by group name: those that a program adds apart, the undecayed apart from the others.
 
     Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
     """
@@ -168,8 +175,9 @@ def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> 
 
 
 def added_parameters(model: nn.Module) -> dict[str, set[int]]:
-    """Identities of the parameters that conversion adds: of ``sites``, and of the networks of ``alignment``."""
-    return {"sites": _ids(model, LatentSite, ObservationScale), "alignment": _ids(model, AlignmentFactor)}
+    """Identities of the parameters that a program adds: of ``sites``, of ``noise``, of the ``alignment`` networks."""
+    kinds = {"sites": LatentSite, "noise": ObservationScale, "alignment": AlignmentFactor}
+    return {name: _ids(model, kind) for name, kind in kinds.items()}
 
 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -26,6 +26,10 @@ from probattn.options import Count, Natural, NonNegative, Options, Positive, Sha
 KLScheduleKind = Literal["constant", "linear", "sigmoid"]
 
 
+FINE_TUNING_WEIGHT = 1e-3
+"""Weight of the KL with which fine-tuning a pretrained network comes to the likelihood of the deterministic one."""
+
+
 @dataclass(frozen=True)
 class KLSchedule(Options):
     r"""Weight of the KL in the objective as a pure function of the step.

@@ -20,8 +20,8 @@ class Regressor(HeadProgram):
     r"""A host network with observed numbers: :math:`y_{id} = f(x_i, S_i)_d + \sigma_d \epsilon_{id}`.
 
     Labels are numbers ``[B, D]``, or ``[B]`` for D = 1, predictions ``[B, D]`` in units of y. The site ``"label"`` is
-    one event a row. The scale :math:`\sigma` is learned with the sites' learning rate; it is a parameter of the
-    network's submodule ``probattn``, which is saved and loaded with the network's sites.
+    one event a row. The scale :math:`\sigma` is learned with a learning rate of its own (1e-2); it is a parameter of
+    the network's submodule ``probattn``, which is saved and loaded with the network's sites.
 
     Args:
         net: a network whose output has ``logits`` ``[B, D]`` (``num_labels=D``), or is that tensor.

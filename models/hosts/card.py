@@ -17,6 +17,8 @@ Network = TypeVar("Network")
 CARD = "README.md"
 MARK = "<!-- Written by probattn, anew with every save. Remove this line to keep changes of yours. -->"
 NOTES = "_probattn_card"
+MEASURED = "measured"
+"""Key of the notes under which evaluations stand that a trainer made of the present weights."""
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -56,6 +58,22 @@ def notes(net: Any) -> dict[str, Any]:
     return {key: value for key, value in (found | said).items() if value}
 
 
+def evaluations_in(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The evaluations among the notes for a card, by name; see :func:`note_evaluations`."""
+    return dict(_mapping(card.get(MEASURED)))
+
+
+def note_evaluations(net: Any, evaluations: Mapping[str, Mapping[str, Any]]) -> None:
+    """Has the model card show these evaluations of the present weights, by name, in place of earlier ones.
+
+    Args:
+        net: the network.
+        evaluations: of each ``figures``, measured values by name, and in words what they were measured ``on``.
+    """
+    if evaluations or MEASURED in vars(host_of(net)).get(NOTES, {}):
+        vars(host_of(net))[NOTES] = notes(net) | {MEASURED: dict(evaluations)}
+
+
 def write_card(folder: Path, description: Description, auto_class: str) -> None:
     """Writes the card of a converted network, unless the folder has one that somebody else wrote."""
     file = folder / CARD
@@ -74,20 +92,27 @@ def _card(description: Description, auto_class: str) -> str:
     header = ["library_name: transformers", "tags:", "- probattn", "- bayesian"]
     if "/" in base and NAME.fullmatch(base):
         header.append(f"base_model: {base}")
+    title = f"# {description.name} with probabilistic attention"
+    lines = ["---", *header, "---", MARK, "", title, "", f"Base model: {base or 'not known'}.", ""]
+    return "\n".join([*lines, card_sections(description, auto_class)])
+
+
+def card_sections(description: Description, auto_class: str) -> str:
+    """What a card says of a converted network: methods, data, what was measured, how to load it."""
+    card = description.card
     methods = [
         f"* {type(method).__name__}: {_options(stored)}"
         for method, stored in zip(description.built(), description.methods, strict=True)
     ]
     where = f"layers {_value(description.layers)}, attention {_value(description.attention)}"
-    lines = ["---", *header, "---", MARK, "", f"# {description.name} with probabilistic attention", ""]
-    lines += [f"Base model: {base or 'not known'}.", "", f"Attention methods ({where}):", "", *methods, ""]
+    lines = [f"Attention methods ({where}):", "", *methods, ""]
     lines += [f"Training data: {card.get('data', 'not stated')}.", ""]
-    metrics = card.get("metrics")
-    if isinstance(metrics, dict) and metrics:
-        lines += ["| Measured | Value |", "| --- | --- |"]
-        lines += [f"| {name} | {value:.4g} |" for name, value in metrics.items()] + [""]
-    else:
-        lines += ["Calibration: not measured.", ""]
+    tables = _table(card.get("metrics"))
+    for name, evaluation in evaluations_in(card).items():
+        told = _mapping(evaluation)
+        table = _table(told.get("figures"))
+        tables += [f"Evaluation `{name}` on {told.get('on', 'unknown data')}:", "", *table] if table else []
+    lines += tables or ["Calibration: not measured.", ""]
     lines += ["## How to load", "", "```python", "import probattn, transformers  # pip install probattn", ""]
     lines += [f"net = probattn.from_pretrained(transformers.{auto_class}, FOLDER_OR_NAME)", "```", ""]
     lines += [
@@ -95,6 +120,19 @@ def _card(description: Description, auto_class: str) -> str:
     ]
     lines += ["the posterior is in `probattn.json` and `probattn.safetensors`.", ""]
     return "\n".join(lines)
+
+
+def _table(figures: Any) -> list[str]:
+    rows = [f"| {name} | {_figure(value)} |" for name, value in _mapping(figures).items()]
+    return ["| Measured | Value |", "| --- | --- |", *rows, ""] if rows else []
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float | int) else str(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _options(stored: Mapping[str, Any]) -> str:

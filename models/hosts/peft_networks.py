@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch import nn
 from probattn.files.manifest import DamagedFolderError, verify_folder
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.description import FILE, Description
+from probattn.models.hosts.hub import ACCESS, OutOfReachError, download, is_name
 from probattn.models.hosts.pretrained import StoredNetworkError
 from probattn.models.hosts.record import conversion, host_of
 from probattn.models.hosts.saving import adapter_writer, save_over
@@ -77,25 +78,47 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_adapter(net: Any, model_id: Any, adapter_name: str, *args: Any, **options: Any) -> Any:
-        folder = Path(model_id)
-        holds_sites = (folder / FILE).exists()
-        if holds_sites and conversion(net) is not None:
+        try:
+            folder = _folder(model_id, options)
+        except OutOfReachError:
+            loaded = original(net, model_id, adapter_name, *args, **options)
+            if conversion(net) is not None:
+                warnings.warn(
+                    f"{model_id}: expected {FILE} in the cache or the hub within reach, which say whether attention "
+                    "sites belong to these adapters, found neither; the sites keep the weights that they have; load "
+                    "the adapters again with the hub within reach",
+                    stacklevel=2,
+                )
+            return loaded
+        if folder is None:
+            return original(net, model_id, adapter_name, *args, **options)
+        if conversion(net) is not None:
             try:
                 verify_folder(folder)
             except DamagedFolderError as error:
                 raise StoredNetworkError(f"{folder}: {error}; copy it again, or save it anew") from error
-        loaded = original(net, model_id, adapter_name, *args, **options)
-        if holds_sites and conversion(net) is None:
+        loaded = original(net, str(folder), adapter_name, *args, **options)
+        if conversion(net) is None:
             warnings.warn(
-                f"{folder}: these adapters were trained with probabilistic attention, which the base network lacks; "
+                f"{model_id}: these adapters were trained with probabilistic attention, which the base network lacks; "
                 "load them with probattn.from_pretrained, or convert the base network first",
                 stacklevel=2,
             )
-        elif holds_sites:
+        else:
             fill_sites(host_of(net), folder)
         return loaded
 
     return load_adapter
+
+
+def _folder(model_id: Any, options: Mapping[str, Any]) -> Path | None:
+    """The folder of adapters with sites, a local one or the hub's after its download; None of adapters alone."""
+    if is_name(model_id):
+        return download(
+            model_id, **{name: options[name] for name in (*ACCESS, "revision") if name in options}
+        )
+    folder = Path(model_id)
+    return folder if (folder / FILE).exists() else None
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from transformers.utils import CONFIG_NAME
 from probattn.checks import shown
 from probattn.files.durable import sync_folder, write_tensors
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
-from probattn.models.hosts.card import CARD, notes, write_card
+from probattn.models.hosts.card import CARD, card_sections, notes, write_card
 from probattn.models.hosts.description import FILE, Description, described_noise
 from probattn.models.hosts.record import Conversion, conversion, host_of
 from probattn.models.hosts.weights import WEIGHTS, is_site, plain
@@ -250,6 +250,14 @@ def upload(
         revision=revision,
         commit_message=commit_message or "Upload model",
         **options,
+    )
+
+
+def card_of(net: Any) -> str:
+    """What the card of a network says of its attention; empty for one that is not converted."""
+    host, record = host_of(net), conversion(net)
+    return (
+        "" if record is None else card_sections(Description.of(host, record, notes(host)), _auto_class(host))
     )
 
 

@@ -23,6 +23,8 @@ from probattn.tasks.experiments.recipe import (
     ExperimentTrainingRecipe,
     HeadSearchRecipe,
 )
+from probattn.tasks.fine_tuning import FINE_TUNING
+from probattn.tasks.fine_tuning.recipe import HeadRecipe
 from probattn.tasks.graphs.recipe import (
     GraphDataRecipe,
     GraphNetworkRecipe,
@@ -42,7 +44,7 @@ from probattn.tasks.sections.methods import (
     RepulsionRecipe,
     TranslationAttentionRecipe,
 )
-from probattn.tasks.sections.reference import reference
+from probattn.tasks.sections.reference import family_reference, reference
 from probattn.tasks.sections.training import (
     EarlyStoppingRecipe,
     ProbeRecipe,
@@ -58,13 +60,14 @@ from probattn.tasks.translation.recipe import (
     TranslationTrainingRecipe,
 )
 
-AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | ExperimentRecipe
-"""A recipe of texts, of a graph, of translation or of a synthetic experiment."""
+AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | ExperimentRecipe | HeadRecipe
+"""A recipe of texts, of a graph, of translation, of a synthetic experiment or of a network with another head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)
 translation_recipe_reference = partial(reference, TranslationRecipe)
 experiment_recipe_reference = partial(reference, ExperimentRecipe)
+head_recipe_reference = partial(family_reference, HeadRecipe, [task.recipe_class for task in FINE_TUNING])
 
 __all__ = [
     "AlignmentRecipe",
@@ -85,6 +88,7 @@ __all__ = [
     "GraphRecipe",
     "GraphReportRecipe",
     "GraphTrainingRecipe",
+    "HeadRecipe",
     "HeadSearchRecipe",
     "LimitsRecipe",
     "MethodRecipe",
@@ -108,6 +112,7 @@ __all__ = [
     "TranslationTrainingRecipe",
     "experiment_recipe_reference",
     "graph_recipe_reference",
+    "head_recipe_reference",
     "load_any_recipe",
     "load_recipe",
     "read_recipe",

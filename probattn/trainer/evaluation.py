@@ -24,7 +24,12 @@ from probattn.metrics.functional import (
     pavpu,
     predictive_entropy,
 )
+from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
 from probattn.models.program import IGNORED, HeadProgram, Link
+from probattn.trainer.data import name_of
+
+ASIDE = ("model_preparation_time", "jit_compilation_time")
+"""Metrics of a ``Trainer`` that say nothing of the network."""
 
 
 class EvaluationMeans:
@@ -97,6 +102,31 @@ def _sums(scores: Tensor, link: Link) -> tuple[Tensor, ...]:
 
 def _added(link: Link) -> Any:
     return torch.add if link == "identity" else torch.logaddexp
+
+
+def add_to_card(
+    net: Any, name: str, metrics: Mapping[str, Any], rows: int | None, data: Any, words: str
+) -> None:
+    """Has the model card of a network show an evaluation.
+
+    Args:
+        net: the network.
+        name: of the evaluation, with which the names of the metrics begin.
+        metrics: those of a ``Trainer``.
+        rows: how many were predicted; None where that is not known.
+        data: the data set; those of datasets know their names.
+        words: what the predictions are.
+    """
+    aside = {f"{name}_{each}" for each in ASIDE}
+    figures = {
+        key.removeprefix(f"{name}_"): value if math.isfinite(value) else str(value)
+        for key, value in metrics.items()
+        if isinstance(value, float | int) and key not in aside
+    }
+    known = name_of(data)
+    number = "rows" if rows is None else f"{rows} rows"
+    entry = {"figures": figures, "on": f"{number}{f' of {known}' if known else ''}, {words}"}
+    note_evaluations(net, evaluations_in(notes(net)) | {name: entry})
 
 
 def compute_uncertainty(prediction: EvalPrediction) -> dict[str, float]:

@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from probattn.checks import check_choice, check_integer, check_number
 from probattn.inference.configuration import warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
-from probattn.inference.options import KLSchedule
+from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
 from probattn.inference.session import (
     derived_seed,
     frozen_parameters,
@@ -25,19 +25,21 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
+from probattn.models.hosts.card import CARD, evaluations_in, note_evaluations
+from probattn.models.hosts.description import FILE, read_description
 from probattn.models.hosts.record import host_of
+from probattn.models.hosts.saving import card_of
 from probattn.models.hosts.weights import WEIGHTS, fill_sites, is_site
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
-from probattn.trainer.evaluation import EvaluationMeans, mean_of_draws, real_rows
+from probattn.trainer.data import size_for_particles, some_labels
+from probattn.trainer.evaluation import EvaluationMeans, add_to_card, mean_of_draws, real_rows
 from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 Prediction = Literal["mean", "draws"]
 TRAINING = 0
 """Kind of the noise of training, beside that of evaluation."""
-LABELS = ("labels", "label", "label_ids")
-"""Keys of the labels in a row, as transformers' collators know them."""
 
 
 class ProbabilisticTrainer(Trainer):
@@ -67,9 +69,11 @@ class ProbabilisticTrainer(Trainer):
         *args: those of ``transformers.Trainer``.
         program: makes the Pyro program of the network. Default: :func:`probattn.models.program_for`, which chooses it
             from the class of the head.
-        kl_schedule: weight of the KL.
+        kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes:
+            fine-tuning a pretrained network asks for far less than 1, the evidence lower bound (``KLSchedule()``).
         site_learning_rate: of the parameters that attention sites bring along, > 0; None takes
             ``args.learning_rate``. Optimizers that are passed to the trainer keep their groups and rates.
+        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``args.learning_rate``.
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``args.learning_rate``.
         prediction: what ``predict`` and ``compute_metrics`` get: the outputs of the network with every S at its
             posterior expectation ("mean"), or ("draws") the logarithms of the mean probabilities over draws, in the
@@ -108,6 +112,7 @@ class ProbabilisticTrainer(Trainer):
         program: Callable[[Any], HeadProgram] | None = None,
         kl_schedule: KLSchedule | None = None,
         site_learning_rate: float | None = 1e-3,
+        noise_learning_rate: float | None = 1e-2,
         alignment_learning_rate: float | None = 1e-3,
         prediction: Prediction = "mean",
         num_samples: int = 20,
@@ -115,8 +120,12 @@ class ProbabilisticTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         owner = "ProbabilisticTrainer"
-        self._rates = {"sites": site_learning_rate, "alignment": alignment_learning_rate}
-        for kind, rate in zip(("site", "alignment"), self._rates.values(), strict=True):
+        self._rates = {
+            "sites": site_learning_rate,
+            "noise": noise_learning_rate,
+            "alignment": alignment_learning_rate,
+        }
+        for kind, rate in zip(("site", "noise", "alignment"), self._rates.values(), strict=True):
             if rate is not None:
                 check_number(owner, f"{kind}_learning_rate", rate, positive=True)
         for name, number in (("num_samples", num_samples), ("num_data", num_data)):
@@ -126,7 +135,7 @@ class ProbabilisticTrainer(Trainer):
         refuse_model(args[0] if args else kwargs.get("model"))
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)
-        self.kl_schedule = KLSchedule() if kl_schedule is None else kl_schedule
+        self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
         self._make_program = self._chosen_program if program is None else program
         self._objective: Objective | None = None
@@ -170,23 +179,12 @@ class ProbabilisticTrainer(Trainer):
         return self._objective
 
     def _chosen_program(self, net: Any) -> HeadProgram:
-        program = program_for(net, labels=self._some_labels())
+        program = program_for(net, labels=some_labels(self.train_dataset, self.eval_dataset))
         if not isinstance(program, HeadProgram):
             raise TypeError(
                 f"ProbabilisticTrainer: expected a program with a head, got {type(program).__name__}"
             )
         return program
-
-    def _some_labels(self) -> Tensor | None:
-        """Labels of a row, which tell several classes from several labels."""
-        datasets: list[Any] = [self.train_dataset, self.eval_dataset]
-        data: Any = next(
-            (each for each in datasets if hasattr(each, "__len__") and not isinstance(each, dict)), ()
-        )
-        row = data[0] if len(data) else None
-        named = row if isinstance(row, Mapping) else {}
-        found = next((named[name] for name in LABELS if name in named), None)
-        return None if found is None else torch.as_tensor(found)
 
     def noise(self, kind: int, *place: int) -> Noise:
         """Source of the draws of a batch, the same at every visit; processes have their own.
@@ -235,14 +233,7 @@ class ProbabilisticTrainer(Trainer):
         return prepared
 
     def _data_size(self) -> int:
-        if self.num_data is not None:
-            return self.num_data
-        if self.train_dataset is None or not hasattr(self.train_dataset, "__len__"):
-            raise ValueError(
-                "ProbabilisticTrainer: repulsive heads need the size of the training data, which has no length; give "
-                "num_data"
-            )
-        return len(self.train_dataset)
+        return size_for_particles(self.train_dataset) if self.num_data is None else self.num_data
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
@@ -295,6 +286,7 @@ class ProbabilisticTrainer(Trainer):
         step = self.state.global_step
         measured = self.state.logging_steps > 0 and (step + 1) % self.state.logging_steps == 0
         self._updates.before_step(step, measure=measured, folder=str(self.args.output_dir))
+        note_evaluations(self._network, {})  # those were of other weights
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs the terms of the objective beside the loss."""
@@ -320,9 +312,16 @@ class ProbabilisticTrainer(Trainer):
             output = super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
-        figures = means.take(self.accelerator)
+        figures, metrics = means.take(self.accelerator), output.metrics or {}
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        return output._replace(metrics={**(output.metrics or {}), **named})
+        if figures:
+            words = (
+                f"mean of {self.num_samples} draws" if self.prediction == "draws" else "posterior expectation"
+            )
+            told = metrics | {"log_likelihood": figures["log_likelihood"]}
+            data = getattr(dataloader, "dataset", None)
+            add_to_card(self._network, metric_key_prefix, told, output.num_samples, data, words)
+        return output._replace(metrics={**metrics, **named})
 
     def prediction_step(
         self,
@@ -372,6 +371,13 @@ class ProbabilisticTrainer(Trainer):
         loss: Tensor = terms.loss * (rows / labels)
         return loss
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The card of ``Trainer``, and what that of a converted network says."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            with (Path(str(self.args.output_dir)) / CARD).open("a", encoding="utf-8") as file:
+                file.write(card_of(self._network))
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self._load_sites(resume_from_checkpoint)
@@ -390,6 +396,8 @@ class ProbabilisticTrainer(Trainer):
     def _load_sites(self, folder: str) -> None:
         """Loads the sites' weights of a checkpoint, unless they were among the network's."""
         missing, self._missing_sites = self._missing_sites, []
+        stored = read_description(Path(folder)).card if (Path(folder) / FILE).exists() else {}
+        note_evaluations(self._network, evaluations_in(stored))
         if (Path(folder) / WEIGHTS).exists():
             fill_sites(host_of(self._network), Path(folder))
         elif missing:

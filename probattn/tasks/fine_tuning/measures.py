@@ -5,8 +5,9 @@ from typing import Literal
 from probattn.inference.report.measures import TEXTS, MeasureText
 
 ACCURACY, ECE = TEXTS["accuracy"], TEXTS["ece"]
-NLL = TEXTS["nll"]
 AURC = TEXTS["aurc"]
+PROPER = ("Pearson", "Spearman", "Brier", "Hamming")
+"""Names of people, with which a measure may begin."""
 
 
 def share(title: str, meaning: str, *, short: str = "", better: bool = True) -> MeasureText:
@@ -23,7 +24,7 @@ def _text(
     title: str, short: str, meaning: str, unit: Literal["share", "number"], better: bool
 ) -> MeasureText:
     name = short or title
-    lower = name if name[:2].isupper() else name[:1].lower() + name[1:]
+    lower = name if name[:2].isupper() or name.startswith(PROPER) else name[:1].lower() + name[1:]
     words = (f"higher {lower}", f"lower {lower}")
     gain, loss = words if better else words[::-1]
     return MeasureText(title, name, meaning, "higher" if better else "lower", unit, gain, loss)

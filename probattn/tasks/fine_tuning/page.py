@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from probattn.inference.report import MODEL_LABELS, MODEL_TITLES, Group, Sheet
+from probattn.inference.report import MODEL_LABELS, MODEL_TITLES, DataSet, Group, Sheet
 from probattn.inference.report.charts.lines import common_floor, reliability_chart
 from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.markup import Figure, Section, exact, plain
-from probattn.inference.report.measures import MODEL_STYLES, ROLE_TITLES, MeasureText, capital
+from probattn.inference.report.measures import MODEL_STYLES, ROLE_TITLES, MeasureText, capital, listed
 from probattn.inference.report.page import budget, render_page, run_section
 from probattn.inference.report.sections import gap_words, training_section
 from probattn.inference.report.sites import posterior_section
@@ -34,7 +34,7 @@ def render(results: MeasuredResults, measures: Measures, unit: str) -> str:
     return render_page(
         [
             _comparison(results, measures),
-            _runs(results),
+            _runs(results, measures),
             _calibration(results, measures),
             Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
             if results.listings
@@ -93,8 +93,32 @@ def _comparison(results: MeasuredResults, measures: Measures) -> Section:
     return Section("compare", "Comparison", heading, "compare.html", context)
 
 
-def _runs(results: MeasuredResults) -> Section | None:
-    context = {"results": results}
+class _Compared(NamedTuple):
+    """A difference as the table of single runs shows it."""
+
+    difference: MeasuredDifference
+    data: DataSet
+    text: MeasureText
+
+    @property
+    def title(self) -> str:
+        """The name of the measure."""
+        return self.text.title
+
+    def of_seed(self, place: int) -> Markup:
+        """The difference of one of several seeds."""
+        value = self.difference.seeds[place]
+        return exact(value, self.text.difference(value))
+
+
+def _runs(results: MeasuredResults, measures: Measures) -> Section | None:
+    home, own = results.in_domain, results.compared
+    found = [
+        _Compared(difference, home, text)
+        for name, text in measures.items()
+        if (difference := results.difference(name, own, home.key)) is not None
+    ]
+    context = {"results": results, "findings": found}
     return Section("runs", "Runs", "The single runs", "runs.html", context) if results.runs else None
 
 
@@ -128,7 +152,7 @@ def _calibration(results: MeasuredResults, measures: Measures) -> Section | None
 def headline(results: MeasuredResults, measures: Measures) -> str:
     """Reliable gains and losses of the run's own network, or that there are none."""
     own, seeds = results.compared, len(results.seeds)
-    home = results.data[0]
+    home = results.in_domain
     basis = f"({seeds} seed{'s' * (seeds > 1)}, {home.size:,} {home.unit})"
     if not results.differences:
         name, text = next(iter(measures.items()))
@@ -144,13 +168,12 @@ def headline(results: MeasuredResults, measures: Measures) -> str:
     if not claims:
         return f"No reliable difference between {name} and deterministic attention {basis}"
     where = "" if results.runs else "In this run, "
-    words = f"{where}{name} attention: {', '.join(claims)} than deterministic attention {basis}"
-    return capital(words)
+    return capital(f"{where}{name} against deterministic attention: {listed(claims)} {basis}")
 
 
 def _verdicts(results: MeasuredResults, measures: Measures) -> Iterator[tuple[MeasureText, str]]:
     for name, text in measures.items():
-        difference = results.difference(name, results.compared, results.data[0].key)
+        difference = results.difference(name, results.compared, results.in_domain.key)
         if difference is not None:
             yield text, results.verdict(difference, text)
 

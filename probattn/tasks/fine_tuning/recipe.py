@@ -13,7 +13,7 @@ from probattn.data import DataError
 from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
-from probattn.tasks.classification.recipe import SELF_ATTENTIVE, NetworkRecipe, PredictionRecipe
+from probattn.tasks.classification.recipe import SELF_ATTENTIVE, PredictionRecipe, PretrainedRecipe
 from probattn.tasks.sections.base import Section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -24,6 +24,14 @@ from probattn.tasks.sections.methods import (
     beside,
 )
 from probattn.tasks.sections.training import TrainingRecipe
+
+INTRODUCTION = """# Keys of recipes of other heads
+
+A recipe with one of the sections below fine-tunes a pretrained network with the head that belongs to it; see
+[Tokens, spans, numbers, images](heads.md). Besides it takes `name`, `output`, `attention`, `alignment`, `repulsion`,
+`disagreement`, `training` and `prediction`, whose keys are those of [recipes of texts](reference.md). As there, unknown
+keys are errors, and `--set` replaces single keys.
+"""
 
 Examples = Sequence[Mapping[str, Any]]
 """Examples of a task, each with the fields that the task reads."""
@@ -48,11 +56,11 @@ class ExamplesSection(Section):
 
     Attributes:
         named: data sets that have a name: each reads the rows of a split.
-        endings: endings of files that the subclass reads by itself, without the dot.
+        suffixes: endings of files that the subclass reads by itself, without the dot.
     """
 
     named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
-    endings: ClassVar[tuple[str, ...]] = ()
+    suffixes: ClassVar[tuple[str, ...]] = ()
 
     train: str = Field(
         min_length=1,
@@ -92,10 +100,14 @@ class ExamplesSection(Section):
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text by which an example is assigned to a part: equal texts are in the same one."""
 
+    def fingerprint(self, example: Mapping[str, Any]) -> str:
+        """What makes an example the same when a run is resumed."""
+        return repr(sorted(example.items()))
+
     def read_file(self, path: Path) -> Rows:
-        """Rows of a file with one of :attr:`endings`."""
-        # Not abstract: a section without endings has no such files.
-        raise NotImplementedError(f"{type(self).__name__}: a section with endings overrides this")
+        """Rows of a file with one of :attr:`suffixes`."""
+        # Not abstract: a section without suffixes has no such files.
+        raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
 
     def load(self) -> dict[Split, list[Mapping[str, Any]]]:
         """All examples by part.
@@ -127,7 +139,7 @@ class ExamplesSection(Section):
         if source.startswith(PREFIX):
             return self._hub(source, split)
         path = Path(source).expanduser()
-        if path.suffix.removeprefix(".").lower() in self.endings or (path.is_dir() and "" in self.endings):
+        if path.suffix.removeprefix(".").lower() in self.suffixes or (path.is_dir() and "" in self.suffixes):
             return self.read_file(path)
         if not is_table(source):
             error = other_format(path)
@@ -203,7 +215,7 @@ def _names_of(value: Any, feature: Any) -> Any:
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
 
-class PretrainedRecipe(NetworkRecipe):
+class HeadNetworkRecipe(PretrainedRecipe):
     """The pretrained network, whose head is new unless it brings one that fits."""
 
     @field_validator("name")
@@ -235,7 +247,9 @@ class HeadReportRecipe(Section):
 class HeadRecipe(MethodRecipe):
     """What the recipes of these tasks have in common; each adds the section that makes it one of its task."""
 
-    network: PretrainedRecipe = Field(default=PretrainedRecipe(), description="The network to start from.")
+    introduction = INTRODUCTION
+
+    network: HeadNetworkRecipe = Field(default=HeadNetworkRecipe(), description="The network to start from.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
     alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
     repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -24,9 +24,10 @@ from probattn.inference.report import MODEL_TITLES, ModelKey
 from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.fine_tuning.measures import number, share
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
-from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, HeadTask
+from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded
+from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals whose coverage is measured."""
@@ -50,57 +51,29 @@ def sick(split: Split) -> Rows:
             )
 
 
-class RegressionSection(ExamplesSection):
-    """Texts, or pairs of texts, with a number each."""
+class RegressionSection(TextsSection):
+    """Texts, or pairs of texts, with a number each. `sick` has a name: relatedness (Marelli et al. 2014)."""
 
     named: ClassVar[Any] = {"sick": sick}
     paired_names: ClassVar[tuple[str, ...]] = ("sick",)
 
-    text: str = Field(default="text", min_length=1, description="Column of the texts.")
-    text_pair: str | None = Field(
-        default=None, min_length=1, description="Column of the second texts; null for single texts."
-    )
     label: str = Field(default="label", min_length=1, description="Column of the numbers.")
-    max_length: int = Field(
-        default=128, ge=3, description="Most tokens of a text; longer ones are truncated."
-    )
     noise: Literal["normal", "student_t"] = Field(
         default="normal", description="Law of a number around its prediction; its scale is learned."
     )
     degrees: float = Field(default=4.0, gt=0, description="Degrees of freedom of `student_t`.")
 
-    @property
-    def paired(self) -> bool:
-        """Whether texts come in pairs."""
-        return self.text_pair is not None or self.train in self.paired_names
-
-    def columns(self) -> Collection[str]:
-        """Texts and numbers."""
-        return [self.text, *([self.text_pair] if self.text_pair else []), self.label]
-
-    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """Text, second text and number."""
-        names = {"text": self.text, **({"pair": self.text_pair or "text_pair"} if self.paired else {})}
-        example: dict[str, Any] = {}
-        for role, name in names.items():
-            value = fields.get(name)
-            if not isinstance(value, str) or not value.strip():
-                raise DataError(f"{where}: expected text in {name!r}, got {shown(value)}; remove the row")
-            example[role] = value
+    def target(self, value: Any, where: str) -> float:
+        """The number."""
         try:
-            target = float(fields[self.label])
-        except (TypeError, ValueError, KeyError):
+            target = float(value)
+        except (TypeError, ValueError):
             target = math.nan
         if not math.isfinite(target):
             raise DataError(
-                f"{where}: expected a number in {self.label!r}, got {shown(fields.get(self.label))}; correct it or "
-                "remove the row"
+                f"{where}: expected a number in {self.label!r}, got {shown(value)}; correct it or remove the row"
             )
-        return example | {"target": target}
-
-    def identity(self, example: Mapping[str, Any]) -> str:
-        """The texts."""
-        return "\n".join(example[role] for role in ("text", "pair") if role in example)
+        return target
 
 
 class RegressionRecipe(HeadRecipe):
@@ -109,7 +82,7 @@ class RegressionRecipe(HeadRecipe):
     regression: RegressionSection = Field(description="The texts and their numbers.")
 
 
-class Regression(HeadTask):
+class Regression(TextsTask):
     """A number for each text, with intervals, by a network with a head of one output."""
 
     section = "regression"
@@ -117,7 +90,6 @@ class Regression(HeadTask):
     unit = "texts"
     auto = AutoModelForSequenceClassification
     calibrates = True
-    inputs = ("text", "pair")
     measures: ClassVar[Any] = {
         "rmse": number("Root mean squared error", "In units of the numbers", short="RMSE"),
         "pearson": number("Pearson correlation", "Of predictions and numbers", better=True),
@@ -181,11 +153,6 @@ class Regression(HeadTask):
         deviation = targets.std().item() if len(targets) > 1 else 0.0
         return targets.mean().item(), deviation or 1.0
 
-    def input_columns(self) -> tuple[str, str | None]:
-        """The columns of the training texts."""
-        section = self.section_of_examples
-        return section.text, (section.text_pair or "text_pair") if section.paired else None
-
     def _program_of(self, net: nn.Module, **options: Any) -> Any:
         section = self.section_of_examples
         return super()._program_of(
@@ -194,16 +161,8 @@ class Regression(HeadTask):
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
         """Texts with their standardised numbers."""
-        pairs = [example["pair"] for example in examples] if "pair" in examples[0] else None
-        tokens = codec(
-            [example["text"] for example in examples],
-            pairs,
-            truncation=True,
-            max_length=self.section_of_examples.max_length,
-        )
         encoded = []
-        for row, example in enumerate(examples):
-            inputs = {name: values[row] for name, values in tokens.items()}
+        for example, inputs in zip(examples, self.tokens(codec, examples), strict=True):
             if "target" in example:
                 mean, deviation = self._standard
                 inputs["labels"] = (example["target"] - mean) / deviation
@@ -247,10 +206,12 @@ class Regression(HeadTask):
         }
         for level in STATED:
             place, percent = LEVELS.index(level), f"{100 * level:.0f}"
-            measures[f"miss_{percent}"] = abs(coverage(columns, "ends", place) - level)
-            measures[f"stretched_miss_{percent}"] = abs(coverage(columns, "stretched", place) - level)
-            ends = columns["stretched"][:, place].T
-            measures[f"score_{percent}"] = interval_score(ends, columns["target"], level).mean().item()
+            for prefix, ends in (("", "ends"), ("stretched_", "stretched")):
+                share_inside = coverage(columns, ends, place)
+                measures[f"{prefix}coverage_{percent}"] = share_inside
+                measures[f"{prefix}miss_{percent}"] = abs(share_inside - level)
+            stretched = columns["stretched"][:, place].T
+            measures[f"score_{percent}"] = interval_score(stretched, columns["target"], level).mean().item()
         return measures
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
@@ -285,7 +246,7 @@ class Regression(HeadTask):
         )
         return [
             {
-                **{name: example[name] for name in ("text", "pair") if name in example},
+                **self.asked(example),
                 "prediction": mean,
                 "lower_80": low,
                 "upper_80": high,
@@ -297,10 +258,6 @@ class Regression(HeadTask):
     def truth(self, example: Mapping[str, Any]) -> str:
         """The number."""
         return f"{example['target']:g}"
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """Text and second text."""
-        return {"text": text} if pair is None else {"text": text, "pair": pair}
 
 
 def in_units(posterior: Posterior, batch: Batch) -> Posterior:

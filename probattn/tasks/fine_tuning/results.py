@@ -98,6 +98,11 @@ class MeasuredResults(Record):
         return tuple(run.seed for run in self.runs) or (self.run.seed,)
 
     @property
+    def in_domain(self) -> DataSet:
+        """The data set of the task itself."""
+        return self.data[0]
+
+    @property
     def compared(self) -> ModelKey:
         """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
         known = {score.model for score in self.scores}

@@ -81,7 +81,7 @@ class SpansSection(ExamplesSection):
     """
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
-    endings: ClassVar[tuple[str, ...]] = ("json",)
+    suffixes: ClassVar[tuple[str, ...]] = ("json",)
 
     question: str = Field(default="question", min_length=1, description="Column of the questions.")
     context: str = Field(

@@ -108,7 +108,6 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
     """A pretrained network with a head, fine-tuned and measured by the measures of its task.
 
     Attributes:
-        auto: transformers' Auto class of the networks.
         reads_with: the Auto class of what they read with.
         measures: what is measured, the most important first; of shares and numbers, with their direction.
         headings: of the table of uncertain examples, by the key of an answer.
@@ -121,13 +120,17 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
     results_class = MeasuredResults
     no_limit = None
     no_draws = None
-    auto: ClassVar[Any]
     reads_with: ClassVar[Any] = AutoTokenizer
     measures: ClassVar[Mapping[str, MeasureText]]
     headings: ClassVar[Mapping[str, str]]
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
     calibrates: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def auto(self) -> Any:
+        """Transformers' Auto class of the networks; a plain class attribute where it is always the same."""
 
     @abstractmethod
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
@@ -139,7 +142,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
     @abstractmethod
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some examples."""
+        """The measures of some examples, and further figures that the records keep."""
 
     @abstractmethod
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
@@ -160,6 +163,22 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
     def head_options(self) -> Mapping[str, Any]:
         """Further entries of the network's configuration."""
         return {}
+
+    def _fingerprints(self) -> Iterator[str]:
+        for split, examples in self.examples.items():
+            yield split
+            yield from map(self.section_of_examples.fingerprint, examples)
+
+    def codec(self) -> Any:
+        """What the recipe's network reads with."""
+        return load_tokenizer(self.recipe.network, self.reads_with)
+
+    def untrained(self) -> PreTrainedModel:
+        """The recipe's network with a head for the data, whose attention is its own."""
+        recipe = self.recipe
+        return load_head(
+            self.auto, recipe.network, self.label_names(), seed=recipe.training.seed, **self.head_options()
+        )
 
     def prepare(self, net: PreTrainedModel) -> None:
         """Sets what the network is to keep of the data, before it is converted."""
@@ -197,15 +216,14 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
     def load_data(self) -> HeadData:
         """Encodes all examples, so that none is refused after training."""
-        codec = load_tokenizer(self.recipe.network, self.reads_with)
-        encoded = {split: self.encode(codec, examples) for split, examples in self.examples.items()}
+        parts, codec = self.examples, self.codec()
+        encoded = {split: self.encode(codec, examples) for split, examples in parts.items()}
         rows = {split: [row for each in items for row in each.rows] for split, items in encoded.items()}
-        parts = (repr(sorted(example.items())) for split in rows for example in self.examples[split])
         return HeadData(
             rows["train"],
             rows["validation"],
             self.collate(codec),
-            {"data": digest(parts), "network": self.recipe.network.name},
+            {"data": digest(self._fingerprints()), "network": self.network_name},
             None,
             codec,
         )
@@ -214,11 +232,9 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         """The recipe's network as a Pyro program; see the base class."""
         recipe = self.recipe
         data = self.data
-        net = load_head(
-            self.auto, recipe.network, self.label_names(), seed=recipe.training.seed, **self.head_options()
-        )
+        net = self.untrained()
         self.prepare(net)
-        put_methods(net, () if baseline else self.methods, recipe, recipe.network.name)
+        put_methods(net, () if baseline else self.methods, recipe, self.network_name)
         return self._program_of(net, num_data=len(data.train), **self.program_options())
 
     def _program_of(self, net: nn.Module, **options: Any) -> HeadProgram:
@@ -242,10 +258,15 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             codec = open_pretrained(self.reads_with, place)
         return Network(on_device(self._program_of(net)), folder, model_key(net), codec)
 
+    @property
+    def network_name(self) -> str:
+        """What the recipe calls its network."""
+        return str(getattr(self.recipe.network, "new", None) or self.recipe.network.name)
+
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
         return {
-            "network": self.recipe.network.name,
+            "network": self.network_name,
             "data": self.section_of_examples.train,
             "train_size": len(self.examples["train"]),
         }
@@ -271,6 +292,16 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             rows = [row for each in parts for row in each.rows]
             yield Batch([examples[place] for place in places], parts, collate(rows), network.net.config)
 
+    def completed(self, network: TrainedHead, batch: Batch) -> Batch:
+        """A batch with what the network itself adds before it is measured, such as a text that it generates."""
+        return batch
+
+    def reading(
+        self, program: HeadProgram, tensors: Mapping[str, Tensor]
+    ) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """What is predicted of a batch, as a function of its inputs: the program's prediction, or a part of it."""
+        return program
+
     def posteriors(
         self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int
     ) -> dict[ModelKey, Posterior]:
@@ -278,17 +309,18 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         program, prediction = network.program, self.recipe.prediction
         inputs = {name: value.to(network.device) for name, value in program.inputs(tensors).items()}
         law: dict[str, Any] = {"link": program.link, "noise": getattr(program, "noise", None)}
+        read = self.reading(program, tensors)
         if network.key != "bayesian_mean":
             with torch.no_grad():
-                return {network.key: Posterior(program(inputs)[None].cpu(), **law)}
+                return {network.key: Posterior(read(inputs)[None].cpu(), **law)}
         drawn = posterior_predict(
-            program,
+            read,
             inputs,
             prediction.num_samples,
             seed=(prediction.seed, number),
             chunk_size=prediction.chunk_size,
         )
-        expected = Posterior(posterior_expectation(program, inputs)[None].cpu(), **law)
+        expected = Posterior(posterior_expectation(read, inputs)[None].cpu(), **law)
         return {"bayesian_mean": Posterior(drawn.logits.cpu(), **law), "bayesian_expectation": expected}
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> MeasuredResults:
@@ -319,7 +351,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             scores=tuple(self._scores(model, columns) for model, columns in table.items()),
             differences=compare(
                 {(test.key, model): columns for model, columns in table.items()},
-                self.figures,
+                self._compared,
                 resamples=report.resamples,
                 level=report.level,
                 seed=self.recipe.prediction.seed,
@@ -328,6 +360,10 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             health=self._health(own),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
+
+    def _compared(self, columns: Columns) -> dict[str, float | None]:
+        """The figures that are measures of the task."""
+        return {name: value for name, value in self.figures(columns).items() if name in self.measures}
 
     def _scores(self, model: ModelKey, columns: Columns) -> MeasuredScores:
         sums = self.bins(columns)
@@ -343,7 +379,8 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         examples = self.examples[split]
         encoded = self.encode(network.codec, examples)
         order = sorted(range(len(examples)), key=lambda place: _length(encoded[place]))  # little padding
-        batches = self.batches(network, [encoded[row] for row in order], [examples[row] for row in order])
+        plain = self.batches(network, [encoded[row] for row in order], [examples[row] for row in order])
+        batches = (self.completed(network, batch) for batch in plain)
         parts: dict[ModelKey, list[Columns]] = {}
         answers: list[Answer] = []
         total = -(-len(examples) // self.recipe.prediction.batch_size)
@@ -364,7 +401,13 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         ranked = sorted(range(len(answers)), key=lambda place: -answers[place][key])
         shown = ranked[: self.recipe.report.uncertain]
         if shown:
-            sheet = self.sheet([answers[place] | {"truth": self.truth(examples[place])} for place in shown])
+            truths = [self.truth(examples[place]) for place in shown]
+            sheet = self.sheet(
+                [
+                    answers[place] | ({} if truth is None else {"truth": truth})
+                    for place, truth in zip(shown, truths, strict=True)
+                ]
+            )
             yield Listing(
                 title=f"The most uncertain {self.unit}",
                 headings=sheet.headings,
@@ -387,8 +430,8 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return Sheet(titles, (Group("", rows),), words=len(keys) - len(numbers))
 
     @abstractmethod
-    def truth(self, example: Mapping[str, Any]) -> str:
-        """The label of an example in words, as answers show theirs."""
+    def truth(self, example: Mapping[str, Any]) -> str | None:
+        """The label of an example in words, as answers show theirs; None for none."""
 
     def _health(self, own: TrainedHead) -> Any:
         record = conversion(own.net)
@@ -423,6 +466,19 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return render(results, cls.measures, cls.unit)
 
     @classmethod
+    def summary(cls, results: MeasuredResults) -> dict[str, Any]:
+        """The headline and the comparisons of the run's own network, for programs."""
+        compared = [
+            {
+                **difference.model_dump(exclude={"seeds", "resamples"}),
+                "verdict": results.verdict(difference, cls.measures[difference.measure]),
+            }
+            for difference in results.differences
+            if difference.model == results.compared
+        ]
+        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": compared}
+
+    @classmethod
     def combine(cls, results: Mapping[str, MeasuredResults]) -> MeasuredResults:
         """The comparison of several runs over their seeds, by the path of their folders."""
         return combine(results)
@@ -446,7 +502,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
             raise RunError(f"{run}: its network reads single texts; expected no second texts")
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
         task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
-        return task._answered(self.network(run), texts, pairs)
+        return task._answered(task.network(run), texts, pairs)
 
     def _answered(
         self, network: TrainedHead, texts: Iterable[str], pairs: Iterable[str] | None
@@ -455,7 +511,7 @@ class HeadTask(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
         for number, part in enumerate(in_batches(rows, self.recipe.prediction.batch_size)):
             examples = [self.given(text, pair) for text, pair in part]
             encoded = self.encode(network.codec, examples)
-            batch = next(self.batches(network, encoded, examples))
+            batch = self.completed(network, next(self.batches(network, encoded, examples)))
             yield from self.answer(self.posteriors(network, batch.tensors, number)[network.key], batch)
 
     @classmethod
@@ -480,7 +536,7 @@ def padded(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     length = batch["input_ids"].shape[1]
     for name in rows[0].keys() - inputs[0].keys():
         values = [row[name] for row in rows]
-        if isinstance(values[0], list) and len(values[0]) == len(rows[0]["input_ids"]):
+        if all(isinstance(row[name], list) and len(row[name]) == len(row["input_ids"]) for row in rows):
             values = [[*value, *[-100] * (length - len(value))] for value in values]
         batch[name] = torch.tensor(values)
     return batch

@@ -22,6 +22,7 @@ from probattn.inference.report import ModelKey
 from probattn.models.program import IGNORED
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, number, share
+from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.task import (
@@ -29,8 +30,6 @@ from probattn.tasks.fine_tuning.task import (
     Batch,
     Encoded,
     HeadTask,
-    bin_columns,
-    calibration_error,
     output_names,
 )
 
@@ -78,10 +77,14 @@ def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[s
 
 
 class TokensSection(ExamplesSection):
-    """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes."""
+    """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes.
+
+    Files .conll, .bio and .txt have a word and its tag a line, and a blank line between texts. `restaurant8k` has a
+    name: slots of restaurant bookings (Coope et al. 2020).
+    """
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
-    endings: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
+    suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
 
     tokens: str = Field(default="tokens", min_length=1, description="Column of the words, a list a row.")
     tags: str = Field(default="tags", min_length=1, description="Column of their tags, a list a row.")
@@ -212,10 +215,6 @@ class Tokens(HeadTask):
         types = span_types(names)
         labels = batch.tensors["labels"]
         probabilities = posterior.mean_probabilities.double()
-        owner, place = (labels != IGNORED).nonzero(as_tuple=True)
-        chosen, truth = probabilities[owner, place], labels[owner, place]
-        confidence, predicted = chosen.max(dim=-1)
-        right = predicted == truth
         counts = torch.zeros(size, len(types), 3)
         for row, (found, example) in enumerate(
             zip(self._tags(probabilities, batch), batch.examples, strict=True)
@@ -225,29 +224,14 @@ class Tokens(HeadTask):
                 for kind, _, _ in some:
                     counts[row, types.index(kind), column] += 1
 
-        def summed(values: Tensor) -> Tensor:
-            return torch.zeros(size, dtype=torch.float64).index_add_(0, owner, values.double())
-
-        return {
-            "spans": counts,
-            "words": summed(torch.ones_like(confidence)),
-            "right": summed(right),
-            "nll": summed(-chosen.gather(1, truth[:, None])[:, 0].log()),
-            "bins": bin_columns(confidence, right, owner, size, self.recipe.report.bins),
-        }
+        return {"spans": counts, **token_columns(posterior, labels, self.recipe.report.bins)}
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
         """The measures of some texts."""
         precision, recall, f1 = span_scores(columns["spans"].sum(dim=(0, 1)))
-        words = columns["words"].sum()
-        return {
-            "f1": f1,
-            "precision": precision,
-            "recall": recall,
-            "accuracy": (columns["right"].sum() / words).item(),
-            "nll": _finite((columns["nll"].sum() / words).item()),
-            "ece": calibration_error(columns["bins"]),
-        }
+        tokens = token_figures(columns)
+        del tokens["perplexity"]
+        return {"f1": f1, "precision": precision, "recall": recall, **tokens}
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each type of span, of the run's own network."""
@@ -362,7 +346,3 @@ def _list(value: Any, name: str, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(each, (str, int)) for each in value):
         raise DataError(f"{where}: expected a list of words in {name!r}, got {shown(value)}")
     return [str(each) for each in value]
-
-
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None

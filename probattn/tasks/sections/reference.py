@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -31,7 +32,34 @@ def reference(kind: type[RunRecipe]) -> str:
     return "\n".join([kind.introduction, *_section("Keys at the top", kind, "")])
 
 
-def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> list[str]:
+def family_reference(base: type[RunRecipe], kinds: Iterable[type[RunRecipe]]) -> str:
+    """The same of recipes that share a base: the base's sections once, and those that each kind adds or changes.
+
+    Args:
+        base: the recipes' base class, whose ``introduction`` begins the page.
+        kinds: classes of recipes.
+    """
+    known: set[Any] = set()
+    lines = [base.introduction]
+    shared = dict(base.model_fields)
+    for kind in kinds:
+        own = [
+            name
+            for name, field in kind.model_fields.items()
+            if section(field.annotation) is not None
+            and (name not in shared or shared[name].annotation is not field.annotation)
+        ]
+        for name in sorted(own, key=lambda name: name in shared):
+            model = section(kind.model_fields[name].annotation)
+            level = 2 + (name in shared)
+            lines += _section(f"`{name}`", model, f"{name}.", level, known)
+    for name in ("network", "report"):
+        lines += _section(f"`{name}`", base.model_fields[name].annotation, f"{name}.", 2, known)
+    return "\n".join(lines)
+
+
+def _section(title: str, model: Any, prefix: str, level: int = 2, known: set[Any] | None = None) -> list[str]:
+    """Lines about a section; one of ``known`` within it is referred to, and what is described is added there."""
     lines = [f"{'#' * level} {title}", ""]
     plain = {name: field for name, field in model.model_fields.items() if section(field.annotation) is None}
     inner = {name: field for name, field in model.model_fields.items() if name not in plain}
@@ -45,10 +73,15 @@ def _section(title: str, model: type[BaseModel], prefix: str, level: int = 2) ->
     for name, field in inner.items():
         kind = section(field.annotation)
         assert kind is not None
-        shared.setdefault(kind, []).append(name)
+        if known is not None and kind in known:
+            lines += [f"`{prefix}{name}`: {field.description} The keys are those above.", ""]
+        else:
+            shared.setdefault(kind, []).append(name)
+    if known is not None:
+        known.update(shared)
     for kind, names in shared.items():
         heading = ", ".join(f"`{prefix}{name}`" for name in names)
-        block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4))
+        block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), known)
         described = [f"- `{name}`: {inner[name].description}{_optional(inner[name])}" for name in names]
         if len(names) > 1 or inner[names[0]].default is None:
             block[1:1] = ["", *described]

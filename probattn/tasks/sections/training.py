@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from probattn.data.errors import suggestion
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
-from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
+from probattn.inference.options import FINE_TUNING_WEIGHT, EarlyStopping, KLSchedule, RunOptions
 from probattn.tasks.sections.base import Section
 from probattn.tasks.sections.derived import DrawnSection, Key, drawn_section, options_section
 
@@ -81,7 +81,7 @@ TRAINING: dict[str, Any] = {
         KLSchedule,
         "final",
         {
-            "default": 1e-3,
+            "default": FINE_TUNING_WEIGHT,
             "description": "Weight of the divergence after its warm-up. 1 is the lower bound of the evidence, up to "
             "the reduction; fine-tuning a pretrained network asks for far less.",
         },

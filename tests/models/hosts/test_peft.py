@@ -112,6 +112,72 @@ def test_adapters_of_a_plain_network_say_that_the_posterior_is_left_out(families
             read(tmp_path / "both")
 
 
+class HubOfPeft:
+    """A network with adapters and sites, cached as huggingface_hub does it, and what reads it without the hub."""
+
+    def __init__(self, families, folder, monkeypatch):
+        import huggingface_hub
+
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
+        self.base = folder / "base"
+        net = wrapped(base(families, "bert", self.base), "peft first", ["query"]).eval()
+        repo, commit = folder / "models--me--net", "a" * 40
+        self.files, self.absent = repo / "snapshots" / commit, repo / ".no_exist" / commit
+        net.save_pretrained(self.files)
+        (repo / "refs").mkdir()
+        (repo / "refs" / "main").write_text(commit)
+        self.net, self.access = net, {"cache_dir": str(folder), "revision": "main"}
+
+    def read(self, *methods):
+        host = type(self.net.get_base_model()).from_pretrained(self.base)
+        return peft.PeftModel.from_pretrained(
+            convert(host, *methods) if methods else host, "me/net", **self.access
+        )
+
+
+@pytest.fixture
+def peft_hub(families, tmp_path, monkeypatch):
+    return HubOfPeft(families, tmp_path, monkeypatch)
+
+
+def test_adapters_on_the_hub_bring_their_sites(families, peft_hub):
+    inputs = families.BY_NAME["bert"].inputs()
+    again = peft_hub.read(BayesianAttention(sigma=0.5)).eval()
+    expected = families.forward(peft_hub.net, inputs)
+    assert torch.equal(families.forward(again, inputs), expected)
+    drawn = [posterior_predict(Classifier(net), inputs, 4, seed=0).logits for net in (again, peft_hub.net)]
+    assert torch.equal(*drawn)
+    with pytest.warns(
+        UserWarning, match="me/net: these adapters were trained with probabilistic attention, which"
+    ):
+        peft_hub.read()
+
+
+def test_damaged_adapters_on_the_hub_are_refused(peft_hub):
+    weights = peft_hub.files / "probattn.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(StoredNetworkError, match=r"probattn\.safetensors has"):
+        peft_hub.read(BayesianAttention(sigma=0.5))
+    weights.unlink()
+    with pytest.raises(StoredNetworkError, match=r"probattn\.safetensors is missing"):
+        peft_hub.read(BayesianAttention(sigma=0.5))
+
+
+def test_adapters_on_the_hub_of_which_it_is_not_known_whether_they_have_sites(peft_hub):
+    (peft_hub.files / "probattn.json").unlink()
+    peft_hub.read()
+    with pytest.warns(
+        UserWarning, match="me/net: expected probattn.json in the cache or the hub within"
+    ) as caught:
+        peft_hub.read(BayesianAttention(sigma=0.5))
+    ours = [str(each.message) for each in caught if "me/net" in str(each.message)]
+    assert len(ours) == 1 and "\n" not in ours[0]
+    peft_hub.absent.mkdir(parents=True)
+    (peft_hub.absent / "probattn.json").touch()  # the hub said before that there is none
+    peft_hub.read(BayesianAttention(sigma=0.5))
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_driver_trains_adapters_and_sites(families, tmp_path, order):
     net = wrapped(base(families, "bert", tmp_path), order, ["query", "value"])

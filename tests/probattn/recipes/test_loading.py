@@ -27,6 +27,17 @@ EXPERIMENTS = tuple(
     for size in ("", "_reduced")
 )
 
+FINE_TUNING = (
+    "choices_babn",
+    "digits_babn",
+    "labels_babn",
+    "masked_babn",
+    "relatedness_babn",
+    "sequences_t5",
+    "slots_babn",
+    "spans_babn",
+)
+
 
 def said(path: Path | str, *overrides: str) -> str:
     with pytest.raises(RecipeError) as caught:
@@ -48,7 +59,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    known = {*NAMES, *ADDITIVE, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS}
+    known = {*NAMES, *ADDITIVE, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS, *FINE_TUNING}
     assert recipe_names() == tuple(sorted(known))
     found = (ROOT / "probattn" / "tasks").glob("*/recipes/*.yaml")
     assert {path.stem for path in found} == known

@@ -32,14 +32,20 @@ training: {steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, learning_
 prediction: {num_samples: 3}
 report: {resamples: 100}
 """
-NAMES = ("texts", "graph", "translation", "copying", "numbers")
+NAMES = ("texts", "graph", "translation", "copying", "numbers", "tokens")
 NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece"}
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
-WITH_BASELINE = ("texts", "graph", "translation", "numbers")
+WITH_BASELINE = ("texts", "graph", "translation", "numbers", "tokens")
 OF_ONE_NETWORK = WITH_BASELINE
-ANSWERS = {"texts": "label", "translation": "translation"}
-SECTIONS = {"graph": "graph", "translation": "translation", "copying": "experiment", "numbers": "numbers"}
+ANSWERS = {"texts": "label", "translation": "translation", "tokens": "spans"}
+SECTIONS = {
+    "graph": "graph",
+    "translation": "translation",
+    "copying": "experiment",
+    "numbers": "numbers",
+    "tokens": "tokens",
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -63,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recipe(folder: Path) -> Callable[[str], Path]:
     """The file of a tiny recipe of a task."""
-    texts = runs.recipes(folder) | {"numbers": NUMBERS}
+    texts = runs.recipes(folder) | {"numbers": NUMBERS, "tokens": tokens(folder)}
 
     def write(name: str) -> Path:
         if name in NEEDS:
@@ -74,6 +80,19 @@ def recipe(folder: Path) -> Callable[[str], Path]:
         return file
 
     return write
+
+
+def tokens(folder: Path) -> str:
+    """A recipe of words with tags, every fourth one "B-mood"."""
+    words = [*runs.WORDS * 12]
+    lines = [f"{word} {'O' if number % 4 else 'B-mood'}" for number, word in enumerate(words)]
+    sentences = ["\n".join(lines[start : start + 3]) for start in range(0, len(lines), 3)]
+    numbered = [f"{sentence}\n{number} O" for number, sentence in enumerate(sentences)]
+    (folder / "words.conll").write_text("\n\n".join(numbered), encoding="utf-8")
+    return (
+        f"tokens: {{train: {folder}/words.conll}}\nnetwork: {{name: {folder}/network}}\n"
+        f"training: {{{runs.TRAINING}}}\nprediction: {{num_samples: 3}}\nreport: {{resamples: 100}}\n"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +338,7 @@ def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, 
         tasks.load_task("cora_ct")
 
 
-LIMITED = ("texts", "translation", "numbers")
+LIMITED = ("texts", "translation", "numbers", "tokens")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,10 +6,12 @@ import sys
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers as hf
+from transformers.integrations import integration_utils
 
 import probattn
 from probattn import ProbabilisticTrainer
@@ -197,6 +199,46 @@ def test_the_model_stays_the_network(scene, tmp_path):
     draws = [posterior_predict(each, batch, 3, seed=1).logits for each in (again, net)]
     assert torch.equal(*draws)
     assert torch.equal(plain.classifier.weight, net.classifier.weight)
+
+
+class Board:
+    """Stands for TensorBoard's ``SummaryWriter``."""
+
+    def __init__(self, log_dir=None):
+        self.scalars, self.texts = {}, set()
+
+    def add_scalar(self, name, value, step):
+        self.scalars.setdefault(name, {})[step] = value
+
+    def add_text(self, name, *args):
+        self.texts.add(name)
+
+    def flush(self):
+        pass
+
+    close = flush
+
+
+def test_tensorboard_shows_the_terms(scene, tmp_path, monkeypatch):
+    """As scalars, those of training, evaluations and tests apart, at the step of the optimiser."""
+    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Board))
+    board = Board()
+    trainer = ProbabilisticTrainer(
+        model=scene.network(scene.bert, BAYESIAN),
+        args=scene.arguments(tmp_path, max_steps=4, logging_steps=2, eval_strategy="steps", eval_steps=4),
+        train_dataset=scene.classes(32),
+        eval_dataset=scene.classes(8),
+        callbacks=[integration_utils.TensorBoardCallback(board)],
+    )
+    trainer.train()
+    assert board.texts == {"args", "model_config"}
+    for name in ("loss", "log_likelihood", "kl", "kl_nats", "factors"):
+        shown = board.scalars[f"train/{name}"], board.scalars[f"eval/{name}"]
+        assert [list(values) for values in shown] == [[2, 4], [4]]
+        logged = [scene.losses(trainer, key) for key in (name, f"eval_{name}")]
+        assert [list(values.values()) for values in shown] == logged
+    assert board.scalars["train/kl_weight"] == {2: 0.5, 4: 1.0}
 
 
 def test_a_sequence_to_sequence_trainer_generates(scene, tmp_path):

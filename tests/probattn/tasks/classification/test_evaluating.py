@@ -1,11 +1,14 @@
 """What an evaluation makes of a data set, beside the same texts one by one."""
 
+import pytest
 import torch
 
 from probattn.data import TextDataset
 from probattn.inference.predictive import posterior_expectation
+from probattn.inference.report import read_results, write_results
+from probattn.models import describe, load
 from probattn.recipes import load_recipe
-from probattn.tasks import Classification, load_network
+from probattn.tasks import Classification, load_network, run_task
 
 
 def test_predictions_stand_in_the_order_of_the_data(run, recipe):
@@ -22,3 +25,21 @@ def test_predictions_stand_in_the_order_of_the_data(run, recipe):
         torch.testing.assert_close(found["deterministic"].probabilities[row], plain)
     spread = found["bayesian_mean"].draws.std(dim=0)  # [N, C]
     assert spread.shape == (5, 2) and bool((spread > 0).all())
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
+    """As the page about saving has it; the evaluation itself leaves the network's folder alone."""
+
+    def files():
+        return {file: file.read_bytes() for file in (run / "model").iterdir()}
+
+    before = files()
+    results = read_results(write_results(run_task(run).evaluate(run), tmp_path / "metrics.json"))
+    assert files() == before
+    score = results.score(results.compared, results.in_domain.key)
+    net = describe(load(run / "model"), metrics={"accuracy": score.accuracy, "calibration error": score.ece})
+    net.save_pretrained(tmp_path / "net")
+    card = (tmp_path / "net" / "README.md").read_text()
+    assert f"| accuracy | {score.accuracy:.4g} |\n| calibration error | {score.ece:.4g} |" in card
+    assert "Training data: " in card and load(tmp_path / "net") is not None

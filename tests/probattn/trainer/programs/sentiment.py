@@ -5,18 +5,11 @@ Usage: sentiment.py FOLDER
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    TrainingArguments,
-    set_seed,
-)
-from transformers.trainer_utils import get_last_checkpoint
+from flow import arguments, report, train
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed
 
 import probattn
 from probattn.data import Source, load_task
@@ -26,24 +19,15 @@ from probattn.trainer import compute_uncertainty
 
 
 def main(output: Path) -> None:
-    args = TrainingArguments(
-        str(output),
+    args = arguments(
+        output,
         learning_rate=3e-4,
         num_train_epochs=2,
-        per_device_train_batch_size=16,
-        eval_strategy="steps",
         eval_steps=20,
-        save_strategy="steps",
         save_steps=20,
-        logging_steps=5,
-        load_best_model_at_end=True,
         metric_for_best_model="accuracy",
         warmup_steps=5,
-        use_cpu=True,
-        report_to="none",
-        disable_tqdm=True,
     )
-    last = get_last_checkpoint(args.output_dir) if output.is_dir() else None
     set_seed(args.seed)
     folder = NetworkRecipe(name="minilm").locate()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -69,14 +53,10 @@ def main(output: Path) -> None:
         prediction="draws",
         num_samples=5,
     )
-    trainer.train(resume_from_checkpoint=last)
+    resumed = train(trainer)
     metrics = trainer.evaluate(tokenized(task.test), metric_key_prefix="test")
-    trainer.log_metrics("test", metrics)
-    trainer.save_model()
-    steps = [record for record in trainer.state.log_history if "loss" in record]
-    kept = {name: value for name, value in metrics.items() if not name.endswith(("runtime", "per_second"))}
-    report = {"steps": [[s["step"], s["loss"], s["log_likelihood"], s["kl"]] for s in steps], "metrics": kept}
-    (output / "report.json").write_text(json.dumps(report | {"resumed": last and Path(last).name}))
+    ones = sum(task.test.labels) / len(task.test)
+    report(trainer, resumed, metrics, test_accuracy=max(ones, 1 - ones))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,212 @@
+"""One of several endings of a text: multiple choice, as in SWAG and HellaSWAG."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from transformers import AutoModelForMultipleChoice
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.data.files import data_file, read_text
+from probattn.data.identity import Split, order, split_of
+from probattn.inference.posterior import Posterior
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded
+
+SEPARATOR = "|"
+"""Between the endings of a text, where they stand in one string."""
+
+
+def snli(split: Split) -> Rows:
+    """Premises of SNLI's development set (Bowman et al. 2015), each with an entailed hypothesis and others.
+
+    The endings of a premise are one hypothesis of each label; the right one is entailed. Premises are split by their
+    text, four fifths for training and a tenth for each other part.
+    """
+    origin = "https://nlp.stanford.edu/projects/snli"
+    path = data_file("snli", "nli/snli_dev.jsonl", origin=origin)
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for line in read_text(path).splitlines():
+        row = json.loads(line)
+        found[row["premise"]].setdefault(str(row["label"]), row["hypothesis"])
+    for number, (premise, hypotheses) in enumerate(found.items(), start=1):
+        if len(hypotheses) == 3 and split_of(premise) == split:
+            endings = sorted(hypotheses.items(), key=lambda item: order(item[1]))
+            right = [label for label, _ in endings].index(ENTAILED)
+            yield (
+                f"{path} premise {number}",
+                {"text": premise, "endings": [text for _, text in endings], "label": right},
+            )
+
+
+ENTAILED = "entailment"
+
+
+class ChoicesSection(ExamplesSection):
+    """Texts with endings, one of which is right.
+
+    `snli` has a name: a premise with a hypothesis of each label, the entailed one is right (Bowman et al. 2015).
+    """
+
+    named: ClassVar[Any] = {"snli": snli}
+
+    text: str = Field(default="text", min_length=1, description="Column of the texts.")
+    beginning: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column of the words with which every ending begins (`sent2` of SWAG); null for none.",
+    )
+    endings: list[str] = Field(
+        default_factory=lambda: ["endings"],
+        min_length=1,
+        description="Columns of the endings (`[ending0, ending1, ending2, ending3]`), or the one that holds a list of "
+        f"them, or a text with `{SEPARATOR}` between them.",
+    )
+    label: str = Field(
+        default="label", min_length=1, description="Column of the number of the right one, from 0."
+    )
+    max_length: int = Field(
+        default=128, ge=3, description="Most tokens of a text with its ending; longer texts are truncated."
+    )
+
+    def columns(self) -> Collection[str]:
+        """Text, endings and label."""
+        return [self.text, *([self.beginning] if self.beginning else []), *self.endings, self.label]
+
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Text, endings and the number of the right one."""
+        text = fields.get(self.text)
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{where}: expected text in {self.text!r}, got {shown(text)}; remove the row")
+        values = [fields.get(name) for name in self.endings]
+        endings = _endings(values[0]) if len(values) == 1 else values
+        if len(endings) < 2 or not all(isinstance(each, str) for each in endings):
+            raise DataError(f"{where}: expected two endings or more, got {shown(endings)}")
+        begin = str(fields[self.beginning]).strip() if self.beginning else ""
+        label = str(fields.get(self.label)).strip()
+        if not label.isdigit() or int(label) >= len(endings):
+            raise DataError(
+                f"{where}: expected a number in 0..{len(endings) - 1} in {self.label!r}, got "
+                f"{shown(fields.get(self.label))}"
+            )
+        return {
+            "text": text,
+            "endings": [f"{begin} {each}".strip() for each in endings],
+            "label": int(label),
+        }
+
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The text."""
+        return str(example["text"])
+
+
+class ChoicesRecipe(HeadRecipe):
+    """All that a run of multiple choice depends on."""
+
+    choices: ChoicesSection = Field(description="The texts and their endings.")
+
+
+class Choices(ClassesTask):
+    """The right one of several endings, by a network for multiple choice."""
+
+    section = "choices"
+    recipe_class = ChoicesRecipe
+    unit = "texts"
+    auto = AutoModelForMultipleChoice
+    inputs = ("text", "endings")
+    headings: ClassVar[Mapping[str, str]] = {
+        "text": "Text",
+        "truth": "Right ending",
+        "choice": "Chosen",
+        "probability": "Probability",
+        "entropy": "Entropy",
+        "mutual_information": "Mutual information",
+    }
+
+    def input_columns(self) -> tuple[str, str | None]:
+        """Text, and the endings in one column."""
+        section = self.section_of_examples
+        return section.text, section.endings[0]
+
+    def collate(self, codec: Any) -> Any:
+        """Rows of K endings to a batch ``[B, K, T]``."""
+        return partial(padded_choices, codec)
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """The text with each of its endings."""
+        numbers = {len(example["endings"]) for example in examples}
+        if len(numbers) > 1:
+            raise DataError(
+                f"{self.section_of_examples.train}: expected as many endings in every row, got "
+                f"{', '.join(map(str, sorted(numbers)))}"
+            )
+        count = numbers.pop()
+        tokens = codec(
+            [example["text"] for example in examples for _ in range(count)],
+            [ending for example in examples for ending in example["endings"]],
+            truncation="only_first",
+            max_length=self.section_of_examples.max_length,
+        )
+        encoded = []
+        for row, example in enumerate(examples):
+            inputs: dict[str, Any] = {
+                name: values[row * count : (row + 1) * count] for name, values in tokens.items()
+            }
+            if "label" in example:
+                inputs["labels"] = example["label"]
+            encoded.append(Encoded([inputs]))
+        return encoded
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """The most probable ending."""
+        probabilities, best = posterior.mean_probabilities, posterior.mean_probabilities.argmax(dim=-1)
+        return [
+            {
+                "text": example["text"],
+                "endings": list(example["endings"]),
+                "choice": example["endings"][int(best[row])],
+                "label": int(best[row]),
+                "probability": probabilities[row, best[row]].item(),
+                "probabilities": [round(value, 6) for value in probabilities[row].tolist()],
+                "entropy": posterior.entropy[row].item(),
+                "mutual_information": posterior.mutual_information[row].item(),
+            }
+            for row, example in enumerate(batch.examples)
+        ]
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """The right ending."""
+        return str(example["endings"][example["label"]])
+
+    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """A text with its endings."""
+        endings = _endings(pair)
+        if len(endings) < 2:
+            raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
+        return {"text": text, "endings": endings}
+
+
+def padded_choices(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Rows of K sequences each as a batch ``[B, K, T]``, with their labels ``[B]``."""
+    names = [name for name in rows[0] if name != "labels"]
+    count = len(rows[0][names[0]])
+    flat = [{name: row[name][place] for name in names} for row in rows for place in range(count)]
+    padded = codec.pad(flat, return_tensors="pt")
+    batch = {name: value.view(len(rows), count, -1) for name, value in padded.items()}
+    return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
+
+
+def _endings(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return [each.strip() for each in value.split(SEPARATOR)]
+    return list(value) if isinstance(value, Iterable) else []

@@ -1,0 +1,67 @@
+"""Measures of tasks whose network chooses one of several classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from probattn.inference.posterior import Posterior
+from probattn.inference.report.columns import P_VALUE
+from probattn.inference.report.measures import TEXTS
+from probattn.metrics.functional import (
+    area_under_risk_coverage,
+    brier_score,
+    negative_log_likelihood,
+    top_two_p_value,
+)
+from probattn.tasks.fine_tuning.results import Columns
+from probattn.tasks.fine_tuning.task import Batch, HeadTask, bin_columns, calibration_error
+
+
+class ClassesTask(HeadTask):
+    """A class for each example; labels are int64 ``[B]`` and predictions ``[B, C]``."""
+
+    measures: ClassVar[Any] = {
+        name: TEXTS[name] for name in ("accuracy", "nll", "brier", "ece", "aurc", "pavpu")
+    }
+
+    def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        """Whether each example is right."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Confidence, and what is averaged."""
+        labels, draws = batch.tensors["labels"], posterior.probabilities.double()
+        probabilities = draws.mean(dim=0)
+        confidence, predicted = probabilities.max(dim=-1)
+        right = predicted == labels
+        columns = {
+            "confidence": confidence,
+            "right": right,
+            "nll": negative_log_likelihood(probabilities, labels),
+            "brier": brier_score(probabilities, labels),
+            "bins": bin_columns(
+                confidence, right, torch.arange(len(labels)), len(labels), self.recipe.report.bins
+            ),
+        }
+        if len(draws) > 1:
+            columns["certain"] = top_two_p_value(draws) < P_VALUE
+        return columns
+
+    def figures(self, columns: Columns) -> dict[str, float | None]:
+        """The measures of some examples."""
+        right, nll = columns["right"], columns["nll"].mean().item()
+        measures: dict[str, float | None] = {
+            "accuracy": right.double().mean().item(),
+            "nll": nll if nll < float("inf") else None,
+            "brier": columns["brier"].mean().item(),
+            "ece": calibration_error(columns["bins"]),
+            "aurc": area_under_risk_coverage(1 - columns["confidence"], ~right).item(),
+        }
+        if "certain" in columns:
+            measures["pavpu"] = (right == columns["certain"]).double().mean().item()
+        return measures

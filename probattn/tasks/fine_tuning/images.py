@@ -1,0 +1,262 @@
+"""Classes of images, by vision transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.data.identity import Split, split_of
+from probattn.data.rows import class_names
+from probattn.inference.posterior import Posterior
+from probattn.tasks.classification.recipe import MINILM
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.recipe import (
+    Examples,
+    ExamplesSection,
+    HeadNetworkRecipe,
+    HeadRecipe,
+    Rows,
+)
+from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, output_names
+from probattn.tasks.programs import quiet_loading
+
+ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")
+"""Of files that are read as images."""
+
+
+def digits(split: Split) -> Rows:
+    """The 1,797 digits of 8 x 8 that scikit-learn brings, of classes 0 to 9."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError(
+            "data set 'digits': needs scikit-learn; install it: pip install 'probattn[sklearn]'"
+        ) from error
+    data = load_digits()
+    for number, (image, label) in enumerate(zip(data.images, data.target, strict=True)):
+        if split_of(f"digit {number}") == split:
+            pixels = (image * 255 / 16).astype(np.uint8)
+            place = f"digits {number}"
+            yield (
+                place,
+                {"image": np.repeat(pixels[..., None], 3, axis=2), "label": str(label), "name": place},
+            )
+
+
+class ImagesSection(ExamplesSection):
+    """Images with a class each. `digits` has a name: the 8 x 8 digits of scikit-learn."""
+
+    named: ClassVar[Any] = {"digits": digits}
+    suffixes: ClassVar[tuple[str, ...]] = ("",)
+
+    train: str = Field(
+        min_length=1,
+        description="To train on: `digits`, a folder with a folder of images for each class, a file (.csv, .tsv, "
+        ".jsonl) with paths of images, from its own folder, or `hub:owner/name`.",
+    )
+    image: str = Field(default="image", min_length=1, description="Column of the images, or of their paths.")
+    label: str = Field(default="label", min_length=1, description="Column of the classes.")
+
+    def columns(self) -> Collection[str]:
+        """Images and classes."""
+        return self.image, self.label
+
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """An image, or its path, its class and a name."""
+        image = fields.get(self.image)
+        if isinstance(image, str):
+            path = Path(image).expanduser()
+            table = Path(where.rpartition(" line ")[0] or where)
+            image = path if path.is_absolute() else table.parent / path
+            if not image.is_file():
+                raise DataError(f"{where}: expected an image in {self.image!r}, got no such file {image}")
+        if image is None:
+            raise DataError(f"{where}: expected an image in {self.image!r}, got nothing")
+        name = str(fields.get("name") or (image if isinstance(image, Path) else where))
+        return {"image": image, "label": str(fields[self.label]), "name": name}
+
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The name."""
+        return str(example["name"])
+
+    def fingerprint(self, example: Mapping[str, Any]) -> str:
+        """Name and class."""
+        return f"{example['name']}\n{example['label']}"
+
+    def read_file(self, path: Path) -> Rows:
+        """Images of a folder whose folders are the classes."""
+        files = sorted(each for each in path.glob("*/*") if each.suffix.lower().lstrip(".") in ENDINGS)
+        if not files:
+            raise DataError(
+                f"{path}: expected a folder for each class with images ({', '.join(ENDINGS)}), got none"
+            )
+        for file in files:
+            yield str(file), {self.image: str(file.absolute()), self.label: file.parent.name}
+
+
+class ImageNetworkRecipe(HeadNetworkRecipe):
+    """The pretrained network, or a new one."""
+
+    name: str = Field(
+        default="google/vit-base-patch16-224",
+        min_length=1,
+        description="A folder with a Hugging Face network and its image processor, or a name on the hub.",
+    )
+    new: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Type of a new network (`vit`, `swin`, ...) to be built from `config` instead; null to load "
+        "`name`.",
+    )
+
+    @model_validator(mode="after")
+    def _not_of_texts(self) -> ImageNetworkRecipe:
+        if self.name == MINILM:
+            raise ValueError(f"expected a network for images, {self.name!r} reads texts")
+        return self
+
+
+class ImagesRecipe(HeadRecipe):
+    """All that a run on images depends on."""
+
+    images: ImagesSection = Field(description="The images and their classes.")
+    network: ImageNetworkRecipe = Field(
+        default=ImageNetworkRecipe(), description="The network to start from."
+    )
+
+
+class Images(ClassesTask):
+    """Classes of images, by a network for image classification."""
+
+    section = "images"
+    recipe_class = ImagesRecipe
+    unit = "images"
+    auto = AutoModelForImageClassification
+    reads_with = AutoImageProcessor
+    inputs = ("image",)
+    headings: ClassVar[Mapping[str, str]] = {
+        "image": "Image",
+        "truth": "True class",
+        "label": "Predicted",
+        "probability": "Probability",
+        "entropy": "Entropy",
+        "mutual_information": "Mutual information",
+    }
+
+    def label_names(self) -> Sequence[str]:
+        """The classes of the training images, sorted."""
+        return class_names(example["label"] for example in self.examples["train"])
+
+    def codec(self) -> Any:
+        """The network's image processor; of a new network one to the size of its images."""
+        network = self.recipe.network
+        if network.new is None:
+            return super().codec()
+        size = self._new_config().image_size
+        with quiet_loading():  # without torchvision its import says so
+            from transformers import ViTImageProcessor
+
+            return ViTImageProcessor(size={"height": size, "width": size})
+
+    def untrained(self) -> PreTrainedModel:
+        """The network before training; see the base class."""
+        if self.recipe.network.new is None:
+            return super().untrained()
+        with torch.random.fork_rng():
+            torch.manual_seed(self.recipe.training.seed)
+            net: PreTrainedModel = self.auto.from_config(self._new_config())
+        return net
+
+    def _new_config(self) -> PreTrainedConfig:
+        network, names = self.recipe.network, dict(enumerate(self.label_names()))
+        labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
+        try:
+            return AutoConfig.for_model(network.new, **(labels | network.config))
+        except (TypeError, ValueError) as error:
+            raise RunError(f"network.config: {one_line(error)}") from error
+
+    def collate(self, codec: Any) -> Any:
+        """Images to a batch of pixels; they are read when their batch is made."""
+        return partial(pixels, codec)
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """The images as they are, with the numbers of their classes."""
+        index = {name: number for number, name in enumerate(self.label_names())}
+        encoded = []
+        for example in examples:
+            row = {"image": example["image"]}
+            if "label" in example:
+                if example["label"] not in index:
+                    raise DataError(
+                        f"{example['name']}: expected a class of the training images ({', '.join(index)}), got "
+                        f"{example['label']!r}"
+                    )
+                row["labels"] = index[example["label"]]
+            encoded.append(Encoded([row]))
+        return encoded
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """The most probable class."""
+        names, mean = output_names(batch.config), posterior.mean_probabilities
+        return [
+            {
+                "image": example["name"],
+                "label": names[int(mean[row].argmax())],
+                "probability": mean[row].max().item(),
+                "probabilities": dict(
+                    zip(names, (round(value, 6) for value in mean[row].tolist()), strict=True)
+                ),
+                "entropy": posterior.entropy[row].item(),
+                "mutual_information": posterior.mutual_information[row].item(),
+            }
+            for row, example in enumerate(batch.examples)
+        ]
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """The class."""
+        return str(example["label"])
+
+    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """An image by its path."""
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise RunError(f"expected the path of an image, got {shown(text)}, and there is no such file")
+        return {"image": path, "name": text}
+
+
+def pixels(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Images as the processor makes them, with their labels ``[B]``."""
+    batch = dict(codec([_opened(row["image"]) for row in rows], return_tensors="pt"))
+    return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
+
+
+def _opened(image: Any) -> Any:
+    """An image, read from its file where it is a path."""
+    if not isinstance(image, Path):
+        return image.convert("RGB") if hasattr(image, "convert") else image
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(f"{image}: images need the package pillow; install it: pip install pillow") from error
+    try:
+        with Image.open(image) as opened:
+            return opened.convert("RGB")
+    except OSError as error:
+        raise DataError(f"{image}: expected an image, got what cannot be read as one ({error})") from error

@@ -1,0 +1,403 @@
+"""Language modelling: a network that fills in masked tokens, or one that goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DataCollatorForLanguageModeling
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.data.files import read_text
+from probattn.data.identity import Split
+from probattn.data.readers import cola, sst2
+from probattn.inference.posterior import Posterior
+from probattn.inference.report import Group, Sheet
+from probattn.models.heads import CausalLanguageModel
+from probattn.models.program import IGNORED, HeadProgram
+from probattn.tasks.classification.recipe import PredictionRecipe
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.results import Columns
+from probattn.tasks.fine_tuning.task import DIGITS, Answer, Batch, Encoded, HeadTask, TrainedHead
+from probattn.tasks.fine_tuning.texts import text_of
+from probattn.tasks.programs import digest
+
+CANDIDATES = 5
+"""Candidates for a masked token in an answer."""
+
+
+def _texts_of(name: str, read: Callable[[], Mapping[Split, Sequence[Any]]]) -> Callable[[Split], Rows]:
+    """The texts of a data set of classes."""
+
+    def rows(split: Split) -> Rows:
+        for row, example in enumerate(read()[split], start=1):
+            yield f"{name} ({split}) text {row}", {"text": example.text}
+
+    return rows
+
+
+class LanguageSection(ExamplesSection):
+    """Texts without labels: files with a paragraph a line (.txt), or a column of a table.
+
+    `cola_texts` and `sst2_texts` have names. `limits` counts texts, also where they are joined. By default
+    `prediction.batch_size` is 4 here: a batch has a number for each draw, predicted token and word of the vocabulary.
+    """
+
+    named: ClassVar[Any] = {
+        "cola_texts": _texts_of("cola_texts", cola),
+        "sst2_texts": _texts_of("sst2_texts", sst2),
+    }
+    suffixes: ClassVar[tuple[str, ...]] = ("txt",)
+
+    objective: Literal["masked", "causal"] = Field(
+        default="masked",
+        description="What is predicted: tokens that were `masked` (BERT and its kin), or each token from those before "
+        "it, `causal` (GPT-2 and its kin).",
+    )
+    text: str = Field(default="text", min_length=1, description="Column of the texts.")
+    join: bool = Field(
+        default=True,
+        description="Whether texts are joined and cut into passages of `block_length` tokens, as transformers' "
+        "examples do; false for a text a passage.",
+    )
+    block_length: int = Field(default=128, ge=3, description="Most tokens of a passage.")
+    mask_probability: float = Field(
+        default=0.15,
+        gt=0,
+        lt=1,
+        description="Probability of a token to be masked (Devlin et al. 2019); of no effect on `causal`.",
+    )
+
+    def columns(self) -> Collection[str]:
+        """The texts."""
+        return (self.text,)
+
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """The text."""
+        return {"text": text_of(fields.get(self.text), self.text, where)}
+
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The text."""
+        return str(example["text"])
+
+    def read_file(self, path: Path) -> Rows:
+        """The lines of a file that are not blank."""
+        for line, content in enumerate(read_text(path).split("\n"), start=1):
+            if content.strip():
+                yield f"{path} line {line}", {self.text: content.strip()}
+
+
+class LanguageRecipe(HeadRecipe):
+    """All that a run of language modelling depends on."""
+
+    language: LanguageSection = Field(description="The texts.")
+    prediction: PredictionRecipe = Field(
+        default=PredictionRecipe(batch_size=4),
+        description="How to predict; a batch has a number for each draw, predicted token and word of the vocabulary.",
+    )
+
+
+class Language(HeadTask):
+    """The tokens of texts, masked ones or the next, by a network with a head over its vocabulary."""
+
+    section = "language"
+    recipe_class = LanguageRecipe
+    unit = "passages"
+    measures: ClassVar[Any] = TOKEN_MEASURES
+    headings: ClassVar[Mapping[str, str]] = {
+        "text": "Text",
+        "truth": "True tokens",
+        "prediction": "Predicted",
+        "surprise": "Surprise",
+        "entropy": "Entropy",
+        "mutual_information": "Mutual information",
+    }
+
+    @property
+    def masked(self) -> bool:
+        """Whether masked tokens are predicted."""
+        return bool(self.section_of_examples.objective == "masked")
+
+    @property
+    def auto(self) -> Any:
+        """Networks for the objective."""
+        return AutoModelForMaskedLM if self.masked else AutoModelForCausalLM
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The recipe's tokenizer, or that of a trained network once one was loaded."""
+        return self.codec()
+
+    def network(self, folder: Path) -> TrainedHead:
+        """Loads a trained network and its tokenizer."""
+        network = super().network(folder)
+        self.tokenizer = network.codec
+        return network
+
+    @cached_property
+    def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
+        """Passages by part; those that are measured on have their masks, the same for every network."""
+        parts: dict[Any, list[Mapping[str, Any]]] = {}
+        for split, texts in self.section_of_examples.load().items():
+            passages = self._passages([example["text"] for example in texts])
+            if self.masked and split != "train":
+                passages = [self._with_masks(passage) for passage in passages]
+            predicted = any(self._predicted_in(passage) for passage in passages)
+            if not predicted:
+                raise DataError(
+                    f"{self._source(split)}: expected tokens to predict, got none; give longer texts"
+                )
+            parts[split] = passages
+        return parts
+
+    def _source(self, split: Split) -> str:
+        section = self.section_of_examples
+        return f"{getattr(section, split) or section.train} ({split})"
+
+    def _passages(self, texts: Sequence[str]) -> list[Mapping[str, Any]]:
+        """Token numbers of each passage, and which of them are special."""
+        section = self.section_of_examples
+        length = min(section.block_length, self.tokenizer.model_max_length)
+        given: dict[str, Any] = {} if section.join else {"truncation": True, "max_length": length}
+        tokens = self.tokenizer(texts, return_special_tokens_mask=True, verbose=False, **given)
+        pairs = zip(tokens["input_ids"], tokens["special_tokens_mask"], strict=True)
+        if not section.join:
+            return [{"ids": ids, "special": special} for ids, special in pairs if ids]
+        ids, special = (
+            list(chain.from_iterable(tokens[name])) for name in ("input_ids", "special_tokens_mask")
+        )
+        cuts = range(0, len(ids), length)
+        return [{"ids": ids[cut : cut + length], "special": special[cut : cut + length]} for cut in cuts]
+
+    def _with_masks(self, passage: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A passage whose masks are a function of its tokens."""
+        collator = self._collator(self.tokenizer)
+        collator.generator = torch.Generator().manual_seed(int(digest([repr(passage["ids"])]), 16))
+        ids, special = (torch.tensor([passage[name]]) for name in ("ids", "special"))
+        hidden, labels = collator.torch_mask_tokens(ids, special_tokens_mask=special)
+        return {**passage, "ids": hidden[0].tolist(), "labels": labels[0].tolist()}
+
+    def _collator(self, codec: Any) -> Any:
+        if codec.mask_token is None:
+            raise RunError(
+                f"network {self.recipe.network.name!r}: expected a tokenizer with a mask token for `objective: "
+                "masked`, got one without; take another network, or `causal`"
+            )
+        return DataCollatorForLanguageModeling(
+            codec, mlm_probability=self.section_of_examples.mask_probability
+        )
+
+    def _predicted_in(self, passage: Mapping[str, Any]) -> int:
+        """Number of tokens that are predicted in a passage, or that can be."""
+        if not self.masked:
+            return len(passage["ids"]) - 1
+        if "labels" in passage:
+            return sum(label != IGNORED for label in passage["labels"])
+        return len(passage["ids"]) - sum(passage["special"])
+
+    def program_options(self) -> Mapping[str, Any]:
+        """The mean number of predicted tokens, so that the objective is in nats per token."""
+        passages = self.examples["train"]
+        mean = sum(map(self._predicted_in, passages)) / len(passages)
+        return {"mean_length": mean * self.section_of_examples.mask_probability if self.masked else mean}
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """Passages; those to train on are masked batch by batch."""
+        return [self._encoded(codec, example) for example in examples]
+
+    def _encoded(self, codec: Any, example: Mapping[str, Any]) -> Encoded:
+        if "text" in example:  # given to predict
+            return self._encoded_text(codec, example["text"])
+        ids = example["ids"]
+        inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        if not self.masked:
+            return Encoded([{**inputs, "labels": ids}])
+        if "labels" in example:
+            return Encoded([{**inputs, "labels": example["labels"]}])
+        return Encoded([{**inputs, "special_tokens_mask": example["special"]}])
+
+    def _encoded_text(self, codec: Any, text: str) -> Encoded:
+        """A text whose masked tokens, or all of them, are predicted, with the word that each token belongs to."""
+        length = min(self.section_of_examples.block_length, codec.model_max_length)
+        tokens = codec(text, truncation=True, max_length=length, return_offsets_mapping=True)
+        ids, labels = tokens["input_ids"], tokens["input_ids"]
+        if self.masked:
+            # What was masked is not known; any label marks the place.
+            labels = [number if number == codec.mask_token_id else IGNORED for number in ids]
+            if set(labels) == {IGNORED}:
+                raise RunError(
+                    f"expected {codec.mask_token} in a text, in place of a word, got none among its first {length} "
+                    f"tokens: {shown(text)}"
+                )
+        names = codec.convert_ids_to_tokens(ids)
+        words = list(_words(text, names, tokens.word_ids(), tokens["offset_mapping"]))
+        return Encoded([{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}], words)
+
+    def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
+        """Padded rows; those to train on are masked anew, by torch's generator."""
+        return partial(_collated, codec.pad_token_id or 0, self._collator(codec) if self.masked else None)
+
+    def reading(
+        self, program: HeadProgram, tensors: Mapping[str, Tensor]
+    ) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Logits at the predicted tokens alone: all of them, of all draws, would fill the memory."""
+        places = self._places(tensors["labels"])
+
+        def picked(inputs: Mapping[str, Tensor]) -> Tensor:
+            logits: Tensor = program(inputs)
+            rows = torch.arange(len(logits), device=logits.device)
+            return logits[rows[:, None], places.to(logits.device).repeat(len(rows) // len(places), 1)]
+
+        return picked
+
+    def _places(self, labels: Tensor) -> Tensor:
+        """Places of the logits of each row's predicted tokens ``[B, K]``, in order; others where a row has fewer."""
+        predicted = self._labels(labels) != IGNORED
+        most = int(predicted.sum(dim=1).max())
+        return predicted.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+
+    def _labels(self, labels: Tensor) -> Tensor:
+        """The label that each place's logits predict."""
+        return labels if self.masked else labels[:, CausalLanguageModel.shift :]
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Sums over the predicted tokens."""
+        labels = batch.tensors["labels"]
+        truth = self._labels(labels).gather(1, self._places(labels))
+        return token_columns(posterior, truth, self.recipe.report.bins)
+
+    def figures(self, columns: Columns) -> dict[str, float | None]:
+        """The measures of some passages."""
+        return token_figures(columns)
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """Candidates for each masked token, or how surprising each word is, and mean entropies of tokens."""
+        labels = batch.tensors["labels"]
+        truth = self._labels(labels).gather(1, self._places(labels))
+        entropy, information = posterior.entropy, posterior.mutual_information
+        answers = []
+        for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
+            known = truth[row] != IGNORED
+            draws = posterior.logits[:, row, known].float().log_softmax(dim=-1)
+            text = example.get("text") or self.tokenizer.decode(encoded.rows[0]["input_ids"])
+            found = (
+                self._candidates(draws)
+                if self.masked
+                else _surprises(draws, truth[row, known], encoded.notes)
+            )
+            answers.append(
+                {
+                    "text": text,
+                    **found,
+                    "entropy": _mean(entropy[row, known]),
+                    "mutual_information": _mean(information[row, known]),
+                }
+            )
+        return answers
+
+    def _candidates(self, draws: Tensor) -> dict[str, Any]:
+        """The most probable tokens at each place, with their probability and its standard deviation over draws."""
+        probabilities = draws.exp()
+        mean = probabilities.mean(dim=0)
+        best = mean.topk(min(CANDIDATES, mean.shape[-1]), dim=-1).indices
+        chosen = probabilities.gather(2, best.expand(len(draws), *best.shape))
+        spread = chosen.std(dim=0) if len(chosen) > 1 else torch.zeros_like(chosen[0])
+        masks = [
+            [
+                {"token": token, "probability": round(p, DIGITS), "std": round(std, DIGITS)}
+                for token, p, std in zip(map(self._token, tokens), *values, strict=True)
+            ]
+            for tokens, *values in zip(
+                best.tolist(), chosen.mean(dim=0).tolist(), spread.tolist(), strict=True
+            )
+        ]
+        return {"prediction": "; ".join(each[0]["token"] for each in masks), "masks": masks}
+
+    def _token(self, number: int) -> str:
+        return str(self.tokenizer.decode([number])).strip()
+
+    def truth(self, example: Mapping[str, Any]) -> str | None:
+        """The tokens that were masked."""
+        if not self.masked:
+            return None
+        return "; ".join(self._token(label) for label in example["labels"] if label != IGNORED)
+
+    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The text."""
+        return {"text": text}
+
+    @classmethod
+    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """Candidates, or words with their surprise, of each text, and the same for programs."""
+        masked = bool(found) and "masks" in found[0]
+        groups = tuple(
+            Group(each["text"], tuple(_candidate_rows(each) if masked else _surprise_rows(each)))
+            for each in found
+        )
+        headings = ("Mask", "Candidate", "Probability", "Std of draws") if masked else ("Word", "Surprise")
+        notes = () if masked else ("Surprise: negative log-probability, nats.",)
+        return Sheet(headings, groups, words=2 if masked else 1, notes=notes), list(found)
+
+
+def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    batch = stacked(pad, rows)
+    special = batch.pop("special_tokens_mask", None)
+    if special is not None:
+        batch["input_ids"], batch["labels"] = collator.torch_mask_tokens(
+            batch["input_ids"], special_tokens_mask=special
+        )
+    return batch
+
+
+def _words(
+    text: str, names: Sequence[str], words: Sequence[int | None], offsets: Sequence[tuple[int, int]]
+) -> Iterator[tuple[str, list[int]]]:
+    """Words of a text with the places of their tokens; special tokens, which are no part of it, by their names."""
+    places: dict[Any, list[int]] = {}
+    for place, word in enumerate(words):
+        places.setdefault(("special", place) if word is None else word, []).append(place)
+    for word, some in places.items():
+        special = isinstance(word, tuple)
+        yield names[some[0]] if special else text[offsets[some[0]][0] : offsets[some[-1]][1]].strip(), some
+
+
+def _surprises(draws: Tensor, truth: Tensor, words: Sequence[tuple[str, list[int]]] | None) -> dict[str, Any]:
+    """Negative log-probability of a text's tokens but the first, and of its words."""
+    density = draws.gather(2, truth.expand(len(draws), -1)[..., None])[..., 0].double()
+    each = (math.log(len(draws)) - density.logsumexp(dim=0)).tolist()
+    found: dict[str, Any] = {"surprise": math.fsum(each)}
+    if words is not None:
+        found["words"] = [
+            {"word": word, "surprise": round(sum(each[place - 1] for place in places if place), DIGITS)}
+            for word, places in words
+            if places != [0]
+        ]
+    return found
+
+
+def _candidate_rows(answer: Answer) -> Iterator[tuple[str, ...]]:
+    for place, candidates in enumerate(answer["masks"], start=1):
+        for each in candidates:
+            yield str(place), each["token"], f"{each['probability']:.3f}", f"{each['std']:.3f}"
+
+
+def _surprise_rows(answer: Answer) -> Iterator[tuple[str, ...]]:
+    for each in answer["words"]:
+        yield each["word"], f"{each['surprise']:.3f}"
+    yield "whole text", f"{answer['surprise']:.3f}"
+    yield "mean entropy of a token", f"{answer['entropy']:.3f}"
+    yield "mean mutual information", f"{answer['mutual_information']:.3f}"
+
+
+def _mean(values: Tensor) -> float:
+    return values.mean().item() if len(values) else 0.0

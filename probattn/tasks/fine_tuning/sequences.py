@@ -1,0 +1,209 @@
+"""Texts from texts by pretrained encoder-decoders: translation, summaries, questions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+
+from probattn.data.identity import Split
+from probattn.data.sentence_pairs import Language, load_multi30k
+from probattn.inference.generation import until_the_end
+from probattn.inference.posterior import Posterior
+from probattn.inference.session import evaluating
+from probattn.metrics.functional import bleu_counts, bleu_from_counts
+from probattn.models.program import IGNORED
+from probattn.tasks.classification.recipe import PredictionRecipe
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.measures import number
+from probattn.tasks.fine_tuning.predicted_tokens import (
+    TOKEN_MEASURES,
+    stacked,
+    token_columns,
+    token_figures,
+)
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.results import Columns
+from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, HeadData, HeadTask, TrainedHead
+from probattn.tasks.fine_tuning.texts import text_of
+
+
+def _multi30k(source: Language, target: Language, split: Split) -> Rows:
+    """Captions of Multi30k (Elliott et al. 2016) in two languages."""
+    pairs = load_multi30k(source=source, target=target).roles()[split]
+    for line, texts in enumerate(zip(pairs.sources, pairs.targets, strict=True), start=1):
+        yield f"{pairs.source} line {line}", dict(zip(("source", "target"), texts, strict=True))
+
+
+class SequencesSection(ExamplesSection):
+    """Texts, each with the text that is to be made of it.
+
+    `multi30k_en_de` and `multi30k_de_en` have names: captions in English and German (Elliott et al. 2016). By default
+    `prediction.batch_size` is 8 here: a batch has a number for each draw, target token and word of the vocabulary.
+    """
+
+    named: ClassVar[Any] = {
+        "multi30k_de_en": partial(_multi30k, "de", "en"),
+        "multi30k_en_de": partial(_multi30k, "en", "de"),
+    }
+
+    source: str = Field(default="source", min_length=1, description="Column of the texts that are read.")
+    target: str = Field(
+        default="target", min_length=1, description="Column of the texts that are to be made."
+    )
+    prefix: str = Field(
+        default="",
+        description="What stands before every text that is read, as T5 wants it: `translate English to German: `.",
+    )
+    source_length: int = Field(default=128, ge=3, description="Most tokens of a text that is read.")
+    target_length: int = Field(
+        default=128, ge=3, description="Most tokens of a text that is made, in training as in generation."
+    )
+    num_beams: int = Field(default=1, ge=1, description="Beams of the generation; 1 for greedy.")
+
+    def columns(self) -> Collection[str]:
+        """Both texts."""
+        return self.source, self.target
+
+    def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Both texts."""
+        names = {"text": self.source, "target": self.target}
+        return {role: text_of(fields.get(name), name, where) for role, name in names.items()}
+
+    def identity(self, example: Mapping[str, Any]) -> str:
+        """The text that is read."""
+        return str(example["text"])
+
+
+class SequencesRecipe(HeadRecipe):
+    """All that a run on texts from texts depends on."""
+
+    sequences: SequencesSection = Field(description="The texts, and what is to be made of them.")
+    prediction: PredictionRecipe = Field(
+        default=PredictionRecipe(batch_size=8),
+        description="How to predict; a batch has a number for each draw, target token and word of the vocabulary.",
+    )
+
+
+class Sequences(HeadTask):
+    """Texts made of texts by a pretrained encoder-decoder.
+
+    Tokens are measured where the network has read those of the true text before them. What it generates by itself is
+    the answer of its deterministic pass, of latent attention that at the posterior expectation; ``bayesian_mean`` and
+    ``bayesian_expectation`` therefore have the same BLEU.
+    """
+
+    section = "sequences"
+    recipe_class = SequencesRecipe
+    unit = "texts"
+    auto = AutoModelForSeq2SeqLM
+    measures: ClassVar[Any] = {
+        "bleu": number("BLEU", "Of generated texts, by sacrebleu, 0 to 100", better=True),
+        **TOKEN_MEASURES,
+    }
+    headings: ClassVar[Mapping[str, str]] = {
+        "text": "Text",
+        "truth": "Reference",
+        "prediction": "Generated",
+        "score": "Log-probability",
+        "entropy": "Entropy",
+        "mutual_information": "Mutual information",
+    }
+
+    def load_data(self) -> HeadData:
+        """Encodes all texts; BLEU must be there before anything is trained."""
+        try:
+            bleu_counts(["a"], ["a"])
+        except ImportError as error:
+            raise RunError(str(error)) from error
+        return super().load_data()
+
+    def input_columns(self) -> tuple[str, str | None]:
+        """The column of the texts that are read."""
+        return self.section_of_examples.source, None
+
+    def program_options(self) -> Mapping[str, Any]:
+        """The mean number of target tokens, so that the objective is in nats per token."""
+        lengths = [len(row["labels"]) for row in self.data.train]
+        return {"mean_length": sum(lengths) / len(lengths)}
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """Tokens of the texts, and as labels those of what is to be made of them."""
+        section = self.section_of_examples
+        sources = [section.prefix + example["text"] for example in examples]
+        tokens = codec(sources, truncation=True, max_length=section.source_length)
+        rows = [
+            {name: tokens[name][row] for name in ("input_ids", "attention_mask")}
+            for row in range(len(sources))
+        ]
+        if "target" in examples[0]:
+            targets = [example["target"] for example in examples]
+            labels = codec(text_target=targets, truncation=True, max_length=section.target_length)
+            for row, ids in zip(rows, labels["input_ids"], strict=True):
+                row["labels"] = ids
+        return [Encoded([row]) for row in rows]
+
+    def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
+        """Padded rows; the network makes the decoder's inputs of the labels."""
+        return partial(stacked, codec.pad_token_id or 0)
+
+    def completed(self, network: TrainedHead, batch: Batch) -> Batch:
+        """A batch with generated texts; without labels, with the generated tokens in their place."""
+        section, net = self.section_of_examples, network.net
+        inputs = {name: batch.tensors[name].to(network.device) for name in ("input_ids", "attention_mask")}
+        generate: Any = net.generate
+        with evaluating(net):
+            sequences: Tensor = generate(
+                **inputs, max_new_tokens=section.target_length, num_beams=section.num_beams, do_sample=False
+            )
+        tokens = sequences[:, 1:].cpu()
+        texts = network.codec.batch_decode(tokens, skip_special_tokens=True)
+        encoded = [each._replace(notes=text.strip()) for each, text in zip(batch.encoded, texts, strict=True)]
+        tensors = {"labels": tokens.where(until_the_end(net, tokens, {}), IGNORED), **batch.tensors}
+        return batch._replace(encoded=encoded, tensors=tensors)
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Sums over the tokens of the true text, and counts of the generated one."""
+        references = [example["target"] for example in batch.examples]
+        return {
+            **token_columns(posterior, batch.tensors["labels"], self.recipe.report.bins),
+            "bleu": bleu_counts([each.notes for each in batch.encoded], references),
+        }
+
+    def figures(self, columns: Columns) -> dict[str, float | None]:
+        """The measures of some texts."""
+        return {"bleu": bleu_from_counts(columns["bleu"]).score, **token_figures(columns)}
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """The generated text, its log-probability, and mean entropies of tokens, those of a true text where known.
+
+        Of P draws of the attention, the log-probability is that of their mean (Malinin and Gales 2021, section 3).
+        """
+        labels = batch.tensors["labels"]
+        entropy, information = posterior.entropy, posterior.mutual_information
+        answers = []
+        for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
+            known = labels[row] != IGNORED
+            answer: Answer = {"text": example["text"], "prediction": encoded.notes}
+            if "target" not in example:
+                log_p = posterior.logits[:, row, known].float().log_softmax(dim=-1)
+                truth = labels[row, known].expand(len(log_p), -1)
+                sums = log_p.gather(2, truth[..., None]).double().sum(dim=(1, 2))
+                answer["score"] = (sums.logsumexp(dim=0) - math.log(len(sums))).item()
+            answer["entropy"] = entropy[row, known].mean().item()
+            answer["mutual_information"] = information[row, known].mean().item()
+            answers.append(answer)
+        return answers
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """The true text."""
+        return str(example["target"])
+
+    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The text."""
+        return {"text": text}

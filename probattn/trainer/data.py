@@ -1,0 +1,44 @@
+"""What the data sets of a trainer tell: labels of a row, how many rows there are, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LABELS = ("labels", "label", "label_ids")
+"""Keys of the labels in a row, as transformers' collators know them."""
+FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
+"""Names that datasets gives to what was read from files of one's own."""
+
+
+def some_labels(*data: Any) -> Tensor | None:
+    """Labels of a row, which tell several classes from several labels."""
+    rows: Any = next((each for each in data if hasattr(each, "__len__") and not isinstance(each, dict)), ())
+    row = rows[0] if len(rows) else None
+    named = row if isinstance(row, Mapping) else {}
+    found = next((named[name] for name in LABELS if name in named), None)
+    return None if found is None else torch.as_tensor(found)
+
+
+def size_for_particles(data: Any) -> int:
+    """Number of rows of the training data; ``ValueError`` where it is not known."""
+    if data is None or not hasattr(data, "__len__"):
+        raise ValueError(
+            "ProbabilisticTrainer: repulsive heads need the size of the training data, which has no length; give "
+            "num_data"
+        )
+    return len(data)
+
+
+def name_of(data: Any) -> str:
+    """Name and part of a data set of datasets, such as "glue (sst2, validation)"; empty for others."""
+    info = getattr(data, "info", None)
+    name = getattr(info, "dataset_name", None) or getattr(info, "builder_name", None)
+    if not isinstance(name, str) or name in FILES:
+        return ""
+    config, split = getattr(info, "config_name", None), getattr(data, "split", None)
+    parts = [str(part) for part in (config, split) if part is not None and part != "default"]
+    return f"{name} ({', '.join(parts)})" if parts else name

@@ -1,0 +1,212 @@
+"""Runs of every task of a head, from the recipe to answers, by the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from runs import refused, succeeds
+
+from probattn.inference.report import read_results
+from probattn.tasks import load_task
+from probattn.tasks.fine_tuning.results import MeasuredResults
+
+TRAINING = (
+    "training: {steps: 4, batch_size: 8, log_every: 2, checkpoint_every: 2, learning_rate: 1e-3, device: cpu}\n"
+    "prediction: {num_samples: 3, batch_size: 8}\nreport: {resamples: 100, uncertain: 2}\n"
+)
+VIT = (
+    "{image_size: 8, patch_size: 4, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, "
+    "intermediate_size: 16}"
+)
+ANSWERS = {
+    "tokens": (("the good film",), {"text", "spans", "tags", "probability", "entropy", "mutual_information"}),
+    "regression": (("the good film",), {"text", "prediction", "lower_80", "upper_80", "std"}),
+    "choices": (
+        ("the film", "--pair", "was good | was bad"),
+        {
+            "text",
+            "endings",
+            "choice",
+            "label",
+            "probability",
+            "probabilities",
+            "entropy",
+            "mutual_information",
+        },
+    ),
+    "images": (
+        ("{image}",),
+        {"image", "label", "probability", "probabilities", "entropy", "mutual_information"},
+    ),
+}
+
+
+def sentences(number: int = 48) -> list[list[str]]:
+    draw = random.Random(0)
+    return [draw.choices(runs.WORDS, k=draw.randint(3, 8)) for _ in range(number)]
+
+
+def write_data(folder: Path) -> dict[str, str]:
+    """Data of every task, and its section of a recipe."""
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    texts = sentences()
+    tags = [["B-mood" if word in runs.WORDS[:6] else "O" for word in words] for words in texts]
+    with (folder / "tokens.conll").open("w", encoding="utf-8") as file:
+        for words, named in zip(texts, tags, strict=True):
+            file.write("".join(f"{word} {tag}\n" for word, tag in zip(words, named, strict=True)) + "\n")
+    with (folder / "numbers.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows([" ".join(words), 10 * len(words)] for words in texts)
+    with (folder / "choices.jsonl").open("w", encoding="utf-8") as file:
+        for number, words in enumerate(texts):
+            row = {"text": " ".join(words), "endings": ["good", "bad film"], "label": number % 2}
+            file.write(json.dumps(row) + "\n")
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        place = folder / "images" / ("dark" if number % 2 else "light")
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 100, (8, 8, 3)) + (0 if number % 2 else 150)
+        image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+    return {
+        "tokens": f"tokens: {{train: {folder}/tokens.conll}}",
+        "regression": f"regression: {{train: {folder}/numbers.csv, noise: student_t}}",
+        "choices": f"choices: {{train: {folder}/choices.jsonl}}",
+        "images": f"images: {{train: {folder}/images}}\nnetwork: {{new: vit, config: {VIT}}}",
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("fine_tuning")
+    runs.tokenizer().save_pretrained(place / "network")
+    runs.bert().base_model.save_pretrained(place / "network")
+    for name, section in write_data(place).items():
+        network = "" if "network" in section else f"network: {{name: {place}/network}}\n"
+        (place / f"{name}.yaml").write_text(f"{section}\n{network}{TRAINING}", encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Callable[[str], Path]:
+    """The folder of a run that was trained and reported, once."""
+
+    def make(name: str) -> Path:
+        place = folder / "runs" / name
+        if not place.exists():
+            succeeds("train", folder / f"{name}.yaml", "-o", place, "--quiet")
+            succeeds("report", place, "--quiet")
+        return place
+
+    return make
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_is_measured(name: str, folder: Path, finished) -> None:
+    results = read_results(finished(name) / "metrics.json", MeasuredResults)
+    task = load_task(folder / f"{name}.yaml")
+    assert [score.model for score in results.scores] == [
+        "deterministic",
+        "bayesian_mean",
+        "bayesian_expectation",
+    ]
+    values = results.scores[1].values
+    assert set(task.measures) <= set(values)
+    assert {item.measure for item in results.differences if item.model == "bayesian_mean"} <= set(
+        task.measures
+    )
+    assert results.data[0].size == task.sizes()["test"]
+    assert results.health and results.curves and results.kind == name
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_page_and_the_terminal_show_every_measure(
+    name: str, folder: Path, finished, tmp_path: Path
+) -> None:
+    page = (finished(name) / "report.html").read_text(encoding="utf-8")
+    copy = shutil.copytree(finished(name), tmp_path / name)
+    shown = succeeds("evaluate", copy, "--quiet", "--limit", "3", "--num-samples", "2")
+    for text in load_task(folder / f"{name}.yaml").measures.values():
+        assert text.title in page
+    assert "The most uncertain" in page and "Has the posterior collapsed?" in page
+    assert "No reliable difference" in shown and "3 " in shown
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers(name: str, folder: Path, finished) -> None:
+    arguments, fields = ANSWERS[name]
+    image = next((folder / "images").rglob("*.png"))
+    words = [word.format(image=image) for word in arguments]
+    answer = json.loads(
+        succeeds("predict", finished(name), *words, "--json", "--num-samples", "3", "--quiet")
+    )
+    assert set(answer) == fields
+    assert succeeds("predict", finished(name), *words, "--quiet").splitlines()[1].startswith("---")
+    again = json.loads(succeeds("predict", finished(name), *words, "--json", "--num-samples", "3", "--quiet"))
+    assert again == answer
+
+
+def test_files_are_answered(folder: Path, finished, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    succeeds("predict", finished("regression"), "-i", folder / "numbers.csv", "-o", out, "--quiet")
+    with out.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 48 and float(rows[0]["lower_80"]) < float(rows[0]["prediction"]) < float(
+        rows[0]["upper_80"]
+    )
+
+
+def test_several_seeds(folder: Path, finished) -> None:
+    seeds = {seed: folder / f"seed{seed}" for seed in (1, 2)}
+    others = [
+        runs.trained(folder / "tokens.yaml", place, f"training.seed={seed}") for seed, place in seeds.items()
+    ]
+    places = [finished("tokens"), *others]
+    succeeds("report", *places, "--quiet")
+    combined = read_results(places[0] / "seeds.json", MeasuredResults)
+    single = [read_results(place / "metrics.json", MeasuredResults) for place in places]
+    assert combined.seeds == (0, 1, 2)
+    name = "nll"
+    values = [results.difference(name, "bayesian_mean", "test").value for results in single]
+    assert combined.difference(name, "bayesian_mean", "test").value == pytest.approx(np.mean(values))
+    assert "The single runs" in (places[0] / "seeds.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("tokens: {train: FOLDER/missing.csv}", "no such file"),
+        ("tokens: {train: nothing}", "expected a file that ends in"),
+        ("tokens: {train: FOLDER/numbers.csv}", "expected a column 'tokens', got text, label"),
+        ("tokens: {train: FOLDER/bad.conll}", "bad.conll line 2: expected a word and its tag, got 'film'"),
+        ("regression: {train: FOLDER/bad.csv}", "bad.csv line 3: expected a number in 'label', got 'many'"),
+        (
+            "choices: {train: FOLDER/bad.jsonl}",
+            "bad.jsonl line 1: expected a number in 0..1 in 'label', got 2",
+        ),
+        ("images: {train: FOLDER/network}", "expected a folder for each class with images"),
+        (
+            "regression: {train: FOLDER/numbers.csv}\nnetwork: {name: self_attentive}",
+            "expected a pretrained network",
+        ),
+    ],
+)
+def test_bad_input(section: str, message: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "bad.conll").write_text("the O\nfilm\n", encoding="utf-8")
+    (folder / "bad.csv").write_text("text,label\nthe film,3\na plot,many\n", encoding="utf-8")
+    row = {"text": "the film", "endings": ["good", "bad"], "label": 2}
+    (folder / "bad.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    file = tmp_path / "wrong.yaml"
+    text = section.replace("FOLDER", str(folder))
+    network = "" if "network" in section else f"network: {{name: {folder}/network}}\n"
+    file.write_text(f"{text}\n{network}{TRAINING}", encoding="utf-8")
+    assert message in refused("train", file, "-o", tmp_path / "run", "--quiet")
+    assert not (tmp_path / "run").exists()
