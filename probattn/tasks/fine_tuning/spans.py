@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,7 +17,7 @@ from probattn.data import DataError
 from probattn.data.files import read_text
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import MODEL_TITLES, ModelKey
+from probattn.inference.report import MODEL_TITLES, ModelKey, Sheet
 from probattn.metrics.functional import area_under_risk_coverage
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.answers import (
@@ -46,6 +46,8 @@ from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 
 BEST = 5
 """Spans that an answer lists with their probabilities."""
+NOTHING = "no answer"
+"""What tables show for an empty answer."""
 SLOT_QUESTIONS = {
     "date": "Which date?",
     "first_name": "What is the first name?",
@@ -356,7 +358,12 @@ class Spans(HeadTask):
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true answers."""
-        return " / ".join(dict.fromkeys(text for text, _ in example["answers"]))
+        return " / ".join(dict.fromkeys(text for text, _ in example["answers"])) or NOTHING
+
+    @classmethod
+    def sheet(cls, answers: Sequence[Answer]) -> Sheet:
+        """Answers as a table, which says where there is none."""
+        return super().sheet([each | {"answer": each["answer"] or NOTHING} for each in answers])
 
     def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """A context and a question about it."""
