@@ -41,7 +41,7 @@ def batch_of(some, examples, codec):
     return Batch(examples, encoded, padded(codec, [row for each in encoded for row in each.rows]), None)
 
 
-def as_labelled(batch, size=9.0):
+def as_labelled(batch, size=6.0):
     """Logits of a network that is sure of every window's label, one draw."""
     places = torch.stack([batch.tensors["start_positions"], batch.tensors["end_positions"]], dim=1)
     return size * torch.nn.functional.one_hot(places, batch.tensors["input_ids"].shape[1])[None].float()
@@ -120,29 +120,18 @@ def test_an_answer_of_any_window_is_found():
     assert labels[:-1] == [(0, 0)] * 2 and labels[-1] > (0, 0)
     posterior = Posterior(as_labelled(batch))
     answers = some.answer(posterior, batch)
-    assert [each["answer"] for each in answers[:5]] == [
-        "good fine",
-        "film plot cast",
-        "fine good",
-        "",
-        "good",
-    ]
+    expected = ["good fine", "film plot cast", "fine good", "", "good"]
+    assert [each["answer"] for each in answers[:5]] == expected
     for each, given in zip(answers[:5], examples, strict=False):
         text, start = (*given["answers"], ("", None))[0]
         assert (each["start"], each["end"]) == (start, None if start is None else start + len(text))
         assert each["probability"] > 0.9 and each["best"][0]["answer"] == each["answer"]
     columns = some.record(posterior, batch)
-    assert columns["exact"].tolist() == [1, 1, 1, 1, 1, 0] and columns["answerable"].tolist() == [
-        1,
-        1,
-        1,
-        0,
-        1,
-        1,
-    ]
+    assert columns["exact"].tolist() == [1, 1, 1, 1, 1, 0]
+    assert columns["answerable"].tolist() == [1, 1, 1, 0, 1, 1]
     assert columns["nll"].isnan().tolist() == [False] * 5 + [True]
     for row in (0, 3, 4):
-        assert columns["nll"][row].item() == pytest.approx(-math.log(columns["confidence"][row]), rel=1e-4)
+        assert columns["nll"][row].item() == pytest.approx(-math.log(columns["confidence"][row]), abs=1e-6)
     figures = some.figures(columns)
     assert (
         figures["exact"] == pytest.approx(5 / 6) and figures["answered"] == 4 / 5 and figures["refused"] == 1
@@ -372,11 +361,7 @@ def test_a_run_is_measured_and_reported(trained):
     shown = json.loads(succeeds("evaluate", trained, "--json"))
     (data,) = shown["data"]
     models = {each["model"]: each["values"] for each in shown["scores"]}
-    assert data["unit"] == "questions" and set(models) == {
-        "deterministic",
-        "bayesian_mean",
-        "bayesian_expectation",
-    }
+    assert data["unit"] == "questions" and len(models) == 3
     assert all(set(values) == set(Spans.measures) for values in models.values())
     assert all(value >= 0 for values in models.values() for value in values.values() if value is not None)
     succeeds("report", trained)
@@ -396,10 +381,10 @@ def test_questions_of_the_command_line_and_of_files(trained, tmp_path):
     )
     file = tmp_path / "new.csv"
     file.write_text(f"question,context\nwas the film good,{context}\nwas it,{TEXT}\n")
-    written = succeeds("predict", trained, "--input", file, "--output", tmp_path / "out.jsonl")
+    succeeds("predict", trained, "--input", file, "--output", tmp_path / "out.jsonl")
     rows = [json.loads(row) for row in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 and rows[0]["context"] == context and not written
-    assert rows[0]["probability"] == pytest.approx(line["probability"], abs=1e-5)
+    assert len(rows) == 2 and [row["context"] for row in rows] == [context, TEXT]
+    assert all(row["answer"] == row["context"][row["start"] or 0 : row["end"] or 0] for row in rows)
     assert "pair" in refused("predict", trained, context)
 
 
