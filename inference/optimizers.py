@@ -39,12 +39,12 @@ class OptimizerOptions(Options):
         name: class in ``torch.optim``.
         learning_rate: of the network's own parameters, > 0.
         site_learning_rate: of the parameters that attention sites bring along, > 0; None takes ``learning_rate``.
-        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``learning_rate``.
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``learning_rate``, which in
             fine-tuning would leave them where they began.
         weight_decay: of matrices, >= 0; biases and norms are not decayed.
         decay_biases_and_norms: decay parameters of fewer than two dimensions (biases, scales of norms) too.
         arguments: further arguments of the optimiser, such as ``{eps: 1e-6}``.
+        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``learning_rate``.
 
     Raises:
         ValueError: a number out of its range, or no such optimiser.
@@ -59,11 +59,11 @@ class OptimizerOptions(Options):
     name: str = "AdamW"
     learning_rate: Positive = 2e-5
     site_learning_rate: Positive | None = 1e-3
-    noise_learning_rate: Positive | None = 1e-2
     alignment_learning_rate: Positive | None = 1e-3
     weight_decay: NonNegative = 0.01
     decay_biases_and_norms: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    noise_learning_rate: Positive | None = 1e-2
 
     def __post_init__(self) -> None:
         super().__post_init__()

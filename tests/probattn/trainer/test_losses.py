@@ -85,7 +85,12 @@ def test_losses_are_the_drivers(scene, tmp_path, name, dtype, bf16, steps):
         bf16=bf16,
     )
     trainer = scene.Ordered(
-        model=net, args=args, train_dataset=rows, site_learning_rate=3e-3, alignment_learning_rate=2e-3
+        model=net,
+        args=args,
+        train_dataset=rows,
+        kl_schedule=KLSchedule(),
+        site_learning_rate=3e-3,
+        alignment_learning_rate=2e-3,
     )
     trainer.train()
     assert len(records) == steps

@@ -46,12 +46,17 @@ def report(trainer: Trainer, resumed: str | None, metrics: Mapping[str, float], 
     kept = {
         name: float(value) for name, value in metrics.items() if not name.endswith(("runtime", "per_second"))
     }
-    steps = [
-        {name: record.get(name) for name in ("step", "loss", "log_likelihood", "kl")}
-        for record in trainer.state.log_history
-        if "loss" in record
-    ]
+    history = trainer.state.log_history
+    names = ("step", "loss", "log_likelihood", "kl")
+    steps = [{name: record.get(name) for name in names} for record in history if "loss" in record]
+    evaluations = [record["eval_loss"] for record in history if "eval_loss" in record]
     trainer.log_metrics("test", kept)
     trainer.log_metrics("trivial", trivial)
-    found = {"resumed": resumed, "steps": steps, "metrics": kept, "trivial": trivial}
+    found = {
+        "resumed": resumed,
+        "steps": steps,
+        "evaluations": evaluations,
+        "metrics": kept,
+        "trivial": trivial,
+    }
     (Path(str(trainer.args.output_dir)) / "report.json").write_text(json.dumps(found, indent=1))
