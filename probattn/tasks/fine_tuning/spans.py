@@ -42,6 +42,7 @@ from probattn.tasks.fine_tuning.task import (
     bin_columns,
     calibration_error,
 )
+from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 
 BEST = 5
@@ -126,13 +127,8 @@ class SpansSection(ExamplesSection):
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Question, context and the different answers."""
-        example: dict[str, Any] = {}
-        for role, name in (("question", self.question), ("context", self.context)):
-            example[role] = fields.get(name)
-            if not isinstance(example[role], str) or not example[role].strip():
-                raise DataError(
-                    f"{where}: expected text in {name!r}, got {shown(example[role])}; remove the row"
-                )
+        names = {"question": self.question, "context": self.context}
+        example = {role: text_of(fields.get(name), name, where) for role, name in names.items()}
         found = dict.fromkeys(given_answers(fields.get(self.answers), fields.get(self.answer_start), where))
         for text, start in found:
             there = example["context"][start : start + len(text)] if start >= 0 else ""
