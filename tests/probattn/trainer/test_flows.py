@@ -66,7 +66,13 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.fork
-@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+@pytest.mark.parametrize(
+    "flow",
+    [
+        pytest.param(flow, id=name, marks=[] if name == "texts" else [pytest.mark.minutes])
+        for name, flow in FLOWS.items()
+    ],
+)
 def test_a_script_killed_and_resumed(flow: Flow, tmp_path: Path) -> None:
     """SIGKILL somewhere after the first checkpoint; the figures are those of the run that was left alone."""
     data = os.environ.get("PROBATTN_DATA")
