@@ -251,7 +251,7 @@ def test_the_scale_of_the_noise_is_learned():
     batch = texts(30, LENGTH)
     y = 0.3 * torch.randn(30)
     options = {"batch_size": 30, "scheduler": None, "cpu": True, "progress": False}
-    optimizer = probattn.inference.OptimizerOptions(site_learning_rate=0.1)
+    optimizer = probattn.inference.OptimizerOptions(noise_learning_rate=0.1)
     SVIDriver(program, optimizer=optimizer, **options).fit(batch | {"labels": y}, steps=150)
     residual = (y - program(batch)[:, 0]).square().mean().sqrt()
     assert torch.isclose(net.probattn.log_scale.exp(), residual, rtol=1e-2)
