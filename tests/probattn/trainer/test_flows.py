@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -24,6 +25,8 @@ class Flow(NamedTuple):
     arguments: tuple[str, ...] = ()
     above: bool = True
     """Whether the metric is to be above that of the trivial prediction, or below."""
+    since: str = "5.6"
+    """Release of transformers whose checkpoints hold what resuming needs: older ones lose MiniLM's LayerNorms."""
 
 
 FLOWS = {
@@ -32,7 +35,7 @@ FLOWS = {
     "spans": Flow("questions", "restaurant8k", "test_f1", ("restaurant8k",)),
     "questions": Flow("questions", "squad", "test_log_likelihood", ("squad",)),
     "numbers": Flow("relatedness", "sick", "test_rmse", above=False),
-    "translation": Flow("captions", "multi30k", "test_log_likelihood"),
+    "translation": Flow("captions", "multi30k", "test_log_likelihood", since="5.0"),
 }
 
 
@@ -73,8 +76,9 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
         for name, flow in FLOWS.items()
     ],
 )
-def test_a_script_killed_and_resumed(flow: Flow, tmp_path: Path) -> None:
+def test_a_script_killed_and_resumed(families: ModuleType, flow: Flow, tmp_path: Path) -> None:
     """SIGKILL somewhere after the first checkpoint; the figures are those of the run that was left alone."""
+    families.needs(flow.since, "a checkpoint with the LayerNorms of MiniLM")
     data = os.environ.get("PROBATTN_DATA")
     if not data or not (Path(data) / flow.needs).is_dir():
         pytest.skip(f"needs the folder {flow.needs} in PROBATTN_DATA")
