@@ -101,9 +101,9 @@ class Gamma(LogSpaceDistribution, PyroGamma):
         return (self.unexpanded.log_concentration - self.unexpanded.rate.log()).expand(self.batch_shape)
 
     @property
-    def log_variance(self) -> Tensor:
-        """The logarithm of the variance, log alpha - 2 log beta."""
-        return (self.unexpanded.log_concentration - 2 * self.unexpanded.rate.log()).expand(self.batch_shape)
+    def log_squared_cv(self) -> Tensor:
+        """-log alpha, of alpha's own shape."""
+        return -self.unexpanded.log_concentration
 
     def log_rsample(
         self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None

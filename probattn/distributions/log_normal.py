@@ -66,10 +66,10 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
         return (self.unexpanded.loc + self.unexpanded.scale.square() / 2).expand(self.batch_shape)
 
     @property
-    def log_variance(self) -> Tensor:
-        """The logarithm of the variance, 2 log E[S] + log(exp(scale^2) - 1)."""
+    def log_squared_cv(self) -> Tensor:
+        """log(exp(scale^2) - 1), of the scale's own shape."""
         square = self.unexpanded.scale.square()
-        return 2 * self.log_mean + square + torch.log(-torch.expm1(-square))
+        return square + torch.log(-torch.expm1(-square))
 
     def log_rsample(
         self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None

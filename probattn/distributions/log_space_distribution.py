@@ -17,7 +17,7 @@ class LogSpaceDistribution(Distribution):
 
     Draws are clamped to the positive finite numbers of their dtype; their logarithms, from :meth:`log_rsample`,
     are exact. Means, variances and standard deviations saturate likewise. A subclass gives :meth:`log_rsample`,
-    :meth:`log_prob_of_log`, :attr:`log_mean` and :attr:`log_variance`.
+    :meth:`log_prob_of_log`, :attr:`log_mean` and :attr:`log_squared_cv`.
     """
 
     support = constraints.positive
@@ -30,8 +30,18 @@ class LogSpaceDistribution(Distribution):
 
     @property
     @abstractmethod
+    def log_squared_cv(self) -> Tensor:
+        """The logarithm of Var[S] / E[S]^2, the squared coefficient of variation, broadcastable to the batch shape."""
+
+    @property
+    def squared_cv(self) -> Tensor:
+        """Var[S] / E[S]^2, saturated, broadcastable to the batch shape."""
+        return finite_exp(self.log_squared_cv)
+
+    @property
     def log_variance(self) -> Tensor:
         """The logarithm of the variance, of the batch shape."""
+        return 2 * self.log_mean + self.log_squared_cv
 
     @abstractmethod
     def log_rsample(

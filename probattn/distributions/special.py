@@ -1,5 +1,6 @@
 """log Gamma(1 + x) and its derivative for x >= 0, cheap in float32 on a CPU, without gradients of their own."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -86,6 +87,31 @@ _DOUBLING_COEFFICIENTS = (
     -1342177.2400015828,
 )
 _DOUBLING_RADIUS = 0.125
+# Chebyshev interpolants of the same for float32, coefficients from the constant upwards:
+#   x <= 1/2: x^2 p(x)                                                   relative error 1.2e-8
+#   x >= 1/2: x log 4 - log(pi (x + 1/4)) / 2 + q(1 / (x + 1/4))         error 2.8e-8
+_DOUBLING_NEAR_COEFFICIENTS = (
+    1.64493404776,
+    -2.40410613586,
+    3.78761347144,
+    -6.20772794097,
+    10.3197762519,
+    -16.5488547962,
+    23.2841296162,
+    -25.1632310886,
+    17.5515024553,
+    -5.72523838959,
+)
+_DOUBLING_FAR_COEFFICIENTS = (
+    2.82901943946e-08,
+    -2.74632853739e-06,
+    -0.015579308361,
+    -0.000301882222265,
+    0.00345725103062,
+    -0.00188042377709,
+    0.000488335984586,
+    -5.19735415317e-05,
+)
 
 _PIECE = 2**18  # float32 entries: 1 MiB
 
@@ -110,6 +136,15 @@ def _digamma_series(x: Tensor, out: Tensor) -> None:
     shrunk = x.add(1).reciprocal_()
     _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, out).mul_(shrunk)
     torch.sub(torch.log1p(x, out=shrunk), out, out=out)
+
+
+def _doubling_series(x: Tensor, out: Tensor) -> None:
+    shifted = x.add(0.25)
+    far = _polynomial(shifted.reciprocal(), _DOUBLING_FAR_COEFFICIENTS, torch.empty_like(x))
+    far.add_(x, alpha=math.log(4)).sub_(shifted.mul_(math.pi).log_(), alpha=0.5)
+    near = x.clamp(max=0.5)
+    _polynomial(near, _DOUBLING_NEAR_COEFFICIENTS, out).mul_(near.square_())
+    torch.where(x <= 0.5, out, far, out=out)
 
 
 def _by_pieces(series: Callable[[Tensor, Tensor], None], x: Tensor) -> Tensor:
@@ -161,6 +196,8 @@ def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
 
 def log_gamma_doubling_excess(x: Tensor) -> Tensor:
     """lgamma(1 + 2x) - 2 lgamma(1 + x), for x >= 0, without the cancellation at a small x."""
+    if _has_series(x) and not (x.requires_grad and torch.is_grad_enabled()):
+        return _by_pieces(_doubling_series, x)
     small = x < _DOUBLING_RADIUS
     bounded = x.clamp(max=_DOUBLING_RADIUS)
     series = torch.zeros_like(bounded)

@@ -130,10 +130,22 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         return self.unexpanded.log_mean.expand(self.batch_shape)
 
     @property
-    def log_variance(self) -> Tensor:
-        """The logarithm of the variance, 2 log E[S] + log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1)."""
+    def log_squared_cv(self) -> Tensor:
+        """log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1), of k's own shape; finite where the ratio is not."""
+        excess = self._doubling_excess
+        return (excess + torch.log(-torch.expm1(-excess))).to(self.unexpanded.concentration.dtype)
+
+    @property
+    def squared_cv(self) -> Tensor:
+        """Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1, saturated, of k's own shape."""
+        dtype = self.unexpanded.concentration.dtype
+        return torch.expm1(self._doubling_excess).clamp_(max=torch.finfo(dtype).max).to(dtype)
+
+    @property
+    def _doubling_excess(self) -> Tensor:
+        """log Gamma(1 + 2/k) - 2 log Gamma(1 + 1/k), in a type that holds it."""
         concentration = self.unexpanded.concentration
-        return 2 * self.log_mean + _log_squared_cv(concentration).expand(self.batch_shape)
+        return log_gamma_doubling_excess(concentration.to(computing_dtype(concentration)).reciprocal())
 
     @property
     def mode(self) -> Tensor:
@@ -181,10 +193,3 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         concentration = self.unexpanded.concentration
         shape_part = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
         return self.log_scale + shape_part
-
-
-def _log_squared_cv(concentration: Tensor) -> Tensor:
-    """log(Var[S] / E[S]^2) = log expm1(d), d = lgamma(1 + 2/k) - 2 lgamma(1 + 1/k); finite where exp(d) is not."""
-    dtype = computing_dtype(concentration)
-    excess = log_gamma_doubling_excess(concentration.to(dtype).reciprocal())
-    return (excess + torch.log(-torch.expm1(-excess))).to(concentration.dtype)

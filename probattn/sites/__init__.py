@@ -22,11 +22,13 @@ from probattn.sites.recomputing import checkpoint_contexts
 from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.threads import give_threads_their_handlers
+from probattn.sites.tiled_posterior import Attending, TiledPosterior
 from probattn.sites.upward import UpwardChain
 
 __all__ = [
     "AlignmentAttention",
     "AlignmentFactor",
+    "Attending",
     "AttentionMask",
     "AttentionSite",
     "BayesianAttention",
@@ -45,6 +47,7 @@ __all__ = [
     "SeededNoise",
     "SitePosterior",
     "SiteSpec",
+    "TiledPosterior",
     "UpwardChain",
     "announce",
     "attention_scores",

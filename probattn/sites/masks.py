@@ -64,7 +64,7 @@ class AttentionMask(Layout):
     @cached_property
     def additive(self) -> Tensor:
         """Float32 of ``valid``'s shape: 0 where valid, :data:`MASKED_SCORE` elsewhere."""
-        return (~self.valid).float().mul_(MASKED_SCORE)
+        return self._as_valid((~self._distinct).float().mul_(MASKED_SCORE))
 
     @cached_property
     def rows_alike(self) -> bool:
@@ -76,17 +76,25 @@ class AttentionMask(Layout):
     @cached_property
     def valid_weight(self) -> Tensor:
         """``valid`` as float32 0/1 factors."""
-        return self.valid.float()
+        return self._as_valid(self._distinct.float())
 
     @cached_property
     def row_weight(self) -> Tensor:
         """Float32 ``[B, 1 | H, 1 | T, 1]``: 0 for a query without any key, else 1."""
-        return self.valid.any(dim=-1, keepdim=True).float()
+        return self._distinct.any(dim=-1, keepdim=True).float().expand(*self.valid.shape[:3], 1)
 
     @cached_property
     def has_empty_rows(self) -> bool:
         """True when some query has no key at all; its output is defined to be zero."""
-        return bool((self.row_weight == 0).any())
+        return not bool(self._distinct.any(dim=-1).all())
+
+    @property
+    def _distinct(self) -> Tensor:
+        """``valid``, one row of it where the others are the same memory."""
+        return self.valid[:, :, :1] if self.valid.stride(2) == 0 else self.valid
+
+    def _as_valid(self, values: Tensor) -> Tensor:
+        return values.expand(self.valid.shape)
 
     @cached_property
     def query_weight(self) -> Tensor | None:
@@ -131,7 +139,8 @@ class AttentionMask(Layout):
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
         """Valid pairs of real queries ("mean"), or real queries with any key times heads ("keys"), ``[B]``."""
-        weight = self.pair_weight  # [B, 1 | H, 1 | T, S]
-        repeats = (shape[1] // weight.shape[1]) * (shape[2] // weight.shape[2])
-        per_query = weight if reduction == "mean" else weight.amax(dim=-1)
-        return (per_query.flatten(1).sum(dim=1) * repeats).clamp_min(1.0)
+        valid = self._distinct.float()
+        per_query = valid.sum(dim=-1) if reduction == "mean" else valid.amax(dim=-1)  # [B, 1 | H, 1 | T]
+        per_query = per_query.sum(dim=1, keepdim=True) * (shape[1] // valid.shape[1])
+        real = per_query.new_ones(1, 1, shape[2]) if self.query_valid is None else self.query_valid[:, None]
+        return (per_query * real).sum(dim=(1, 2)).clamp_min(1.0)

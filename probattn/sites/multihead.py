@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.tiled_posterior import Attending
 from probattn.sites.upward import UpwardChain
 
 
@@ -129,14 +131,19 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
         q, k, v = self._project(query, key, value)  # [B, T or S, E]
         mask, bias = self._masks(key_padding_mask, attn_mask, q, k, own_padding)
-        heads = [self._split(tensor) for tensor in (q, k, v)]
-        output, weights = self.latent(self.site_name, *heads, mask, bias=bias)
+        q, k, v = (self._split(tensor) for tensor in (q, k, v))
+        weights: Tensor | None
+        if need_weights:
+            output, weights = self.latent(self.site_name, q, k, v, mask, bias=bias)
+        else:
+            attending = Attending(q, k, v, PAIRS if mask is None else mask, bias=bias)
+            output, weights = self.latent.attend_alone(self.site_name, attending)
         output = self.out_proj(output.transpose(1, 2).flatten(2))
         if not batched:
-            output, weights = output.squeeze(0), weights.squeeze(0)
+            output, weights = output.squeeze(0), None if weights is None else weights.squeeze(0)
         elif not self.batch_first:
             output = output.transpose(0, 1)
-        if not need_weights:
+        if weights is None or not need_weights:
             return output, None
         return output, weights.mean(dim=-3) if average_attn_weights else weights
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,6 +24,13 @@ Kind = Literal["uniform", "normal"]
 
 Origin = tuple[Tensor | int, Tensor | int]
 """Places of a call's first query and first key in their texts."""
+
+
+Rows = Callable[[int, Tensor], None]
+"""Fills a contiguous tensor ``[N, S]`` with N rows of a map ``[R, H, T, S]``, of its ``R * H * T`` the given one on.
+
+The same rows have the same numbers each time; rows that follow those of the last call cost no more than themselves.
+"""
 
 
 class Noise(Protocol):
@@ -56,13 +63,20 @@ class GlobalNoise:
         """N(0, 1) numbers of ``like``'s shape, dtype and device."""
         return self._make("normal", like)
 
+    def rows(self, kind: Kind, like: Tensor) -> Rows | None:
+        """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
+        return _Streams(kind, [self._seed()], like) if _is_seeded(like) else None
+
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
         if not _is_seeded(like):
             return torch.rand_like(like) if kind == "uniform" else torch.randn_like(like)
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
-        seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
-        _fill(kind, noise, (int(seed),))
+        _fill(kind, noise, self._seed())
         return noise
+
+    @staticmethod
+    def _seed() -> tuple[int, ...]:
+        return (int(torch.randint(2**63 - 1, (), dtype=torch.int64)),)
 
 
 class SeededNoise:
@@ -104,6 +118,13 @@ class SeededNoise:
     def normal(self, like: Tensor) -> Tensor:
         """N(0, 1) numbers of ``like``'s shape, dtype and device; rows are split evenly over the draws."""
         return self._make("normal", like)
+
+    def rows(self, kind: Kind, like: Tensor) -> Rows | None:
+        """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
+        if not _is_seeded(like) or not len(like) or len(like) % self.draws:
+            return None
+        self._calls += 1
+        return _Streams(kind, [(seed, self._calls) for seed in self._seeds], like)
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
@@ -160,20 +181,35 @@ class PlacedNoise:
 
     def uniform(self, like: Tensor) -> Tensor:
         """Uniform(0, 1) numbers of ``like``'s shape ``[R, H, T, S]``, dtype and device."""
-        precision = 53 if like.dtype == torch.float64 else 24
-        starts, steps = self._streams(like)
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
-        flat = noise.view(len(starts), len(steps))
-        at_once = max(1, _CACHED // max(len(steps), 1)) if like.device.type == "cpu" else len(starts)
-        for first in range(0, len(starts), at_once):
-            part = slice(first, first + at_once)
-            flat[part] = _shifted(_mix(starts[part, None] + steps), 64 - precision)
-        return noise.mul_(2.0**-precision)
+        self._rows("uniform", like)(0, noise.flatten(0, -2))
+        return noise
 
     def normal(self, like: Tensor) -> Tensor:
         """N(0, 1) numbers of ``like``'s shape, dtype and device, by the inverse of the distribution function."""
-        smallest = 2.0**-54 if like.dtype == torch.float64 else 2.0**-25
-        return torch.special.ndtri(self.uniform(like).add_(smallest))
+        noise = torch.empty_like(like, memory_format=torch.contiguous_format)
+        self._rows("normal", like)(0, noise.flatten(0, -2))
+        return noise
+
+    def rows(self, kind: Kind, like: Tensor) -> Rows | None:
+        """The numbers that :meth:`uniform` or :meth:`normal` would give, by row."""
+        return self._rows(kind, like)
+
+    def _rows(self, kind: Kind, like: Tensor) -> Rows:
+        precision = 53 if like.dtype == torch.float64 else 24
+        starts, steps = self._streams(like)
+        at_once = max(1, _CACHED // max(len(steps), 1)) if like.device.type == "cpu" else max(1, len(starts))
+
+        def fill(first: int, noise: Tensor) -> None:
+            for begin in range(0, len(noise), at_once):
+                part = slice(begin, begin + at_once)
+                numbers = starts[first + begin : first + begin + len(noise[part]), None] + steps
+                noise[part] = _shifted(_mix(numbers), 64 - precision)
+            noise.mul_(2.0**-precision)
+            if kind == "normal":
+                torch.special.ndtri(noise.add_(2.0 ** -(precision + 1)), out=noise)
+
+        return fill
 
     def _streams(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The start of each row's, head's and query's stream, ``[R * H * T]``, and what a key adds to it, ``[S]``."""
@@ -209,17 +245,23 @@ def _is_seeded(like: Tensor) -> bool:
     return like.device.type == "cpu" and like.dtype in _NUMPY_TYPES
 
 
+def _stream(entropy: Sequence[int], number: int) -> np.random.Generator:
+    """The stream of one piece."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy, spawn_key=(number,))))
+
+
+def _draw(stream: np.random.Generator, kind: Kind, numbers: np.ndarray) -> None:
+    """Fills an array with the next numbers of a stream."""
+    make = stream.random if kind == "uniform" else stream.standard_normal
+    make(out=numbers, dtype=numbers.dtype)
+
+
 def _fill(kind: Kind, noise: Tensor, entropy: Sequence[int]) -> None:
     """Fills a contiguous CPU tensor, each piece of it from a stream that the entropy and its number give."""
     flat: np.ndarray = noise.detach().view(-1).numpy()
 
     def fill(number: int) -> None:
-        stream = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy, spawn_key=(number,))))
-        part = flat[number * _PIECE : (number + 1) * _PIECE]
-        if kind == "uniform":
-            stream.random(out=part, dtype=part.dtype)
-        else:
-            stream.standard_normal(out=part, dtype=part.dtype)
+        _draw(_stream(entropy, number), kind, flat[number * _PIECE : (number + 1) * _PIECE])
 
     pieces = range(-(-flat.size // _PIECE))
     workers = min(len(pieces), torch.get_num_threads())
@@ -236,3 +278,30 @@ def _fill(kind: Kind, noise: Tensor, entropy: Sequence[int]) -> None:
         work(0)
     for helper in helpers:
         helper.join()
+
+
+class _Streams:
+    """The rows of a tensor whose equal parts :func:`_fill` fills, one from each entropy."""
+
+    def __init__(self, kind: Kind, entropies: Sequence[Sequence[int]], like: Tensor) -> None:
+        self._kind, self._entropies = kind, entropies
+        self._size = like.numel() // len(entropies)
+        self._place = 0
+        self._stream: np.random.Generator | None = None
+
+    def __call__(self, first: int, noise: Tensor) -> None:
+        flat: np.ndarray = noise.detach().view(-1).numpy()
+        place, done = first * noise.shape[-1], 0
+        while done < flat.size:
+            inside = place % self._size % _PIECE
+            part = flat[done : done + min(_PIECE - inside, self._size - place % self._size)]
+            if self._stream is None or place != self._place or not inside:
+                self._stream = self._start(place - inside)
+                _draw(self._stream, self._kind, np.empty(inside, flat.dtype))
+            _draw(self._stream, self._kind, part)
+            done += part.size
+            place = self._place = place + part.size
+
+    def _start(self, place: int) -> np.random.Generator:
+        part, inside = divmod(place, self._size)
+        return _stream(self._entropies[part], inside // _PIECE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -19,13 +19,11 @@ from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import WeibullOptions, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
+from probattn.sites.main_effects import TRUNCATION, Variance, variances
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Noise, Origin
 from probattn.sites.shared import SharedUpward
 from probattn.sites.upward import UpwardCall, UpwardOutputs, with_rows
-
-TRUNCATION = (0.1, 0.9)
-"""Range of the uniform noise in Zhang et al. 2021, section 3.3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +81,7 @@ class PosteriorInputs:
             spread = phi.new_full((), method.scale)
             return LogNormal(phi - method.scale**2 / 2, spread, validate_args=False)
         if isinstance(method.concentration, str):
-            k = phi.exp() + least_concentration(method, phi.dtype)
-            if self.concentration is not None:
-                k = k + method.rho * F.softplus(self.concentration)
+            k = self.learned_concentration(phi.exp(), self.concentration)
         else:
             k = phi.new_full((), method.concentration)
         if self.scale is None:
@@ -93,6 +89,11 @@ class PosteriorInputs:
         extra = F.softplus(self.scale).clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
         log_scale = torch.logaddexp(phi - log_gamma_1p_reciprocal(k), extra)
         return Weibull(log_scale=log_scale, concentration=k, validate_args=False)
+
+    def learned_concentration(self, means: Tensor, mixed: Tensor | None) -> Tensor:
+        """k of some entries, given exp(Phi) and f_k(h) there."""
+        k = means + least_concentration(self.method, means.dtype)
+        return k if mixed is None else k + self.method.rho * F.softplus(mixed)
 
 
 def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
@@ -105,6 +106,35 @@ def weibull_options(method: BayesianAttention, dtype: torch.dtype) -> WeibullOpt
     return WeibullOptions(method.rho, least_concentration(method, dtype), method.rate)
 
 
+class MeanPoint(NamedTuple):
+    """E[S] of one call.
+
+    Attributes:
+        value: carries the weights of E[S]; a function of ``log_mean`` in the autograd graph.
+        log_mean: log E[S] up to a constant of each query, which no weight depends on, ``[B, H, T, S]``.
+        weights: the weights of E[S], ``[B, H, T, S]``, without gradient.
+        inputs: the posterior's.
+    """
+
+    value: Tensor
+    log_mean: Tensor
+    weights: Tensor
+    inputs: PosteriorInputs
+
+    def variances(self, places: Tensor) -> Variance:
+        """Of S relative to E[S], and of what S alone does to the weights: at some places of the map, int64 ``[N]``."""
+        method, weights = self.inputs.method, self.weights.reshape(-1)[places]
+        if method.posterior == "lognormal":
+            return variances("normal", weights.new_tensor(method.scale), weights)
+        if isinstance(method.concentration, str):
+            means = self.inputs.raw.reshape(-1)[places].exp() if method.scores == "raw" else weights
+            mixed = self.inputs.concentration
+            k = self.inputs.learned_concentration(means, None if mixed is None else mixed.reshape(-1)[places])
+        else:
+            k = weights.new_tensor(method.concentration)
+        return variances(method.noise, k, weights)
+
+
 class SitePosterior:
     """q(S) of one attention call, handed to the guide through the site's ``infer`` dictionary.
 
@@ -115,10 +145,20 @@ class SitePosterior:
     """
 
     def __init__(self, inputs: PosteriorInputs, prior: Gamma | LogNormal, observations: int = 1) -> None:
-        self.inputs = inputs
-        self.prior = prior
+        self._inputs = inputs
+        self._prior = prior
         self.observations = observations
         self._kl: Tensor | None = None
+
+    @property
+    def inputs(self) -> PosteriorInputs:
+        """The options, the scores and the upward path."""
+        return self._inputs
+
+    @property
+    def prior(self) -> Gamma | LogNormal:
+        """The prior."""
+        return self._prior
 
     @property
     def method(self) -> BayesianAttention:
@@ -147,9 +187,25 @@ class SitePosterior:
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws S > 0, ``[B, H, T, S]``, with its logarithm, differentiable in the posterior's parameters.
 
-        ``with_kl`` tells whether the KL will be needed, so that it is computed in the same sweep.
+        ``with_kl`` tells whether the KL will be needed, so that it is computed here, where a checkpointed block does
+        not keep what its gradient needs.
         """
-        return exp_carrying_log(self.log_draw(noise, with_kl=with_kl))
+        log_value = self.log_draw(noise, with_kl=with_kl)
+        if with_kl:
+            self._kl = self.kl()
+        return exp_carrying_log(log_value)
+
+    def at_mean(self) -> MeanPoint:
+        """E[S], for derivatives of what the network makes of it."""
+        inputs = self.inputs
+        u = inputs.distribution().log_mean if self.method.learns_scale else inputs.raw
+        u = u if u.requires_grad else u.detach().requires_grad_()
+        weights = self.layout.weights(u)
+        with torch.no_grad():
+            _ = inputs.concentration  # while the pass that holds the upward path's states lasts
+        return MeanPoint(
+            carry_weights(weights.view_as(weights), weights, self.mask), u, weights.detach(), inputs
+        )
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
         """Draws S ``[P * B, H, T, S]`` with its logarithm or its weights for a prediction, without gradients or KL.
@@ -198,8 +254,18 @@ class SitePosterior:
 
     def reduction_factor(self) -> Tensor | float:
         """Factor from the summed KL to its reduced form, a number or ``[B]``."""
-        shape = self.prior.batch_shape
-        return self.layout.reduction_factor(self.method.kl_reduction, shape, self.dtype, self.observations)
+        reduction, shape = self.method.kl_reduction, self.batch_shape
+        return self.layout.reduction_factor(reduction, shape, self.dtype, self.observations)
+
+    @property
+    def relative(self) -> Weibull | LogNormal:
+        """A distribution whose standard deviations over means are those of q(S)."""
+        return self.distribution
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of S."""
+        return self.prior.batch_shape
 
     @property
     def dtype(self) -> torch.dtype:

@@ -55,6 +55,11 @@ def site_prior(
         log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)
     else:
         log_alpha = contextual(key, shape[1], layout).to(dtype)
+    return prior_of(method, log_alpha, shape)
+
+
+def prior_of(method: BayesianAttention, log_alpha: Tensor, shape: torch.Size) -> Gamma | LogNormal:
+    """The prior of log concentrations that broadcast to ``shape``."""
     if method.posterior == "lognormal":
         scale = log_alpha.new_full((), method.prior_scale)
         return LogNormal(log_alpha, scale, validate_args=False).expand(shape)

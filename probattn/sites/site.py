@@ -20,7 +20,8 @@ from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
-from probattn.sites.scores import attention_scores, repeat_heads
+from probattn.sites.scores import repeat_heads
+from probattn.sites.tiled_posterior import Attending, TiledPosterior, can_tile
 from probattn.sites.upward import UpwardChain, UpwardMaps
 
 INFER_KEY = "attention"
@@ -198,17 +199,38 @@ class AttentionSite(LatentSite):
             RuntimeError: training without a driver, or under ``torch.nn.DataParallel``.
             ValueError: a wrong number of heads, a given S of the wrong shape, or a negative one.
         """
+        self._check(name, query)
+        layout = PAIRS if mask is None else mask
+        scores = Attending(query, key, value, layout, scale, bias, softcap).scores()
+        with torch.autocast(query.device.type, enabled=False):
+            weights = self._weights(name, scores, key, layout, call, origin=origin).to(query.dtype)
+        heads = query.shape[1]
+        return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
+
+    def attend_alone(
+        self, name: str, attending: Attending, *, call: int = 0, origin: Origin = (0, 0)
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`forward` for one who needs no weights.
+
+        A posterior of constant spread is then trained in memory that grows linearly with T and S: its draw and its KL
+        are computed in tiles, and the weights are None.
+        """
+        if not can_tile(self.method, attending):
+            result: tuple[Tensor, Tensor] = self(
+                name, *attending.tensors, **attending.options, call=call, origin=origin
+            )
+            return result
+        self._check(name, attending.query)
+        posterior = TiledPosterior(self.method, attending, self.prior)
+        pyro.sample(name, posterior.prior_event(), infer={INFER_KEY: posterior})
+        assert posterior.output is not None
+        return posterior.output, None
+
+    def _check(self, name: str, query: Tensor) -> None:
         self._refuse_unsupported(name)
         heads = query.shape[1]
         if heads != self.spec.num_heads and (not self.spec.windowed or heads % self.spec.num_heads):
             raise ValueError(f"site {name!r}: expected {self.spec.num_heads} query heads, got {heads}")
-        scores = attention_scores(
-            query, repeat_heads(key, heads), mask, scale=scale, bias=bias, softcap=softcap
-        )
-        with torch.autocast(query.device.type, enabled=False):
-            layout = PAIRS if mask is None else mask
-            weights = self._weights(name, scores, key, layout, call, origin=origin).to(query.dtype)
-        return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 
 
 def log_weights(name: str, value: Tensor) -> Tensor:

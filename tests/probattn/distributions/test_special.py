@@ -64,7 +64,7 @@ def test_the_ends_of_the_range():
     torch.testing.assert_close(digamma_1p(ends), torch.digamma(1 + ends))
 
 
-@pytest.mark.parametrize("function", [log_gamma_1p, digamma_1p])
+@pytest.mark.parametrize("function", [log_gamma_1p, digamma_1p, log_gamma_doubling_excess])
 def test_large_and_expanded_tensors_are_their_elements(function):
     row = torch.linspace(0, 20, 1000)
     many = row.expand(700, 1000)  # several pieces, not contiguous
@@ -79,7 +79,8 @@ def test_empty_tensors():
 
 @pytest.mark.parametrize(("dtype", "roundings"), [(torch.float32, 20), (torch.float64, 8)])
 def test_doubling_excess_against_mpmath(dtype, roundings):
-    x = torch.cat([torch.logspace(-6, 1.4, 101), torch.linspace(0.1, 0.1249, 20)]).to(dtype)
+    seams = [torch.linspace(0.1, 0.1249, 20), torch.linspace(0.49, 0.51, 21)]
+    x = torch.cat([torch.logspace(-6, 1.4, 101), *seams]).to(dtype)
     with mpmath.workdps(40):
         truth = [
             float(mpmath.loggamma(1 + 2 * mpmath.mpf(value)) - 2 * mpmath.loggamma(1 + mpmath.mpf(value)))

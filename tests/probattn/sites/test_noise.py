@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from probattn.sites import GlobalNoise, SeededNoise
+from probattn.sites import GlobalNoise, PlacedNoise, SeededNoise
 from probattn.sites import noise as module
 
 MAKERS = {"uniform": stats.uniform.cdf, "normal": stats.norm.cdf}
@@ -69,3 +69,25 @@ def test_rows_that_do_not_split_are_refused():
         ValueError, match="expected a batch of 2 draws folded into its first dimension, got 3 rows"
     ):
         SeededNoise([1, 2], "cpu").uniform(torch.empty(3, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+@pytest.mark.parametrize("source", ["global", "seeded", "placed"])
+def test_rows_are_those_of_the_whole_map_in_any_order_and_again(source, kind, dtype):
+    def make():
+        torch.manual_seed(0)
+        keys = torch.tensor([5, 6, 7, 8])
+        return {"global": GlobalNoise(), "seeded": SeededNoise([3, 4], "cpu"), "placed": PlacedNoise(keys)}[
+            source
+        ]
+
+    like = torch.empty((), dtype=dtype).expand(4, 3, 150, 301)  # more than two pieces
+    whole = getattr(make(), kind)(like).flatten(0, 2)
+    rows, found = make().rows(kind, like), torch.empty_like(whole)
+    assert rows is not None
+    for first in [*range(0, len(whole), 97), 900, 3, 100]:
+        found[first : first + 97] = torch.nan
+        rows(first, found[first : first + 97])
+        assert torch.equal(found[first : first + 97], whole[first : first + 97])
+    assert torch.equal(found, whole)

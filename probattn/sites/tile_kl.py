@@ -1,0 +1,97 @@
+"""The KL of a tile of an attention map, with its gradients, where the posterior's spread is a constant."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from probattn.distributions.log_space import finite_exp
+from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.layout import Layout
+from probattn.sites.masks import AttentionMask
+
+
+@dataclass(frozen=True)
+class TileKL:
+    r"""KL of q(S) from the prior, over the pairs of a tile that take part in it.
+
+    .. math::
+        \text{Weibull:}\quad & \alpha (g / k - \log\lambda - \log\beta) + \log k + \beta e^{\mu}
+            + \log\Gamma(\alpha) - g - 1 \\
+        \text{log-normal:}\quad & \log (s_p / s) + [s^2 + (\mu - s^2 / 2 - \log\alpha)^2] / (2 s_p^2) - 1 / 2
+
+    A tile is its raw scores ``[b, h, t, S]``, the logits ``[b, h, S]`` of the prior's concentration alpha, None where
+    that is a constant, and its layout.
+    """
+
+    method: BayesianAttention
+
+    def sums(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor | None]:
+        """The KL ``[b]``, and its gradient by the logits, of their shape."""
+        method, weight = self.method, layout.pair_weight
+        log_alpha = self._log_alpha(scores, logits, layout)
+        if method.posterior == "lognormal":
+            distance = self._distance(scores, log_alpha, weight)
+            constant = math.log(method.prior_scale / method.scale) - 0.5
+            constant += method.scale**2 / (2 * method.prior_scale**2)
+            terms = distance.square().mul_(0.5 / method.prior_scale**2)
+            slope = distance.mul_(-1 / method.prior_scale**2)
+            constants = scores.new_full((1, 1, 1, 1), constant)
+        else:
+            alpha, mean = log_alpha.exp(), self._log_mean(scores)
+            pull = self._shift() - mean
+            slope = (pull + digamma_1p(alpha)).mul_(alpha).sub_(1)
+            terms = pull.mul_(alpha).add_(finite_exp(mean), alpha=method.rate)
+            k = float(method.concentration)
+            constants = log_gamma_1p(alpha) - log_alpha + (math.log(k) - EULER_MASCHERONI - 1)
+            if weight is not None:
+                terms, slope = terms.mul_(weight), slope.mul_(weight)
+        constants = constants if weight is None else constants * weight
+        kl = terms.sum(dim=(1, 2, 3)) + constants.expand_as(scores).sum(dim=(1, 2, 3))
+        if logits is None:
+            return kl, None
+        if log_alpha.shape[2] == 1:
+            slope = slope.sum(dim=2, keepdim=True)
+        share = log_alpha.exp()
+        if isinstance(layout, AttentionMask):
+            share = torch.where(layout.valid[:, :, : share.shape[2]], share, 0.0)
+        return kl, (slope - share * slope.sum(dim=-1, keepdim=True)).sum(dim=2)
+
+    def by_scores(self, scores: Tensor, logits: Tensor | None, layout: Layout, share: Tensor) -> Tensor:
+        """Gradient by the scores of a sum of the KLs, each ``share`` ``[b]`` times."""
+        method, weight = self.method, layout.pair_weight
+        log_alpha = self._log_alpha(scores, logits, layout)
+        if method.posterior == "lognormal":
+            slope = self._distance(scores, log_alpha, weight).mul_(1 / method.prior_scale**2)
+        else:
+            slope = log_alpha.exp().neg_().expand_as(scores)
+            if method.scores == "raw":
+                slope = finite_exp(scores).mul_(method.rate).add_(slope)
+            slope = slope.clone() if weight is None else slope * weight
+        slope = slope.mul_(share.view(-1, 1, 1, 1))
+        if method.scores == "normalised":
+            slope = slope.addcmul_(torch.softmax(scores, dim=-1), slope.sum(dim=-1, keepdim=True), value=-1)
+        return slope
+
+    def _log_alpha(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> Tensor:
+        if logits is None:
+            return scores.new_full((1, 1, 1, 1), math.log(self.method.prior_concentration))
+        return layout.over_keys(logits, scores.shape[1])
+
+    def _log_mean(self, scores: Tensor) -> Tensor:
+        return scores if self.method.scores == "raw" else torch.log_softmax(scores, dim=-1)
+
+    def _distance(self, scores: Tensor, log_alpha: Tensor, weight: Tensor | None) -> Tensor:
+        """E[log S] less that of the prior; 0 at pairs that take no part."""
+        distance = self._log_mean(scores) - log_alpha
+        distance = distance.sub_(self.method.scale**2 / 2)
+        return distance if weight is None else distance.mul_(weight)
+
+    def _shift(self) -> float:
+        """What a Weibull posterior's g / k - log lambda and the prior's log beta add to -mu."""
+        k = float(self.method.concentration)
+        return EULER_MASCHERONI / k + math.lgamma(1 + 1 / k) - math.log(self.method.rate)

@@ -1,0 +1,268 @@
+"""The posterior of a call that answers with its output and its KL, and never holds a map."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from pyro.distributions import Unit
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine import runtime
+from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.scale_messenger import ScaleMessenger
+from torch import Tensor
+
+from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.distributions.special import EULER_MASCHERONI
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.deferred import DeferredFactor
+from probattn.sites.layout import PAIRS, Layout, by_head
+from probattn.sites.main_effects import TRUNCATION
+from probattn.sites.masks import AttentionMask
+from probattn.sites.noise import Kind, Noise, Rows
+from probattn.sites.posterior import PosteriorInputs, SitePosterior, prior_terms
+from probattn.sites.prior import ContextualPrior, site_prior
+from probattn.sites.scores import attention_scores, repeat_heads
+from probattn.sites.tile_kl import TileKL
+from probattn.sites.tiles import TiledCall, tiled_attention
+
+_INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
+"""Handlers that never look at the value of a site."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attending:
+    """The tensors of an attention call, as :class:`probattn.sites.AttentionSite` takes them.
+
+    Args:
+        query: ``[B, H, T, D]``.
+        key: ``[B, G, S, D]``, G dividing H.
+        value: ``[B, G, S, E]``.
+        layout: an :class:`probattn.sites.AttentionMask`, or the layout of all pairs.
+        scale: factor of the scores; None for ``D ** -0.5``.
+        bias: additive scores, broadcastable to ``[B, H, T, S]``; None for none.
+        softcap: soft limit of the scores; None for none.
+
+    Example:
+        >>> Attending(*torch.ones(3, 1, 2, 5, 4)).scores().shape
+        torch.Size([1, 2, 5, 5])
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    layout: Layout = PAIRS
+    scale: float | None = None
+    bias: Tensor | None = None
+    softcap: float | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the map."""
+        return torch.Size((*self.query.shape[:3], self.key.shape[2]))
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, AttentionMask | None]:
+        """Query, key, value and mask, the arguments of a site without names."""
+        mask = self.layout if isinstance(self.layout, AttentionMask) else None
+        return self.query, self.key, self.value, mask
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of a site that have names."""
+        return {"scale": self.scale, "bias": self.bias, "softcap": self.softcap}
+
+    @property
+    def factor(self) -> float:
+        """Factor of the scores."""
+        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def scores(self) -> Tensor:
+        """The masked scores, a map."""
+        query, key, _, mask = self.tensors
+        return attention_scores(query, repeat_heads(key, query.shape[1]), mask, **self.options)
+
+
+def can_tile(method: BayesianAttention, attending: Attending) -> bool:
+    """True where a draw needs no map: a spread that is a constant, a guide that takes outputs, and nobody else.
+
+    On a CPU, in float32 or float64.
+    """
+    if method.has_upward_path or (method.posterior == "weibull" and method.concentration == "learned"):
+        return False
+    query = attending.query
+    tensors = [query, attending.key, attending.value]
+    types = {tensor.dtype for tensor in tensors} | (
+        {attending.bias.dtype} if attending.bias is not None else set()
+    )
+    if query.device.type != "cpu" or torch.is_autocast_enabled("cpu") or not attending.shape.numel():
+        return False
+    if types not in ({torch.float32}, {torch.float64}):
+        return False
+    guides = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, _INDIFFERENT)]
+    return len(guides) == 1 and bool(getattr(guides[0], "takes_outputs", False))
+
+
+class TiledPosterior(SitePosterior):
+    """q(S) of a call whose draw is its output; the site's value holds nothing.
+
+    What needs a map, such as :attr:`distribution`, makes it when it is asked for.
+
+    Args:
+        method: the options; of a constant spread.
+        attending: the call's tensors.
+        contextual: the prior's network, or None.
+
+    Example:
+        >>> from probattn import BayesianAttention
+        >>> from probattn.sites import SeededNoise
+        >>> method = BayesianAttention.bam(prior="constant")
+        >>> posterior = TiledPosterior(method, Attending(*torch.ones(3, 1, 2, 5, 4)), None)
+        >>> posterior.draw(SeededNoise([0], "cpu")).shape, posterior.kl().shape
+        (torch.Size([1, 0]), torch.Size([1]))
+    """
+
+    def __init__(
+        self, method: BayesianAttention, attending: Attending, contextual: ContextualPrior | None
+    ) -> None:
+        self._method, self.attending, self.contextual = method, attending, contextual
+        self.observations = 1
+        self.output: Tensor | None = None
+        self._kl: Tensor | None = None
+
+    @cached_property
+    def inputs(self) -> PosteriorInputs:
+        """The options and the scores, a map."""
+        return PosteriorInputs(self._method, self.attending.scores(), self.layout)
+
+    @cached_property
+    def prior(self) -> Gamma | LogNormal:
+        """The prior; where queries see different keys, a map."""
+        return site_prior(
+            self._method, self.contextual, self.attending.key, self.batch_shape, self.dtype, self.layout
+        )
+
+    @property
+    def method(self) -> BayesianAttention:
+        """The options."""
+        return self._method
+
+    @property
+    def layout(self) -> Layout:
+        """Layout: which entries are valid, and which are normalised together."""
+        return self.attending.layout
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of S."""
+        return self.attending.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of S."""
+        return self.attending.query.dtype
+
+    def prior_event(self) -> TorchDistributionMixin:
+        """The prior of a value that holds nothing."""
+        return Unit(self.attending.query.new_zeros(self.batch_shape[0]))
+
+    def event(self) -> TorchDistributionMixin:
+        """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
+        return DeferredFactor(self.kl, self.batch_shape[:1])
+
+    @property
+    def relative(self) -> Weibull | LogNormal:
+        """q(S) of one entry at score 0, whose spread is that of all."""
+        return PosteriorInputs(self.method, self.attending.query.new_zeros(1, 1, 1, 1)).distribution()
+
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
+        """Draws the output ``[B, H, T, E]`` from what would be drawn of S; the value itself is ``[B, 0]``."""
+        at, method = self.attending, self.method
+        # Where all queries see the same keys the KL of a Weibull is a sum over queries and one over keys.
+        apart = (
+            at.softcap is None
+            and at.bias is None
+            and method.posterior == "weibull"
+            and self.layout.rows_alike
+        )
+        in_tiles = with_kl and not apart
+        heads = at.query.shape[1]
+        logits: Tensor | None = None
+        if in_tiles and self.contextual is not None:
+            logits = by_head(self.contextual.logits(at.key), heads).squeeze(2).to(self.dtype)
+        call = TiledCall(
+            self.layout,
+            at.factor,
+            at.softcap,
+            _rows(noise, method, at.query.new_empty(()).expand(self.batch_shape)),
+            partial(_perturbation, method),
+            log_sums=with_kl and apart,
+            kl=TileKL(method) if in_tiles else None,
+        )
+        key, value = (repeat_heads(each, heads) for each in (at.key, at.value))
+        tiled = tiled_attention(at.query, key, value, at.bias, logits, call)
+        self.output = tiled.output
+        if with_kl:
+            self._kl = self._kl_apart(key, tiled.log_sum) if apart else tiled.kl
+        return at.query.new_empty(self.batch_shape[0], 0)
+
+    def _kl_apart(self, key: Tensor, log_sum: Tensor) -> Tensor:
+        r"""The KL ``[B]`` from the log-sum-exp of each query's scores.
+
+        .. math::
+            \sum_{ts} \alpha_s \Phi_{ts} = \left(\textstyle\sum_t q_t\right) \cdot
+            \left(\textstyle\sum_s \alpha_s k_s\right), \qquad \textstyle\sum_s E[S_{ts}] = 1
+        """
+        method, mask, query = self.method, self.layout, self.attending.query
+        normalised, k = method.scores == "normalised", float(method.concentration)
+        real, valid = query.new_ones(*query.shape[::2][:2], 1)[:, None], query.new_ones(1, 1, 1, 1)
+        if isinstance(mask, AttentionMask):
+            valid = mask.valid[:, :, :1].to(query.dtype)
+            real = real if mask.query_weight is None else mask.query_weight.to(query.dtype)  # [B, 1, T, 1]
+        log_alpha = self.prior.unexpanded[0]  # [B | 1, H | 1, 1, S | 1]
+        shape = torch.Size((*self.batch_shape[:2], 1, self.batch_shape[3]))
+        queries = real.sum(dim=2, keepdim=True)  # [B, 1, 1, 1]
+        alpha = (log_alpha.exp() * valid).expand(shape)
+        total = alpha.sum(dim=-1, keepdim=True)  # [B, H, 1, 1]
+        pooled_query = (query * real).sum(dim=2, keepdim=True) * self.attending.factor
+        shift = EULER_MASCHERONI / k + math.lgamma(1 + 1 / k)
+        cross = queries * total * shift - (pooled_query * (alpha @ key)).sum(dim=-1, keepdim=True)
+        log_sum = log_sum.unsqueeze(-1)
+        if normalised:
+            cross = cross + total * (log_sum * real).sum(dim=2, keepdim=True)
+            means = (queries * valid.amax(dim=-1, keepdim=True)).expand(total.shape)
+        else:
+            means = (log_sum.exp() * real).sum(dim=2, keepdim=True)
+        pairs = (queries * valid).expand(shape)
+        constant = pairs.sum(dim=(1, 2, 3)) * math.log(k) + prior_terms(log_alpha, method.rate, pairs, shape)
+        return (cross + method.rate * means).sum(dim=(1, 2, 3)) + constant
+
+
+def _rows(noise: Noise, method: BayesianAttention, like: Tensor) -> Rows:
+    """The noise of a map by row; made at once where its source knows no rows."""
+    kind: Kind = "normal" if method.posterior == "lognormal" else "uniform"
+    by_row = getattr(noise, "rows", None)
+    rows: Rows | None = None if by_row is None else by_row(kind, like)
+    if rows is not None:
+        return rows
+    whole = (noise.normal(like) if kind == "normal" else noise.uniform(like)).flatten(0, -2)
+
+    def fill(first: int, out: Tensor) -> None:
+        out.copy_(whole[first : first + len(out)])
+
+    return fill
+
+
+def _perturbation(method: BayesianAttention, noise: Tensor) -> Tensor:
+    """What a draw adds to the scores, up to a constant, in place of the noise."""
+    if method.posterior == "lognormal":
+        return noise.mul_(method.scale)
+    if method.noise == "truncated":
+        low, high = TRUNCATION
+        noise.mul_(high - low).add_(low)
+    exponential = noise.clamp_(min=torch.finfo(noise.dtype).eps).log_().neg_()
+    return exponential.log_().div_(float(method.concentration))
