@@ -14,6 +14,7 @@ from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, read_mask
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.penalty import AttendedCall, CallFactor
+from probattn.models.hosts.undriven import attend_as_before
 from probattn.models.hosts.windows import (
     as_tokens,
     call_windows_to_heads,
@@ -22,6 +23,8 @@ from probattn.models.hosts.windows import (
     windows_to_heads,
 )
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
+from probattn.sites.layout import PAIRS
+from probattn.sites.tiled_posterior import Attending
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function is registered with transformers."""
@@ -79,7 +82,7 @@ class HostedSite(nn.Module):
         if self.factor is not None and call.index in self.aligned:
             self._align(self.factor, call, folded, windows, validity)
         latent = self.site is not None and call.index in self.selected
-        attended = self._latent(call, folded, windows, validity, read.bias) if latent else host.eager()
+        attended = self._latent(call, host, folded, windows, validity, read.bias) if latent else host.eager()
         if self.penalty is not None and call.index in self.penalty.calls:
             self.penalty.announce(AttendedCall(call, host, attended, validity, windows, latent))
         return attended
@@ -119,6 +122,7 @@ class HostedSite(nn.Module):
     def _latent(
         self,
         call: AttentionCall,
+        host: HostCall,
         folded: HostCall,
         windows: int,
         mask: AttentionMask | None,
@@ -128,20 +132,30 @@ class HostedSite(nn.Module):
         position = folded.options.get("position_bias")
         if position is not None:
             bias = position if bias is None else bias + position
-        output, weights = self.site(
-            call.name,
+        attending = Attending(
             folded.query,
             folded.key,
             folded.value,
-            mask,
-            scale=folded.options.get("scaling"),
-            bias=None if bias is None else windows_to_heads(bias, windows),
-            softcap=folded.options.get("softcap"),
-            call=self.selected.index(call.index),
-            origin=self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross"),
+            PAIRS if mask is None else mask,
+            folded.options.get("scaling"),
+            None if bias is None else windows_to_heads(bias, windows),
+            folded.options.get("softcap"),
         )
-        output, weights = in_batch(output, windows), in_batch(weights, windows)
-        return output.transpose(1, 2).contiguous(), weights
+        origin = self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross")
+        place: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
+        weights: Tensor | None
+        if isinstance(self.site, AttentionSite) and not self._shows_weights(call, host):
+            output, weights = self.site.attend_alone(call.name, attending, **place)
+        else:
+            output, weights = self.site(call.name, *attending.tensors, **attending.options, **place)
+        output = in_batch(output, windows).transpose(1, 2).contiguous()
+        return output, None if weights is None else in_batch(weights, windows)
+
+    def _shows_weights(self, call: AttentionCall, host: HostCall) -> bool:
+        """True if somebody may look at the weights of this call: a penalty, the caller of the network, or a hook."""
+        penalised = self.penalty is not None and call.index in self.penalty.calls
+        asked = self.state.shows_weights or host.options.get("output_attentions")
+        return bool(penalised or asked or host.module._forward_hooks or "forward" in vars(host.module))
 
 
 @torch.compiler.disable(reason="a Pyro site cannot be a part of a compiled graph")
@@ -160,6 +174,9 @@ def host_attention(
     the real queries of a network without self attention).
     """
     host = HostCall(module, query, key, value, attention_mask, options)
+    undriven = attend_as_before(host)
+    if undriven is not None:
+        return undriven
     hosted = getattr(module, ATTRIBUTE, None)
     attended: Attended = host.eager() if hosted is None else hosted.attend(host)
     return attended

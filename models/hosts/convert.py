@@ -21,6 +21,7 @@ from probattn.models.hosts.recomputing import forget_recomputing
 from probattn.models.hosts.record import RECORD, Conversion, conversion, host_of
 from probattn.models.hosts.saving import give_exits, take_exits
 from probattn.models.hosts.selection import Kind, Layers, Part, select
+from probattn.models.hosts.undriven import UndrivenPasses
 from probattn.sites import Method
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
@@ -116,7 +117,7 @@ def convert(
         )
     calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
-    host = Host(inner, {call.stack: StackPass() for call in calls})
+    host = Host(inner, {call.stack: StackPass(inner) for call in calls})
     placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)
     before = implementations(inner)
@@ -134,6 +135,7 @@ def convert(
         module, state = inner.get_submodule(owner), host.stacks[stack]
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
+    hooks += UndrivenPasses.hooks(inner, before, hosted)
     attributes = {name: value for each in placements.values() for name, value in each.attributes.items()}
     for name, value in attributes.items():
         setattr(inner, name, value)

@@ -5,24 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    AttentionMaskInterface,
+    bidirectional_mask_function,
+)
 
 from probattn.models.hosts.bridges import bridge, has_bridge, is_bridge
+from probattn.models.hosts.undriven import CONFIGURED, former_implementation
 
 Implementations = list[tuple[Any, str, Any]]
 """Attributes that :func:`switch` sets, each with its owner and its value."""
-CONFIGURED = "_attn_implementation_internal"
-"""Where a configuration has the name of its attention implementation."""
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
-    """Registers an attention function together with the eager mask: without it padding would vanish silently.
+    """Registers an attention function together with its mask: without it padding would vanish silently.
 
     The name must not contain flash, sdpa or flex, which transformers treats specially.
     """
     AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    AttentionMaskInterface.register(name, _mask)
+
+
+def _mask(**options: Any) -> Tensor | None:
+    """The eager mask; where all queries see the same keys one row of it, which the others share.
+
+    In an undriven pass it is the mask of the implementation that the network had.
+    """
+    former = former_implementation(options.get("config"))
+    if former is not None:
+        make: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS[former]
+        return make(**options)
+    eager: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+    if options.get("mask_function") is not bidirectional_mask_function:
+        return eager(**options)
+    places = options.get("cache_position")  # of the queries, in older releases; newer ones have their number
+    one = {"q_length": 1} if places is None else {"cache_position": places[:1]}
+    queries = options["q_length"] if places is None else len(places)
+    row = eager(**options | one)
+    return None if row is None else row.expand(-1, -1, queries, -1)
 
 
 def implementations(net: PreTrainedModel) -> Implementations:

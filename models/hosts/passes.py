@@ -31,6 +31,7 @@ class _Pass:
     masks: dict[tuple[int, bool, int, int], AttentionMask] = field(default_factory=dict)
     queries: Tensor | None = None
     past: Tensor | int = 0
+    shows_weights: bool = True
 
 
 class StackPass:
@@ -39,9 +40,14 @@ class StackPass:
     The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
     pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too), in each thread its own.
     ``chains`` are the upward chains of the stack, by :attr:`AttentionCall.chain`.
+
+    Args:
+        net: the whole network; None if its family may need attention weights.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, net: nn.Module | None = None) -> None:
+        parts = [] if net is None else [part for part in net.modules() if hasattr(part, "_supports_sdpa")]
+        self._needs_weights = not parts or not all(part._supports_sdpa for part in parts)
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
         self._passes: dict[int, _Pass] = {}
 
@@ -61,6 +67,14 @@ class StackPass:
         """Number of data in the pass, the length of the first tensor that the owner was given."""
         return self._current.rows
 
+    @property
+    def shows_weights(self) -> bool:
+        """True if the caller of the pass asked for attention weights, or if the family may need them.
+
+        A family that runs with torch's own attention function, which gives none, does not.
+        """
+        return self._needs_weights or self._current.shows_weights
+
     @torch.compiler.disable(reason="passes are kept by thread")
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass; refuses ``torch.nn.DataParallel``, and prepares layers that are checkpointed."""
@@ -69,7 +83,9 @@ class StackPass:
             prepare_recomputing(owner)
         self.clear()
         rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
-        self._passes[threading.get_ident()] = _Pass(open=True, rows=rows, past=_cached(kwargs))
+        self._passes[threading.get_ident()] = _Pass(
+            open=True, rows=rows, past=_cached(kwargs), shows_weights=bool(kwargs.get("output_attentions"))
+        )
 
     @torch.compiler.disable(reason="passes are kept by thread")
     def end(self, *_: object) -> None:

@@ -4,13 +4,18 @@ import copy
 import pickle
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import pyro
 import pytest
 import torch
 import transformers as hf
 from torch import nn
 
+import probattn
 from probattn import BayesianAttention
+from probattn.inference import posterior_expectation
 from probattn.models import convert, inspect, revert
 
 
@@ -40,6 +45,86 @@ def test_output_attentions_are_the_normalised_expectation(families, family):
         mean = mean * posterior.mask.valid
     first = attentions(net, inputs)[0].reshape(mean.shape)
     torch.testing.assert_close(first, mean / mean.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_an_undriven_pass_is_that_of_the_unconverted_network_to_the_last_bit(
+    families, family, implementation
+):
+    net = family.network()
+    if implementation == "sdpa" and not net._supports_sdpa:
+        implementation = "eager"
+    if family.name == "deberta_v2":
+        pytest.skip("its attention has no function of its own to call; it is computed by the site")
+    net.set_attn_implementation(implementation)
+    ours = convert(copy.deepcopy(net), BayesianAttention())
+    sides = ("left", "right") if family.padded else ()
+    for inputs in (family.inputs(3), *(family.pad(family.inputs(3), side) for side in sides)):
+        assert torch.equal(families.forward(ours, inputs), families.forward(net, inputs))
+    inputs = family.inputs()
+    for each in (ours, net):
+        families.logits(each(**inputs)).square().sum().backward()
+    theirs = dict(net.named_parameters())
+    for name, parameter in ours.named_parameters():
+        if name in theirs and theirs[name].grad is not None:
+            assert torch.equal(parameter.grad, theirs[name].grad), name
+
+
+def test_what_wants_weights_gets_them(families, bert):
+    """A handler, a sampler, a request for attentions and a hook each make a pass one of the sites."""
+    net = converted(families, "bert")
+    inputs, seen = bert.inputs(), []
+    site = net.bert.encoder.layer[0].attention.self.probattn.site
+    own = type(site).forward
+
+    def watched(*args, **options):
+        seen.append(args[0])
+        return own(site, *args, **options)
+
+    site.forward = watched
+    families.forward(net, inputs)
+    posterior_expectation(net, inputs)
+    assert not seen
+    with pyro.poutine.trace():
+        families.forward(net, inputs)
+    assert len(seen) == 1
+    with probattn.sampling(net):
+        families.forward(net, inputs)
+    assert len(seen) == 2
+    with torch.no_grad():
+        assert net(**inputs, output_attentions=True).attentions[0] is not None
+    assert len(seen) == 3
+    handle = net.bert.encoder.layer[1].attention.self.register_forward_hook(lambda *_: None)
+    families.forward(net, inputs)
+    assert len(seen) == 4
+    handle.remove()
+    families.forward(net, inputs)
+    assert len(seen) == 4
+
+
+def test_threads_are_driven_each_by_itself(families, bert):
+    net, inputs = converted(families, "bert"), bert.inputs()
+    plain, inside = families.forward(net, inputs), threading.Event()
+    done = threading.Event()
+
+    def wait(*_):
+        inside.set()
+        assert done.wait(30)
+
+    def other():
+        handle = net.bert.encoder.layer[0].register_forward_pre_hook(wait)
+        with pyro.poutine.trace() as traced:
+            families.forward(net, inputs)
+        handle.remove()
+        return [name for name, node in traced.trace.nodes.items() if node["type"] == "sample"]
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(other)
+        assert inside.wait(30)
+        net.bert.encoder.layer[0]._forward_pre_hooks.clear()
+        assert torch.equal(families.forward(net, inputs), plain)
+        done.set()
+        assert len(found.result()) == 2
 
 
 def attentions(net, inputs):
