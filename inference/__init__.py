@@ -6,13 +6,16 @@ if __name__ != "probattn.inference":
     )
 
 from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.deletion import variance_removed
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.expansion import posterior_moments
 from probattn.inference.generation import Generation, generate_with_uncertainty
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.many_runs import ManyRunsDriver
+from probattn.inference.moments import MomentCheck, Moments
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.inference.particle_update import HeadParticles
@@ -43,6 +46,8 @@ __all__ = [
     "HeadParticles",
     "KLSchedule",
     "ManyRunsDriver",
+    "MomentCheck",
+    "Moments",
     "NonFiniteError",
     "OptimizerOptions",
     "ParticleEnsemble",
@@ -56,6 +61,8 @@ __all__ = [
     "TraceGraphMeanFieldELBO",
     "generate_with_uncertainty",
     "posterior_expectation",
+    "posterior_moments",
     "posterior_predict",
     "read_records",
+    "variance_removed",
 ]

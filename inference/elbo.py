@@ -16,9 +16,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
-from probattn.distributions import Weibull
+from probattn.distributions import LogNormal, Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.threads import SHARED_STATE
@@ -43,11 +44,15 @@ class ELBOTerms(NamedTuple):
 
 
 class SiteTerms(NamedTuple):
-    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior."""
+    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior.
+
+    Of the posterior it has what diagnostics need: a step's objects live until the next step.
+    """
 
     kl_nats: Tensor
     kl_reduced: Tensor
-    posterior: SitePosterior
+    distribution: Weibull | LogNormal
+    mask: AttentionMask | None
 
 
 class AttentionELBO(TraceMeanField_ELBO):
@@ -82,8 +87,10 @@ class AttentionELBO(TraceMeanField_ELBO):
         if not isinstance(guide, AttentionGuide):
             traces: tuple[Trace, Trace] = super()._get_trace(model, guide, args, kwargs)
             return traces
-        guide(*args, **kwargs)
+        with guide.outputs_alone():
+            guide(*args, **kwargs)
         model_trace, guide_trace = guide.get_traces()
+        guide.trace.nodes.clear()  # its maps would live until the next pass, through the backward one
         model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
         require_data(model_trace)
         return model_trace, guide_trace
@@ -134,7 +141,7 @@ class AttentionELBOModule(ELBOModule):
             size = data_size(model_trace)
             draws.append(ELBOTerms(*(term / size for term in terms)))
             self._sites = {
-                name: SiteTerms(site.kl_nats / size, site.kl_reduced / size, site.posterior)
+                name: site._replace(kl_nats=site.kl_nats / size, kl_reduced=site.kl_reduced / size)
                 for name, site in self._sites.items()
             }
         return ELBOTerms(*(torch.stack(values).mean() for values in zip(*draws, strict=True)))
@@ -176,7 +183,8 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
                 )
             kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
             plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
-            sites[name] = SiteTerms(plain.sum(), (plain * posterior.reduction_factor()).sum(), posterior)
+            reduced = (plain * posterior.reduction_factor()).sum()
+            sites[name] = SiteTerms(plain.sum(), reduced, posterior.relative, posterior.mask)
         elif not site["infer"].get(PREDICTION_KEY):
             divergence = site_divergence(site, guide_site)
             if divergence is None:
@@ -248,19 +256,21 @@ def require_data(trace: Trace) -> None:
 
 
 def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
-    distribution = site.posterior.distribution
+    distribution = site.distribution
     report = {"kl_nats": site.kl_nats.item(), "kl_reduced": site.kl_reduced.item()}
     with torch.no_grad():
         spread = distribution.stddev / distribution.mean
-        report["cv"] = _valid_mean(spread, site.posterior)
+        report["cv"] = _valid_mean(spread, site)
         if isinstance(distribution, Weibull):
-            report["concentration"] = _valid_mean(distribution.concentration, site.posterior)
+            report["concentration"] = _valid_mean(distribution.concentration, site)
     return report
 
 
-def _valid_mean(values: Tensor, posterior: SitePosterior) -> float:
-    values = values.expand(posterior.prior.batch_shape)
-    if posterior.mask is None:
+def _valid_mean(values: Tensor, site: SiteTerms) -> float:
+    if values.numel() == 1:
+        return values.item()
+    values = values.expand(site.distribution.batch_shape)
+    if site.mask is None:
         return values.mean().item()
-    valid = posterior.mask.pair_valid.expand_as(values)
+    valid = site.mask.pair_valid.expand_as(values)
     return (torch.where(valid, values, 0.0).sum() / valid.sum().clamp_min(1)).item()

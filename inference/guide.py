@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -54,6 +55,7 @@ class AttentionGuide(GuideMessenger):
         super().__init__(model)
         self.kl_weight = kl_weight
         self.noise: Noise = GlobalNoise() if noise is None else noise
+        self.takes_outputs = False
 
     @property
     def kl_weight(self) -> float:
@@ -65,6 +67,15 @@ class AttentionGuide(GuideMessenger):
         if not weight >= 0:
             raise ValueError(f"AttentionGuide.kl_weight: expected a number >= 0, got {weight}")
         self._kl_weight = float(weight)
+
+    @contextmanager
+    def outputs_alone(self) -> Iterator[None]:
+        """Lets sites answer with their outputs and KLs alone, without a value, within a ``with`` block."""
+        self.takes_outputs = True
+        try:
+            yield
+        finally:
+            self.takes_outputs = False
 
     def _pyro_sample(self, msg: Message) -> None:
         infer = cast(dict[str, Any], msg["infer"])
@@ -80,7 +91,7 @@ class AttentionGuide(GuideMessenger):
 
     def _answer(self, msg: Message, infer: dict[str, Any], posterior: SitePosterior) -> None:
         prior = cast(TorchDistributionMixin, msg["fn"])
-        batch_shape = posterior.prior.batch_shape[:1]
+        batch_shape = posterior.batch_shape[:1]
         if batch_shape != prior.batch_shape:
             raise ValueError(
                 f"site {msg['name']!r}: the call has batch shape {list(batch_shape)}, its plates "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, ClassVar, Literal, SupportsIndex, cast
 
 import numpy as np
 import pyro.distributions as dist
@@ -42,6 +42,9 @@ CPU_ROWS_PER_PASS = 16
 
 class PosteriorExpectation(Messenger):
     """Pyro handler that gives every attention site its posterior expectation E[S] instead of a draw."""
+
+    takes_expectations: ClassVar[bool] = True
+    """For converted networks, which need not reach their sites then."""
 
     def _pyro_sample(self, msg: Message) -> None:
         infer: Mapping[str, Any] = msg["infer"] or {}
@@ -84,7 +87,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
         TypeError: the model is none or takes the parts of a batch by name, or a data loader in place of a batch.
     """
     model = as_program(model)
-    _check_call("posterior_expectation", model, batch)
+    check_call("posterior_expectation", model, batch)
     with evaluating(model), PosteriorExpectation():
         return model(batch)
 
@@ -146,7 +149,7 @@ def posterior_predict(
         (torch.Size([5, 3, 2]), [torch.Size([5, 3, 2, 4, 4])])
     """
     model = as_program(model)
-    _check_call("posterior_predict", model, None)
+    check_call("posterior_predict", model, None)
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None and (not isinstance(number, SupportsIndex) or operator.index(number) < 1):
             raise ValueError(f"posterior_predict: expected {name} >= 1, an integer, got {number!r}")
@@ -158,8 +161,10 @@ def posterior_predict(
         attention = [attention]
 
     def predict(part: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
-        inputs, keys, rows = _inputs(_prepared(network, part), batch_keys, label_name)
-        chunk = chunk_size or preferred or rows_per_pass(_device(inputs)) // rows or 1
+        inputs, keys, rows = batched_inputs(
+            "posterior_predict", prepared_batch(network, part), batch_keys, label_name
+        )
+        chunk = chunk_size or preferred or rows_per_pass(device_of(inputs)) // rows or 1
         folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming))
         seeds = [_seed(words, draw) for draw in range(num_samples)]
         with evaluating(model):
@@ -173,34 +178,33 @@ def posterior_predict(
     preferred: int | None = getattr(network, "draws_per_pass", None)
     link: Link = getattr(network, "link", "softmax")
     noise = network.noise if link == "identity" else None
-    words = _seed_words(seed)
+    words = seed_words(seed)
     if isinstance(batch, Mapping | Tensor):
         check_batch("posterior_predict", batch)
         return Posterior(*predict(cast(Mapping[str, Tensor], batch), words), link, noise)
-    device = (
-        next((value.device for value in model.parameters()), None) if isinstance(model, nn.Module) else None
-    )
-    drawn: list[_Drawn] = []
-    for number, part in enumerate(_batches(batch)):
-        check_batch("posterior_predict", part)
-        drawn.append(predict(part if device is None else send_to_device(part, device), (*words, number)))
-    return Posterior(*_together(drawn), link, noise)
+    parts = enumerate(moved_batches("posterior_predict", model, batch))
+    return Posterior(*_together([predict(part, (*words, number)) for number, part in parts]), link, noise)
 
 
 _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]
 """Logits and attention of some rows: draws, means and standard deviations by site."""
 
 
-def _batches(data: Any) -> Iterable[Any]:
-    """A loader's batches, or those of a data set's rows."""
-    if isinstance(data, DataLoader):
-        return data
-    rows = as_rows(data, "posterior_predict")
-    # A loader takes a number from its generator, without one from torch's, which stay where they are.
-    return DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator())
+def moved_batches(owner: str, model: object, data: Any) -> Iterator[Mapping[str, Tensor]]:
+    """A loader's batches, or those of a data set's rows, on the model's device."""
+    if not isinstance(data, DataLoader):
+        # A loader takes a number from its generator, without one from torch's, which stay where they are.
+        data = DataLoader(
+            as_rows(data, owner), BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator()
+        )
+    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+    device = next((value.device for value in parameters), None)
+    for part in data:
+        check_batch(owner, part)
+        yield part if device is None else send_to_device(part, device)
 
 
-def _prepared(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def prepared_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The batch without the labels that a program names, and with what it makes of them."""
     prepare = getattr(network, "inputs", None)
     return prepare(batch) if hasattr(network, "label_names") and callable(prepare) else batch
@@ -210,17 +214,19 @@ def _together(drawn: Sequence[_Drawn]) -> _Drawn:
     """The rows of all batches; shorter ones are filled up, predictions with NaN and maps with 0."""
     if not drawn:
         raise ValueError("posterior_predict: expected at least one batch, got none")
-    logits = _joined([each[0] for each in drawn], 1, torch.nan)
+    logits = joined([each[0] for each in drawn], 1, torch.nan)
     _, draws, means, spreads = zip(*drawn, strict=True)
-    return logits, _joined_maps(draws, 1), _joined_maps(means, 0), _joined_maps(spreads, 0)
+    return logits, joined_maps(draws, 1), joined_maps(means, 0), joined_maps(spreads, 0)
 
 
-def _joined_maps(parts: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
+def joined_maps(parts: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
+    """Maps by site behind one another; None where there are none."""
     given = [part for part in parts if part is not None]
-    return {name: _joined([part[name] for part in given], dim, 0.0) for name in given[0]} if given else None
+    return {name: joined([part[name] for part in given], dim, 0.0) for name in given[0]} if given else None
 
 
-def _joined(parts: Sequence[Tensor], dim: int, fill: float) -> Tensor:
+def joined(parts: Sequence[Tensor], dim: int, fill: float) -> Tensor:
+    """Tensors behind one another, shorter ones filled up."""
     sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
     filled = []
     for part in parts:
@@ -305,7 +311,7 @@ class _Folding:
         parts: list[Tensor] = []
         for start in range(0, len(seeds), self.chunk):
             part = seeds[start : start + self.chunk]
-            guide.begin(SeededNoise(part, _device(self.inputs)))
+            guide.begin(SeededNoise(part, device_of(self.inputs)))
             folded = {
                 name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in self.keys else value
                 for name, value in self.inputs.items()
@@ -373,7 +379,7 @@ class _PredictionGuide(AttentionGuide):
         self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)
 
 
-def _check_call(owner: str, model: object, batch: object) -> None:
+def check_call(owner: str, model: object, batch: object) -> None:
     """Refuses what is no model of a whole batch, and what is many batches."""
     network = model.model if isinstance(model, ParticleEnsemble) else model
     if isinstance(network, nn.Module):
@@ -389,31 +395,34 @@ def _check_call(owner: str, model: object, batch: object) -> None:
         )
 
 
-def _inputs(
-    batch: Mapping[str, Tensor], batch_keys: Sequence[str] | None, label_name: str
+def batched_inputs(
+    owner: str, batch: Mapping[str, Tensor], batch_keys: Sequence[str] | None, label_name: str
 ) -> tuple[dict[str, Tensor], set[str], int]:
+    """Inputs without the labels, the names of those with a row a datum, and the number of rows."""
     inputs = {name: value for name, value in batch.items() if name != label_name}
     keys = set(inputs if batch_keys is None else batch_keys)
     if not keys or keys - inputs.keys():
         raise ValueError(
-            f"posterior_predict: expected batch_keys among the inputs {sorted(inputs)}, got {sorted(keys)}"
+            f"{owner}: expected batch_keys among the inputs {sorted(inputs)}, got {sorted(keys)}"
         )
     sizes = {name: inputs[name].shape[0] if inputs[name].dim() else 0 for name in sorted(keys)}
     if len(set(sizes.values())) != 1:
         raise ValueError(
-            f"posterior_predict: expected one batch size, got {sizes}; name the batched inputs with batch_keys"
+            f"{owner}: expected one batch size, got {sizes}; name the batched inputs with batch_keys"
         )
     rows = next(iter(sizes.values()))
     if rows == 0:
-        raise ValueError("posterior_predict: expected at least one row, got an empty batch")
+        raise ValueError(f"{owner}: expected at least one row, got an empty batch")
     return inputs, keys, rows
 
 
-def _device(inputs: Mapping[str, Tensor]) -> torch.device:
+def device_of(inputs: Mapping[str, Tensor]) -> torch.device:
+    """Where the inputs are."""
     return next(iter(inputs.values())).device
 
 
-def _seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:
+def seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:
+    """A seed as a tuple of integers."""
     parts = [seed] if isinstance(seed, SupportsIndex) else seed
     if not isinstance(parts, Iterable) or not all(isinstance(part, SupportsIndex) for part in parts):
         raise TypeError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")

@@ -92,6 +92,11 @@ class _Sampler(Messenger):
         self._prompts: int | None = None
         """Number of prompts of the generation under way, with those of all draws."""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it draws in this thread: elsewhere its hooks do nothing, and passes are undriven."""
+        return threading.get_ident() == self._thread
+
     def attach(self, net: nn.Module, stack: ExitStack) -> None:
         """Hooks the network's sites, its inputs and its ``generate``; the stack undoes it."""
         sites = attention_sites(net).values()
@@ -118,11 +123,11 @@ class _Sampler(Messenger):
                 stack.callback(vars(module).pop, "generate")
 
     def _begin(self, *_: object) -> None:
-        if threading.get_ident() == self._thread:
+        if self.is_active:
             self.__enter__()
 
     def _end(self, *_: object) -> None:
-        if threading.get_ident() == self._thread:
+        if self.is_active:
             self.__exit__(None, None, None)
 
     def _pyro_sample(self, msg: Message) -> None:
@@ -160,7 +165,7 @@ class _Sampler(Messenger):
     def _repeat_inputs(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if self._prompts is not None or threading.get_ident() != self._thread:
+        if self._prompts is not None or not self.is_active:
             return None
         return self._repeated(args), self._repeated(kwargs)
 
@@ -174,7 +179,7 @@ class _Sampler(Messenger):
 
     def _generating(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         def sampled(inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-            if self._prompts is not None or threading.get_ident() != self._thread:
+            if self._prompts is not None or not self.is_active:
                 return generate(inputs, *args, **kwargs)
             if self._draws > 1:
                 self._refuse_unrepeatable(kwargs)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from probattn.inference.expansion import posterior_moments
+from probattn.inference.moments import Moments
 from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
 from probattn.inference.report.record import Curve, ModelKey
 
@@ -18,11 +20,15 @@ Batch = Mapping[str, Tensor]
 
 
 class BayesianPredictions(NamedTuple):
-    """Draws ``[P, N, C]``, the prediction at the posterior expectation ``[N, C]``, and labels ``[N]`` if there."""
+    """Draws ``[P, N, C]``, the prediction at the posterior expectation ``[N, C]``, and labels ``[N]`` if there.
+
+    ``moments`` is the closed form of the draws' mean and covariance, to first order; None unless requested.
+    """
 
     draws: Tensor
     expectation: Tensor
     labels: Tensor | None
+    moments: Moments | None = None
 
 
 class DeterministicPredictions(NamedTuple):
@@ -43,6 +49,7 @@ def predict_bayesian(
     label_name: str = "labels",
     device: torch.device | str | None = None,
     first_batch: int = 0,
+    moments: bool = False,
 ) -> BayesianPredictions:
     """Predicts every batch with draws and with the posterior expectation.
 
@@ -55,6 +62,7 @@ def predict_bayesian(
         label_name: key of the labels.
         device: where the batches go; they stay where they are by default.
         first_batch: number of the first batch, where those before it are predicted elsewhere.
+        moments: whether to compute the closed form too, unchecked, for the draws stand beside it.
 
     Returns:
         Probabilities on the CPU.
@@ -62,7 +70,7 @@ def predict_bayesian(
     Raises:
         ValueError: no batch.
     """
-    draws, expectation, labels = [], [], []
+    draws, expectation, labels, expanded = [], [], [], []
     for number, batch in enumerate(moved(batches, device), first_batch):
         posterior = posterior_predict(
             model, batch, num_samples, seed=(seed, number), chunk_size=chunk_size, label_name=label_name
@@ -70,9 +78,16 @@ def predict_bayesian(
         draws.append(posterior.probabilities.cpu())
         inputs = {name: value for name, value in batch.items() if name != label_name}
         expectation.append(posterior_expectation(model, inputs).float().softmax(dim=-1).cpu())
+        if moments:
+            expanded.append(posterior_moments(model, inputs, method="expansion"))
         labels.append(batch.get(label_name))
     _require(draws, "predict_bayesian")
-    return BayesianPredictions(torch.cat(draws, dim=1), torch.cat(expectation), _labels(labels))
+    return BayesianPredictions(
+        torch.cat(draws, dim=1),
+        torch.cat(expectation),
+        _labels(labels),
+        Moments.together(expanded) if moments else None,
+    )
 
 
 def predict_deterministic(

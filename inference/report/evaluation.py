@@ -10,6 +10,7 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
+from probattn.inference.moments import Moments
 from probattn.inference.report.attention import Example
 from probattn.inference.report.columns import Columns, columns, measured, paired_intervals
 from probattn.inference.report.record import (
@@ -60,7 +61,7 @@ class Predictions:
 
     probabilities: Tensor
     draws: Tensor | None = None
-    source: Literal["posterior", "dropout"] | None = None
+    source: Literal["posterior", "dropout", "moments"] | None = None
 
     def __post_init__(self) -> None:
         if self.probabilities.dim() != 2 or not len(self.probabilities):
@@ -87,6 +88,12 @@ class Predictions:
         """
         draws = draws.double()
         return cls(draws.mean(dim=0), draws, "posterior")
+
+    @classmethod
+    def from_moments(cls, moments: Moments, num_samples: int) -> Predictions:
+        """The closed form, with points in the place of ``num_samples`` draws, more where its classes ask for more."""
+        points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1))
+        return cls(moments.mean_probabilities.double().cpu(), points.probabilities.double().cpu(), "moments")
 
     def rows(self, order: Tensor) -> Predictions:
         """The examples in another order, int64 ``[N]``."""
@@ -321,7 +328,7 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
     probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
     predicted = int(probabilities.argmax())
     draws = torch.zeros(0, dtype=torch.float64)
-    if predictions.source == "posterior" and predictions.draws is not None:
+    if predictions.source != "dropout" and predictions.draws is not None:
         draws = predictions.draws[:, row, predicted].double().cpu().clamp(0, 1)
     base = None if baseline is None else baseline.probabilities[row].double().cpu().clamp(0, 1)
     return Example(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from probattn.inference.report.record import MODELS, Measure, ModelKey, Role
+from probattn.inference.report.record import BESIDE, MODELS, Measure, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
 """Result of a comparison."""
@@ -204,20 +204,28 @@ MODEL_TITLES: Mapping[ModelKey, str] = _Names(
         "variational": "Variational alignment",
         "bayesian_mean": "Bayesian, mean of draws",
         "bayesian_expectation": "Bayesian, posterior-mean weights",
+        "bayesian_moments": "Bayesian, closed form",
     },
     lambda key: key.replace("_", " ").capitalize(),
 )
 """Names of the models in tables."""
 
 MODEL_STYLES: Mapping[ModelKey, str] = _Names(
-    {"deterministic": "det", "bayesian_expectation": "exp", "start": "exp"}, lambda _: "bay"
+    {"deterministic": "det", "bayesian_expectation": "exp", "bayesian_moments": "mom", "start": "exp"},
+    lambda _: "bay",
 )
 """Their classes in the style sheet."""
+
+BESIDE_COLUMNS = tuple(
+    (key, MODEL_STYLES[key], MODEL_TITLES[key].removeprefix("Bayesian, ")) for key in BESIDE
+)
+"""Columns of the table of comparisons behind that of draws: key, style and words."""
 
 MODEL_LABELS: Mapping[ModelKey, str] = _Names(
     {
         "bayesian_mean": "Bayesian",
         "bayesian_expectation": "posterior mean",
+        "bayesian_moments": "closed form",
         "start": "before training",
     },
     lambda key: key.replace("_", " "),

@@ -12,10 +12,13 @@ from probattn.sites import METHODS, BayesianAttention
 
 ModelKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """A model: "deterministic", the baseline; a network of deterministic attention, by the ``key`` of its method;
-"variational", whose target tokens have a latent source token each; "bayesian_mean", the mean over posterior draws; or
-"bayesian_expectation", the network at the posterior expectation."""
+"variational", whose target tokens have a latent source token each; "bayesian_mean", the mean over posterior draws;
+"bayesian_expectation", the network at the posterior expectation; or "bayesian_moments", the mean in closed form."""
 
 LATENT = BayesianAttention.key
+
+BESIDE: tuple[ModelKey, ...] = ("bayesian_expectation", "bayesian_moments")
+"""Further predictions of a network of latent attention, beside those of draws."""
 
 
 class _Keys(Sequence[str]):
@@ -42,7 +45,7 @@ class _Keys(Sequence[str]):
 SINGLE = _Keys()
 """Models of deterministic attention, one pass each, that a run can be about."""
 
-MODELS = _Keys(("deterministic",), (LATENT, "bayesian_expectation"))
+MODELS = _Keys(("deterministic",), (LATENT, *BESIDE))
 """All models."""
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]
@@ -134,7 +137,8 @@ class Scores(Record):
         reliability: reliability bins, the empty ones left out.
         risk_coverage: risk-coverage curve.
         pavpu_curve: PAvPU over thresholds.
-        draws: where the draws behind PAvPU come from.
+        draws: where the draws behind PAvPU come from; of "moments" they are points that have the closed form's mean and
+            covariance of the logits, as many as draws.
     """
 
     model: ModelKey
@@ -155,7 +159,7 @@ class Scores(Record):
     reliability: tuple[ReliabilityBin, ...] = ()
     risk_coverage: RiskCoverage | None = None
     pavpu_curve: tuple[PAvPUPoint, ...] = ()
-    draws: Literal["posterior", "dropout"] | None = None
+    draws: Literal["posterior", "dropout", "moments"] | None = None
 
     def measure(self, name: Measure) -> float | None:
         """Value of a measure by name."""

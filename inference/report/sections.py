@@ -24,6 +24,7 @@ from probattn.inference.report.findings import findings, interval_ends
 from probattn.inference.report.heads import heads_section
 from probattn.inference.report.markup import Figure, Section, exact
 from probattn.inference.report.measures import (
+    BESIDE_COLUMNS,
     MODEL_LABELS,
     MODEL_STYLES,
     MODEL_TITLES,
@@ -34,6 +35,7 @@ from probattn.inference.report.measures import (
     Verdict,
 )
 from probattn.inference.report.record import (
+    BESIDE,
     MEASURES,
     MODELS,
     Comparison,
@@ -69,12 +71,12 @@ def _tables(results: Results) -> list[tuple[DataSet, list[dict[str, Any]]]]:
 def _row(
     results: Results, data: DataSet, measure: Measure, values: Mapping[str, float | None], *, explain: bool
 ) -> dict[str, Any]:
-    text, base, own, expected = TEXTS[measure], "deterministic", results.compared, "bayesian_expectation"
+    text, base, own = TEXTS[measure], "deterministic", results.compared
     return {
         "title": text.title,
         "meaning": f"{text.meaning + '; ' if explain else ''}{text.better} is better",
-        "number": {key: exact(values.get(key), text.value(values.get(key))) for key in (base, own, expected)},
-        "gap": {key: _gap(results, results.difference(measure, key, data.key)) for key in (own, expected)},
+        "number": {key: exact(values.get(key), text.value(values.get(key))) for key in (base, own, *BESIDE)},
+        "gap": {key: _gap(results, results.difference(measure, key, data.key)) for key in (own, *BESIDE)},
     }
 
 
@@ -237,6 +239,7 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
         "models": {score.model for score in results.scores},
         "latent": latent,
         "own": results.compared,
+        "beside": BESIDE_COLUMNS,
         "level": f"{comparisons[0].difference.level:.0%}" if comparisons else "",
     }
     if comparisons:

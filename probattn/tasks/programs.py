@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,8 @@ from transformers.utils import logging as transformers_logging
 
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
-from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
+from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver, posterior_moments
+from probattn.inference.moments import Moments, Uncertainty
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     MODEL_LABELS,
@@ -36,6 +37,7 @@ from probattn.inference.report import (
     site_health,
     weight_spreads,
 )
+from probattn.inference.report.collect import moved
 from probattn.inference.run import FitResult
 from probattn.models import capture, convert, save
 from probattn.models.hosts.calls import AttentionCalls
@@ -58,6 +60,7 @@ from probattn.tasks.task import BASELINE, MODEL, RECIPE, RECORDS, AnyRecipe, Any
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
 
 WEIGHTS = "weights.safetensors"
+_DRAWS: tuple[Uncertainty] = ("draws",)
 """The network of a run that is none of transformers', in its folder for the model."""
 
 Program = TypeVar("Program", bound=nn.Module)
@@ -422,8 +425,9 @@ def predictions(
     chunk_size: int | None = None,
     dropout: bool = True,
     first_batch: int = 0,
+    uncertainty: Collection[Uncertainty] = _DRAWS,
 ) -> dict[ModelKey, Predictions]:
-    """Class probabilities of a network by model: of latent attention those of draws, and those at its expectation.
+    """Class probabilities of a network by model: of latent attention of draws, at its expectation, in closed form.
 
     Args:
         network: a classifier.
@@ -432,8 +436,20 @@ def predictions(
         chunk_size: draws that go through the network at once; None for all.
         dropout: whether to draw with dropout where attention is deterministic.
         first_batch: number of the first batch, from which its draws are seeded.
+        uncertainty: of latent attention "draws", "moments" (the closed form), or both. "moments" alone are the
+            network's own prediction, and draws replace them where the closed form does not serve.
     """
     given: dict[str, Any] = {"seed": options.seed, "device": network.device}
+    if network.key == "bayesian_mean" and "draws" not in uncertainty:
+        number_of_draws = max(options.num_samples, 2)
+        parts = [
+            posterior_moments(
+                network.program, batch, num_samples=number_of_draws, seed=(options.seed, number)
+            )
+            for number, batch in enumerate(moved(batches, network.device), first_batch)
+        ]
+        moments = Moments.together(parts)
+        return {"bayesian_mean": Predictions.from_moments(moments, options.num_samples)}
     if network.key == "bayesian_mean":
         drawn = predict_bayesian(
             network.program,
@@ -441,10 +457,16 @@ def predictions(
             options.num_samples,
             chunk_size=chunk_size,
             first_batch=first_batch,
+            moments="moments" in uncertainty,
             **given,
         )
-        expectation = Predictions(drawn.expectation)
-        return {"bayesian_mean": Predictions.from_draws(drawn.draws), "bayesian_expectation": expectation}
+        found = {
+            "bayesian_mean": Predictions.from_draws(drawn.draws),
+            "bayesian_expectation": Predictions(drawn.expectation),
+        }
+        if drawn.moments is not None:
+            found["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
+        return found
     logits = predict_deterministic(network.program, batches, options.num_samples if dropout else 1, **given)
     if logits.draws is None or not dropout:
         return {network.key: Predictions(logits.probabilities)}

@@ -320,7 +320,7 @@ def test_a_missing_data_set_is_not_spoken_of(results: Results, gone: str) -> Non
 
 @pytest.mark.parametrize("only", MODELS)
 def test_one_model_alone(results: Results, only: str) -> None:
-    like = "bayesian_mean" if only in SINGLE else only
+    like = "bayesian_mean" if only in (*SINGLE, "bayesian_moments") else only
     scores = tuple(
         score.model_copy(update={"model": only}) for score in results.scores if score.model == like
     )
@@ -329,6 +329,7 @@ def test_one_model_alone(results: Results, only: str) -> None:
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
     assert ("posterior-mean weights" in heads) == (only == "bayesian_expectation")
+    assert ("closed form" in heads) == (only == "bayesian_moments")
     assert ("mean of draws" in heads) == only.startswith("bayesian")
     assert "Difference" not in heads
     assert not page.all("svg", "glyph")

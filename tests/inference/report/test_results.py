@@ -80,7 +80,7 @@ def test_records_name_known_data_sets(results: Results) -> None:
 
 
 def test_scores_and_differences_are_found_by_name(results: Results) -> None:
-    for model in {*MODELS} - {*SINGLE}:
+    for model in {*MODELS} - {*SINGLE, "bayesian_moments"}:  # which this run of earlier versions has not
         for data in results.data:
             score = results.score(model, data.key)
             assert score is not None

@@ -1,0 +1,376 @@
+"""Mean and covariance of predictions, and what follows from them: probabilities, entropies, shares of attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import qmc
+from torch import Tensor
+
+from probattn.checks import check_integer
+from probattn.inference.posterior import Link, Posterior
+from probattn.inference.predictive import joined, joined_maps
+from probattn.metrics.functional import welch_p_value
+from probattn.sites.observation import ObservedNoise
+
+Uncertainty = Literal["draws", "moments"]
+"""What the uncertainty of a prediction is taken from."""
+
+POINTS = 512
+"""Points of the normal distribution over which probabilities of three classes or more are averaged."""
+
+HERMITE = 40
+"""Nodes of Gauss-Hermite quadrature, for two classes."""
+
+
+class MomentCheck(NamedTuple):
+    """What draws of a few rows say of the closed form.
+
+    Attributes:
+        ratio: standard deviation of draws over that of the closed form, root of the mean of squares over rows.
+        bias: distance between the mean of draws and the closed form's, in standard deviations of draws; the median.
+        rows: how many rows were drawn for.
+        draws: of each.
+    """
+
+    ratio: float
+    bias: float
+    rows: int
+    draws: int
+
+
+class _Number(NamedTuple):
+    """Mean and variance of one number a row (and position)."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class _Summary(NamedTuple):
+    """Averages over the normal distribution of the logits; ``[B, ..., C]`` and ``[B, ...]``."""
+
+    mean: Tensor
+    std: Tensor
+    expected_entropy: Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Moments:
+    r"""A normal distribution over the predictions of some rows: mean, covariance, and where the covariance is from.
+
+    Under "softmax" the covariance is that of the logits less their mean over the K leading classes, which is all that
+    probabilities depend on; classes beyond them keep their distance to that mean. Otherwise it is that of the K
+    predictions themselves; labels beyond them are held at their means.
+
+    Attributes:
+        logits: predictions at the posterior expectation, or their mean over draws, ``[B, ..., C]``.
+        classes: the K leading classes of each row, int64 ``[B, ..., K]``: the most probable ones first, under "sigmoid"
+            the least certain labels, under "identity" all numbers.
+        covariance: ``[B, ..., K, K]``.
+        link: what makes probabilities of logits, as in :class:`Posterior`.
+        noise: law of an observed number around its prediction; None for classes.
+        source: "expansion" in closed form, or "draws".
+        share: of the variance of one number, the part that each pair of query and key brings in, by site, ``[B, H, T,
+            S]``; its sum over everything is 1. None unless requested.
+        slope: derivative of that number by the logarithm of the pair's unnormalised weight, likewise.
+        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over pairs, by their shares, ``[B, ...]``;
+            None of draws. The expansion is of first order in S: where this is near 1 or above, check it.
+        check: what draws say of the closed form; None unless it was checked.
+        num_samples: of draws their number, else None.
+
+    Example:
+        >>> import torch
+        >>> covariance = torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])
+        >>> moments = Moments(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]]), covariance)
+        >>> moments, moments.mean_probabilities
+        (Moments(1 row, softmax over 2, expansion), tensor([[0.2248, 0.7752]]))
+    """
+
+    logits: Tensor
+    classes: Tensor
+    covariance: Tensor
+    link: Link = "softmax"
+    noise: ObservedNoise | None = None
+    source: Literal["expansion", "draws"] = "expansion"
+    share: dict[str, Tensor] | None = None
+    slope: dict[str, Tensor] | None = None
+    relative_variance: Tensor | None = None
+    check: MomentCheck | None = None
+    num_samples: int | None = None
+
+    @cached_property
+    def _summary(self) -> _Summary:
+        if self.link == "identity":
+            deviations = self.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+            std = torch.zeros_like(self.logits).scatter_(-1, self.classes, deviations)
+            return _Summary(self.logits, std, torch.zeros_like(self.logits[..., 0]))
+        return _sigmoid_summary(self) if self.link == "sigmoid" else _softmax_summary(self)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the probabilities or numbers, ``[B, ..., C]``."""
+        return self._summary.mean
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the same, ``[B, ..., C]``."""
+        return self._summary.std
+
+    @property
+    def mean_probabilities(self) -> Tensor:
+        """Posterior predictive probabilities ``[B, ..., C]``; ``ValueError`` where the head predicts numbers."""
+        self._refuse_numbers("mean_probabilities")
+        return self._summary.mean
+
+    @property
+    def entropy(self) -> Tensor:
+        r"""Entropy of the mean, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
+        self._refuse_numbers("entropy")
+        return _entropy(self._summary.mean, self.link)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        r"""Of label and attention, nats, of the entropy's shape (Depeweg et al. 2018, Eq. 1)."""
+        return (self.entropy - self._summary.expected_entropy).clamp_min(0)
+
+    def difference_std(self, first: int = 0, second: int = 1) -> Tensor:
+        """Standard deviation of the difference between two of the K leading logits, by their places, ``[B, ...]``."""
+        own = self.covariance
+        variance = own[..., first, first] + own[..., second, second] - 2 * own[..., first, second]
+        return variance.clamp_min(0).sqrt()
+
+    def top_two_p_value(self, num_samples: int = 20) -> Tensor:
+        r"""p-value that the two likeliest classes are equally likely, as from so many draws, ``[N]``.
+
+        Welch's test of PAvPU (Fan et al. 2020) with the means and variances of this distribution in the place of a
+        sample's: what :func:`probattn.metrics.functional.top_two_p_value` of draws scatters around.
+        """
+        self._refuse_numbers("top_two_p_value")
+        check_integer("Moments.top_two_p_value", "num_samples", num_samples, least=2)
+        mean, std = self._summary.mean.flatten(0, -2), self._summary.std.flatten(0, -2)
+        top = mean.topk(2, dim=-1).indices
+        # Two points at the mean and one deviation to each side, as often as makes num_samples, have these moments.
+        signs = mean.new_tensor([1.0, -1.0]).repeat(-(-num_samples // 2))[:num_samples]
+        signs = (signs - signs.mean()) / (signs - signs.mean()).std()
+        first, second = (mean.gather(-1, top) + signs[:, None, None] * std.gather(-1, top)).unbind(dim=-1)
+        return welch_p_value(first, second)
+
+    def draws(self, num_samples: int = 100) -> Posterior:
+        """Points of this distribution as a :class:`Posterior`, for everything that takes draws.
+
+        The points of a quasi-random sequence, the same for every row, shifted and scaled so that the mean and the
+        covariance (divisor P - 1) of the logits are exactly these.
+
+        Args:
+            num_samples: P, more than the dimension of the covariance: K, or K - 1 under "softmax".
+
+        Returns:
+            Predictions ``[P, B, ..., C]``.
+        """
+        factor = _factor(self.covariance, self.link)
+        check_integer("Moments.draws", "num_samples", num_samples, least=factor.shape[-1] + 1)
+        points = _points(num_samples, factor.shape[-1])
+        points = points - points.mean(dim=0)
+        whitened = torch.linalg.solve_triangular(
+            torch.linalg.cholesky(torch.atleast_2d(points.T.cov()), upper=True),
+            points,
+            upper=True,
+            left=False,
+        )
+        offsets = _offsets(factor, whitened.to(factor))
+        leading = self.logits.gather(-1, self.classes) + offsets
+        logits = self.logits.expand(num_samples, *self.logits.shape).clone()
+        return Posterior(
+            logits.scatter_(-1, self.classes.expand_as(leading), leading.to(logits)),
+            link=self.link,
+            noise=self.noise,
+        )
+
+    def rows(self, places: Tensor) -> Moments:
+        """Some rows, int64 ``[R]``."""
+        relative = self.relative_variance
+        return replace(
+            self,
+            logits=self.logits[places],
+            classes=self.classes[places],
+            covariance=self.covariance[places],
+            share=None if self.share is None else {name: each[places] for name, each in self.share.items()},
+            slope=None if self.slope is None else {name: each[places] for name, each in self.slope.items()},
+            relative_variance=None if relative is None else relative[places],
+        )
+
+    @classmethod
+    def together(cls, parts: Sequence[Moments]) -> Moments:
+        """The rows of several, one after another; positions that some lack are filled up, logits with NaN.
+
+        Raises:
+            ValueError: none is given.
+        """
+        if not parts:
+            raise ValueError("Moments.together: expected at least one part, got none")
+        first = parts[0]
+        if len({part.classes.shape[-1] for part in parts}) > 1:
+            raise ValueError(
+                "Moments.together: expected parts with as many leading classes, got "
+                f"{sorted({part.classes.shape[-1] for part in parts})}; take fewer (classes=...)"
+            )
+        relative = [part.relative_variance for part in parts]
+        return Moments(
+            joined([part.logits for part in parts], 0, torch.nan),
+            joined([part.classes for part in parts], 0, 0),
+            joined([part.covariance for part in parts], 0, 0.0),
+            first.link,
+            first.noise,
+            "expansion" if all(part.source == "expansion" for part in parts) else "draws",
+            joined_maps([part.share for part in parts], 0),
+            joined_maps([part.slope for part in parts], 0),
+            None if None in relative else joined([each for each in relative if each is not None], 0, 0.0),
+            max(
+                (part.check for part in parts if part.check),
+                key=lambda check: abs(math.log(check.ratio)),
+                default=None,
+            ),
+        )
+
+    def compared(self, drawn: Moments) -> MomentCheck:
+        """What moments of draws of the same rows and leading classes say of these, by the number that is attributed."""
+        own, other = (each._first() for each in (self, drawn))
+        ratio = (other.variance / own.variance)[own.variance > 0].mean().sqrt()
+        bias = ((other.mean - own.mean).abs() / other.variance.sqrt()).nan_to_num(0.0).median()
+        return MomentCheck(float(ratio), float(bias), len(self.logits), drawn.num_samples or 0)
+
+    def _first(self) -> _Number:
+        """Mean and variance of the number that is attributed, ``[B, ...]`` each."""
+        first = self.logits.gather(-1, self.classes[..., :2]).float()
+        if self.link == "softmax":
+            return _Number(first[..., 0] - first[..., 1], self.difference_std().square())
+        return _Number(first[..., 0], self.covariance[..., 0, 0])
+
+    def _refuse_numbers(self, name: str) -> None:
+        if self.link == "identity":
+            raise ValueError(
+                f"Moments.{name}: expected a head that predicts classes, got one that predicts numbers; use mean, std "
+                "and draws()"
+            )
+
+    def __repr__(self) -> str:
+        rows, *inner, classes = self.logits.shape
+        places = f" at {'x'.join(map(str, inner))} positions" if inner else ""
+        what = f"{classes} numbers" if self.link == "identity" else f"{self.link} over {classes}"
+        sites = f", shares of {len(self.share)} sites" if self.share else ""
+        return f"Moments({rows} row{'s' * (rows != 1)}, {what}{places}, {self.source}{sites})"
+
+
+def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
+    """Sample moments of draws, for given leading classes ``[B, ..., K]``."""
+    logits = (
+        posterior.logits.double() if posterior.logits.dtype == torch.float64 else posterior.logits.float()
+    )
+    leading = logits.gather(-1, classes.expand(len(logits), *classes.shape))
+    if posterior.link == "softmax":
+        leading = leading - leading.mean(dim=-1, keepdim=True)
+    deviations = leading - leading.mean(dim=0)
+    covariance = torch.einsum("p...a,p...b->...ab", deviations, deviations) / (len(logits) - 1)
+    return Moments(
+        logits.mean(dim=0),
+        classes,
+        covariance,
+        posterior.link,
+        posterior.noise,
+        "draws",
+        num_samples=len(logits),
+    )
+
+
+def centred(differences: Tensor) -> Tensor:
+    """The covariance of K numbers less their mean, from that of the differences between the first and the others."""
+    size = differences.shape[-1] + 1
+    maps = torch.full((size, size - 1), 1 / size).to(differences)
+    maps[1:] -= torch.eye(size - 1).to(differences)
+    return maps @ differences @ maps.T
+
+
+def _softmax_summary(moments: Moments) -> _Summary:
+    """Averages over the leading classes and the rest of them as one."""
+    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
+    logits = logits.masked_fill(logits.isnan(), -torch.inf)  # positions that a shorter batch does not have
+    leading = logits.gather(-1, moments.classes)
+    centre = leading.mean(dim=-1, keepdim=True)
+    others = (logits - centre).scatter(-1, moments.classes, -torch.inf)
+    rest = others.logsumexp(dim=-1)  # -inf where there is none
+    factor = _factor(moments.covariance.to(logits), moments.link)
+    points, weights = _nodes(factor.shape[-1], logits)
+    values = leading - centre + _offsets(factor, points)  # [M, B, ..., K]
+    joined = torch.cat([values, rest.expand(len(values), *rest.shape).unsqueeze(-1)], dim=-1)
+    probabilities = joined.softmax(dim=-1)
+    within = torch.where(rest.isfinite().unsqueeze(-1), others.softmax(dim=-1), 0.0).nan_to_num(0.0)
+    average = _averaging(weights)
+    mean = average(probabilities)
+    variance = (average(probabilities.square()) - mean.square()).clamp_min(0)
+    inner_entropy = torch.special.entr(within).sum(dim=-1)
+    expected = average(torch.special.entr(probabilities).sum(dim=-1)) + mean[..., -1] * inner_entropy
+    means = (within * mean[..., -1:]).scatter(-1, moments.classes, mean[..., :-1])
+    deviations = (within * variance[..., -1:].sqrt()).scatter(-1, moments.classes, variance[..., :-1].sqrt())
+    return _Summary(means, deviations, expected)
+
+
+def _sigmoid_summary(moments: Moments) -> _Summary:
+    """Averages of each label by itself."""
+    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
+    points, weights = _nodes(1, logits)
+    variances = moments.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).to(logits)
+    deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())
+    values = (logits + points.view(-1, *[1] * logits.dim()) * deviations).sigmoid()
+    average = _averaging(weights)
+    mean = average(values)
+    variance = (average(values.square()) - mean.square()).clamp_min(0)
+    return _Summary(mean, variance.sqrt(), average(_entropy(values, "sigmoid")))
+
+
+def _averaging(weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """A weighted mean over the first dimension."""
+    return lambda values: torch.tensordot(weights, values, dims=1)
+
+
+def _entropy(probabilities: Tensor, link: Link) -> Tensor:
+    terms = torch.special.entr(probabilities)
+    return terms + torch.special.entr(1 - probabilities) if link == "sigmoid" else terms.sum(dim=-1)
+
+
+def _factor(covariance: Tensor, link: Link) -> Tensor:
+    """F ``[..., K, R]`` with F F' the covariance; R is K, and K - 1 for centred logits, which add to 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    factor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    return factor[..., 1:] if link == "softmax" else factor
+
+
+def _offsets(factor: Tensor, points: Tensor) -> Tensor:
+    """Points ``[M, R]`` of a standard normal distribution as those of another, ``[M, ..., K]``."""
+    return torch.tensordot(points, factor, dims=([1], [factor.dim() - 1]))
+
+
+def _nodes(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Points and weights for averages over a standard normal distribution of this dimension."""
+    if size == 1:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(HERMITE)
+        weights = weights / weights.sum()
+    else:
+        nodes, weights = _points(POINTS, size).numpy(), np.full(POINTS, 1 / POINTS)
+    as_tensors = (torch.from_numpy(values).to(like) for values in (nodes.reshape(-1, size), weights))
+    return next(as_tensors), next(as_tensors)
+
+
+def _points(number: int, size: int) -> Tensor:
+    """Quasi-random points of a standard normal distribution, float64 ``[M, size]``."""
+    if size == 1:
+        uniform = (np.arange(number)[:, None] + 0.5) / number
+    else:
+        power = 1 << (number - 1).bit_length()
+        uniform = qmc.Sobol(size, seed=0).random(power)[:number]
+    return torch.special.ndtri(torch.from_numpy(uniform))

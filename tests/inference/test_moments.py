@@ -1,0 +1,273 @@
+"""Closed-form moments of predictions: against draws, quadrature and scipy, for every family, head and posterior."""
+
+import math
+
+import pytest
+import torch
+import transformers as hf
+from scipy import integrate, stats
+from torch.utils.data import DataLoader
+
+import probattn
+from probattn.data.node_graph import NodeGraph
+from probattn.inference import Moments, Posterior, posterior_moments, posterior_predict
+from probattn.metrics.functional import mutual_information
+from probattn.models import Classifier, convert, program_for
+from probattn.models.graph import GraphAttentionNetwork, NodeClassifier
+from probattn.sites.main_effects import variances
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+NARROW = probattn.BayesianAttention.bam(10.0)
+
+
+def network(head="SequenceClassification", method=NARROW, **options):
+    torch.manual_seed(0)
+    config = hf.BertConfig(**SIZES, vocab_size=40, initializer_range=0.2, **options)
+    return convert(getattr(hf, f"BertFor{head}")(config), method).eval()
+
+
+def rows(number=6, length=7):
+    ids = torch.randint(3, 40, (number, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, length - 2 :] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+class Logits(torch.nn.Module):
+    """The first prediction of every row of a network of any family."""
+
+    def __init__(self, net, logits):
+        super().__init__()
+        self.net, self.logits = net, logits
+
+    def forward(self, inputs):
+        found = self.logits(self.net(**inputs))
+        return found if found.dim() == 2 else found[:, -1]
+
+
+def difference(posterior, moments):
+    """The number that is attributed, of draws."""
+    leading = posterior.logits.gather(
+        -1, moments.classes.expand(len(posterior.logits), *moments.classes.shape)
+    )
+    return leading[..., 0] - leading[..., 1]
+
+
+@pytest.mark.parametrize("weight", [0.01, 0.1, 0.6, 0.95])
+@pytest.mark.parametrize(
+    ("noise", "spread", "law"),
+    [
+        ("exact", 0.7, stats.weibull_min(0.7)),
+        ("exact", 3.0, stats.weibull_min(3.0)),
+        ("normal", 0.5, stats.lognorm(0.5)),
+        ("normal", 1.0, stats.lognorm(1.0)),
+    ],
+)
+def test_variances_of_one_weight_against_scipy(noise, spread, law, weight):
+    mean = law.mean()
+
+    def expected(function):
+        def of(level):
+            return function(law.ppf(level) / mean - 1)
+
+        return integrate.quad(of, 0, 1, limit=500, points=[1e-6, 1 - 1e-6])[0]
+
+    first, effect = variances(noise, torch.tensor(spread), torch.tensor([weight]))
+    assert first.item() == pytest.approx(law.var() / mean**2, rel=1e-5)
+    if weight > 0.02:
+        center = expected(lambda y: y / (1 + weight * y))
+        truth = expected(lambda y: (y / (1 + weight * y)) ** 2) - center**2
+        assert effect.item() == pytest.approx(truth, rel=0.01)
+    else:
+        assert effect.item() == first.item()
+
+
+def test_variances_of_truncated_noise_against_scipy():
+    def x(level, k=2.0):
+        return (-math.log(level)) ** (1 / k)
+
+    mean = integrate.quad(x, 0.1, 0.9)[0] / 0.8
+    truth = integrate.quad(lambda level: (x(level) / mean - 1) ** 2, 0.1, 0.9)[0] / 0.8
+    first, _ = variances("truncated", torch.tensor(2.0), torch.tensor([0.01]))
+    assert first.item() == pytest.approx(truth, rel=1e-5)
+
+
+def test_every_family_has_the_spread_of_its_draws(family, families):
+    torch.manual_seed(0)
+    model = Logits(convert(family.network(), NARROW), families.logits).eval()
+    inputs = family.inputs(rows=4)
+    moments = posterior_moments(model, inputs, classes=2, method="expansion", attribution=True)
+    drawn = difference(
+        posterior_predict(model, inputs, 400, chunk_size=1 if family.name == "clip" else 400), moments
+    )
+    ratio = moments.difference_std() / drawn.std(dim=0)
+    # 400 draws know a standard deviation to 4%; these networks of six words are far from linear.
+    assert ratio.log().abs().median() < 0.1, ratio
+    total = sum(share.flatten(1).sum(dim=1) for share in moments.share.values())
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+METHODS = {
+    "babn": probattn.BayesianAttention(),
+    "scale": probattn.BayesianAttention(sigma=0.3, rho=6.0),
+    "raw": probattn.BayesianAttention(scores="raw", rho=6.0),
+    "truncated": probattn.BayesianAttention(noise="truncated"),
+    "positions": probattn.BayesianAttention(upward="positions", max_positions=8, rho=8.0),
+    "lognormal": probattn.BayesianAttention(posterior="lognormal", scale=0.2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_posterior_has_the_spread_of_its_draws(method, dtype):
+    model = network(method=method, num_labels=3).to(dtype)
+    moments = posterior_moments(model, rows(), classes=2, method="expansion")
+    drawn = difference(posterior_predict(model, rows(), 400, chunk_size=400), moments)
+    assert (moments.difference_std() / drawn.std(dim=0)).log().abs().median() < 0.12
+    assert moments.covariance.dtype == dtype
+
+
+def test_covariance_probabilities_and_information_of_three_classes():
+    model = network(num_labels=3)
+    moments = posterior_moments(model, rows())
+    posterior = posterior_predict(model, rows(), 3000, chunk_size=500)
+    centred = posterior.logits - posterior.logits.mean(dim=-1, keepdim=True)
+    leading = centred.gather(-1, moments.classes.expand(3000, -1, -1))
+    for row in range(6):
+        torch.testing.assert_close(moments.covariance[row], leading[:, row].T.cov(), rtol=0.3, atol=0.02)
+    torch.testing.assert_close(moments.mean_probabilities, posterior.mean_probabilities, rtol=0.0, atol=0.02)
+    torch.testing.assert_close(moments.std, posterior.std, rtol=0.25, atol=0.005)
+    assert torch.allclose(moments.mutual_information, posterior.mutual_information, rtol=0.3, atol=2e-3)
+
+
+def test_heads_of_tokens_labels_and_numbers():
+    tokens = network("TokenClassification", num_labels=3)
+    some = posterior_moments(tokens, rows(), positions=[1, 3], method="expansion", attribution=(2, 0))
+    assert some.logits.shape == (6, 2, 3)
+    assert (some.classes[..., :2] == torch.tensor([2, 0])).all()
+    every = posterior_moments(tokens, rows(), method="expansion")
+    torch.testing.assert_close(
+        every.mean_probabilities[:, [1, 3]], some.mean_probabilities, rtol=0, atol=5e-4
+    )
+    labels = program_for(network(num_labels=4, problem_type="multi_label_classification"))
+    found = posterior_moments(labels, rows(), classes=4)
+    draws = posterior_predict(labels, rows(), 600, chunk_size=600)
+    torch.testing.assert_close(found.mean_probabilities, draws.mean_probabilities, rtol=0, atol=0.02)
+    numbers = program_for(network(num_labels=2, problem_type="regression"))
+    found = posterior_moments(numbers, rows(), attribution=1)
+    draws = posterior_predict(numbers, rows(), 600, chunk_size=600)
+    assert (found.std / draws.logits.std(dim=0)).log().abs().median() < 0.1
+    with pytest.raises(ValueError, match=r"Moments.entropy: expected a head that predicts classes"):
+        _ = found.entropy
+
+
+def test_a_normal_distribution_of_two_logits_against_quadrature():
+    variance = 2.3
+    covariance = torch.tensor([[[variance, -variance], [-variance, variance]]], dtype=torch.float64) / 4
+    moments = Moments(torch.tensor([[0.3, 1.5]], dtype=torch.float64), torch.tensor([[1, 0]]), covariance)
+    law = stats.norm(1.2, math.sqrt(variance))
+
+    def mean(function):
+        return integrate.quad(lambda z: function(1 / (1 + math.exp(-z))) * law.pdf(z), -15, 15)[0]
+
+    p = mean(lambda q: q)
+    assert moments.mean_probabilities[0, 1].item() == pytest.approx(p, rel=1e-6)
+    inner = mean(lambda q: stats.bernoulli(q).entropy())
+    information = stats.bernoulli(p).entropy() - inner
+    assert moments.mutual_information.item() == pytest.approx(information, rel=1e-5)
+    assert moments.std[0, 1].item() == pytest.approx(math.sqrt(mean(lambda q: (q - p) ** 2)), rel=1e-5)
+
+
+def test_points_have_the_moments():
+    torch.manual_seed(0)
+    factor = torch.randn(4, 3, 3, dtype=torch.float64)
+    own = factor @ factor.mT
+    centre = torch.eye(3, dtype=torch.float64) - 1 / 3
+    moments = Moments(
+        torch.randn(4, 5).double(), torch.tensor([[0, 2, 4]]).expand(4, 3), centre @ own @ centre
+    )
+    points = moments.draws(64)
+    assert isinstance(points, Posterior)
+    torch.testing.assert_close(points.logits.mean(dim=0), moments.logits)
+    leading = points.logits[..., [0, 2, 4]]
+    for row in range(4):
+        torch.testing.assert_close(leading[:, row].T.cov(), moments.covariance[row])
+    many = mutual_information(moments.draws(4096).logits, inputs="logits")
+    torch.testing.assert_close(moments.mutual_information, many, rtol=0.02, atol=1e-3)
+
+
+def test_chunks_loaders_and_modes_change_nothing():
+    model = network(num_labels=3).train()
+    whole = posterior_moments(model, rows(), attribution=True)
+    assert model.training
+    parts = posterior_moments(model, rows(), attribution=True, chunk_size=2)
+    data = [{name: value[row] for name, value in rows().items()} for row in range(6)]
+    loaded = posterior_moments(model, DataLoader(data, batch_size=4), attribution=True)
+    with torch.inference_mode():
+        inside = posterior_moments(model, rows(), attribution=True)
+    for other in (parts, loaded, inside):
+        torch.testing.assert_close(other.covariance, whole.covariance)
+        for name in whole.share:
+            torch.testing.assert_close(other.share[name], whole.share[name], atol=1e-5, rtol=1e-3)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_wide_posteriors_are_checked_against_draws():
+    wide = network(method=probattn.BayesianAttention(concentration=0.3), num_labels=2)
+    with pytest.warns(UserWarning, match="the first-order expansion is not to be trusted here"):
+        moments = posterior_moments(wide, rows())
+    assert (moments.source, moments.num_samples) == ("draws", 20)
+    assert moments.check.ratio > 1.25 or moments.check.ratio < 0.8
+    exact = posterior_predict(wide, rows(), 20)
+    torch.testing.assert_close(moments.logits, exact.logits.mean(dim=0))
+    assert posterior_moments(wide, rows(), method="expansion").source == "expansion"
+    assert posterior_moments(network(), rows()).check is None
+
+
+def test_rows_that_depend_on_one_another(families, by_name):
+    torch.manual_seed(0)
+    model = Logits(convert(by_name["clip"].network(), NARROW), families.logits).eval()
+    inputs = by_name["clip"].inputs(rows=3)
+    moments = posterior_moments(model, inputs, classes=2, attribution=True, chunk_size=2)
+    assert moments.logits.shape == (3, 3)  # each picture with the texts of all rows
+    # The towers' sites of all rows move each picture's score: those of its own row are not all of the variance.
+    for row in range(3):
+        share = {name: each[row] for name, each in moments.share.items()}
+        own = sum(each[row].sum() for name, each in share.items())
+        assert sum(each.sum() for each in share.values()).item() == pytest.approx(1, rel=1e-4)
+        assert own < 0.99
+
+
+def test_bad_calls_say_what_was_expected():
+    model = network(num_labels=3)
+    with pytest.raises(
+        ValueError, match=r"expected attribution of a pair of different classes among 0..2, got \(1, 1\)"
+    ):
+        posterior_moments(model, rows(), attribution=(1, 1))
+    with pytest.raises(ValueError, match="expected classes >= 2, got 1"):
+        posterior_moments(model, rows(), classes=1)
+    with pytest.raises(ValueError, match="expected positions among none"):
+        posterior_moments(model, rows(), positions=[0])
+    with pytest.raises(ValueError, match="method"):
+        posterior_moments(model, rows(), method="guess")
+    plain = Classifier(hf.BertForSequenceClassification(hf.BertConfig(**SIZES, vocab_size=40)))
+    with pytest.raises(ValueError, match="no attention site; convert the network first"):
+        posterior_moments(plain, rows())
+
+
+def test_nodes_of_a_graph_and_both_ends_of_a_span():
+    torch.manual_seed(0)
+    nodes = torch.arange(30)
+    index = torch.cat([torch.randint(0, 30, (2, 120)), nodes.repeat(2, 1)], dim=1)
+    masks = {"train_mask": nodes < 15, "validation_mask": nodes >= 15, "test_mask": nodes < 0}
+    names = {"label_names": ("a", "b", "c"), "source": "random edges"}
+    graph = NodeGraph(features=torch.randn(30, 12), labels=nodes % 3, edge_index=index, **masks, **names)
+    model = NodeClassifier(GraphAttentionNetwork(12, 3, attention=NARROW), graph).eval()
+    found = posterior_moments(model, {"nodes": nodes[:6]}, classes=2, method="expansion")
+    drawn = difference(posterior_predict(model, {"nodes": nodes[:6]}, 400), found)
+    assert (found.difference_std() / drawn.std(dim=0)).log().abs().max() < 0.15
+    spans = network("QuestionAnswering")
+    found = posterior_moments(spans, rows(), classes=2, method="expansion")
+    drawn = difference(posterior_predict(spans, rows(), 400, chunk_size=400), found)
+    assert found.difference_std().shape == (6, 2)
+    assert (found.difference_std() / drawn.std(dim=0)).log().abs().median() < 0.1
