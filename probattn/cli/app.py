@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -145,6 +145,11 @@ def evaluate(
     _echo(f"results: {file}")
 
 
+def _other_than_draws(uncertainty: Literal["draws", "moments"]) -> dict[str, str]:
+    """The option of ``predict``, unless it is the default, which tasks of other packages need not know."""
+    return {} if uncertainty == "draws" else {"uncertainty": uncertainty}
+
+
 @app.command()
 @fails_in_one_line
 def predict(
@@ -158,6 +163,12 @@ def predict(
     ] = None,
     num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
+    uncertainty: Annotated[
+        Literal["draws", "moments"],
+        typer.Option(
+            help="What the uncertainty comes from: draws, or moments, their closed form for less.",
+        ),
+    ] = "draws",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     input_: Annotated[
         str | None,
@@ -195,7 +206,8 @@ def predict(
     if (input_ is None) == (not texts):
         got = "neither" if input_ is None else "both"
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
-    task, drawing = tasks.run_task(run), {"num_samples": num_samples, "seed": seed}
+    task = tasks.run_task(run)
+    drawing: dict[str, Any] = {"num_samples": num_samples, "seed": seed, **_other_than_draws(uncertainty)}
     if input_ is not None:
         if pair:
             raise tasks.RunError(

@@ -42,7 +42,7 @@ def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Se
         )
 
 
-def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawing: int) -> int:
+def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawing: Any) -> int:
     """Predicts the rows of a file and writes them with their predictions, a batch in memory; returns their number."""
     kind = format_of(options.input, options.format, "--format")
     if options.output is None:

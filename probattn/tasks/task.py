@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
+from probattn.inference.moments import Uncertainty
 from probattn.inference.report import Results, Sheet, combine, headline, render_report, results_table
 from probattn.inference.report.terminal import comparisons
 from probattn.inference.run import FitResult
@@ -200,6 +201,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         *,
         num_samples: int = 20,
         seed: int = 0,
+        uncertainty: Uncertainty = "draws",
     ) -> Iterator[Any]:
         """Answers for texts, which are read and answered batch by batch.
 
@@ -209,6 +211,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             pairs: the second text of each, where the task is about pairs.
             num_samples: posterior draws.
             seed: of the draws.
+            uncertainty: what probabilities and their uncertainty come from, "draws" or their closed form, "moments".
 
         Returns:
             One answer a text, as they are asked for; :meth:`answers` shows them, :meth:`columns` has them for files.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from transformers import EvalPrediction
 
 from probattn.inference.configuration import attention_sites
 from probattn.inference.elbo import ELBOTerms
+from probattn.inference.expansion import posterior_moments
 from probattn.inference.loop import StepTerms
 from probattn.inference.predictive import posterior_predict, rows_per_pass
 from probattn.metrics.functional import (
@@ -27,6 +29,9 @@ from probattn.metrics.functional import (
 from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
 from probattn.models.program import IGNORED, HeadProgram, Link
 from probattn.trainer.data import name_of
+
+Prediction = Literal["mean", "draws", "moments"]
+"""What an evaluation predicts with."""
 
 ASIDE = ("model_preparation_time", "jit_compilation_time")
 """Metrics of a ``Trainer`` that say nothing of the network."""
@@ -65,6 +70,34 @@ def real_rows(batch: Mapping[str, Any], accelerator: Accelerator) -> Mapping[str
     rows = len(next(iter(batch.values())))
     kept = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
     return {name: value[:kept] if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def prediction_words(prediction: Prediction, draws: int) -> str:
+    """What predictions are, for the model card."""
+    if prediction == "draws":
+        return f"mean of {draws} draws"
+    return "posterior expectation" if prediction == "mean" else "closed-form mean of the posterior"
+
+
+def predicted_scores(
+    program: HeadProgram, inputs: Mapping[str, Tensor], prediction: Prediction, draws: int, *seed: int
+) -> Tensor:
+    """Scores ``[B, ...]`` whose probabilities are the posterior predictive ones: of draws, or of their moments."""
+    if prediction == "moments" and attention_sites(program):
+        return mean_of_moments(program, inputs, draws, *seed)
+    return mean_of_draws(program, inputs, draws, *seed)
+
+
+def mean_of_moments(program: HeadProgram, inputs: Mapping[str, Tensor], draws: int, *seed: int) -> Tensor:
+    """What :func:`mean_of_draws` scatters around, by the closed form; draws serve where that is not to be had."""
+    moments = posterior_moments(program, inputs, num_samples=draws, seed=seed)
+    if program.link == "identity":
+        return moments.mean
+    # In float64 a probability's logarithm is finite down to e^-708.
+    mean = replace(moments, logits=moments.logits.double()).mean
+    if program.link == "sigmoid":
+        return mean.logit(eps=torch.finfo(mean.dtype).eps).to(moments.covariance)
+    return mean.clamp_min(torch.finfo(mean.dtype).tiny).log().to(moments.covariance)
 
 
 @torch.no_grad()
@@ -132,9 +165,9 @@ def add_to_card(
 def compute_uncertainty(prediction: EvalPrediction) -> dict[str, float]:
     r"""Measures of predicted classes and of their uncertainty, as ``compute_metrics`` of a ``Trainer``.
 
-    The predictions are those of any ``Trainer`` for classes; of a :class:`ProbabilisticTrainer` that draws
-    (``prediction="draws"``) they are the logarithms of the posterior predictive probabilities. Labels of -100 do not
-    count.
+    The predictions are those of any ``Trainer`` for classes; of a :class:`ProbabilisticTrainer` with
+    ``prediction="draws"`` or ``"moments"`` they are the logarithms of the posterior predictive probabilities.
+    Labels of -100 do not count.
 
     Args:
         prediction: logits ``[N, C]`` with labels ``[N]``, or ``[N, T, C]`` with ``[N, T]``; of several outputs the

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from probattn.checks import check_choice, check_integer, check_number
@@ -25,24 +24,28 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
-from probattn.models.hosts.card import CARD, evaluations_in, note_evaluations
-from probattn.models.hosts.description import FILE, read_description
-from probattn.models.hosts.record import host_of
+from probattn.models.hosts.card import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
-from probattn.models.hosts.weights import WEIGHTS, fill_sites, is_site
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
+from probattn.trainer.checkpoints import CheckpointReader
 from probattn.trainer.data import size_for_particles, some_labels
-from probattn.trainer.evaluation import EvaluationMeans, add_to_card, mean_of_draws, real_rows
+from probattn.trainer.evaluation import (
+    EvaluationMeans,
+    Prediction,
+    add_to_card,
+    predicted_scores,
+    prediction_words,
+    real_rows,
+)
 from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
-Prediction = Literal["mean", "draws"]
 TRAINING = 0
 """Kind of the noise of training, beside that of evaluation."""
 
 
-class ProbabilisticTrainer(Trainer):
+class ProbabilisticTrainer(CheckpointReader):
     r"""``transformers.Trainer`` whose loss is the evidence lower bound of a network with latent attention.
 
     In an unchanged script, convert the network and put this class where ``Trainer`` stands. The trainer's model stays
@@ -77,8 +80,9 @@ class ProbabilisticTrainer(Trainer):
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``args.learning_rate``.
         prediction: what ``predict`` and ``compute_metrics`` get: the outputs of the network with every S at its
             posterior expectation ("mean"), or ("draws") the logarithms of the mean probabilities over draws, in the
-            shape of the logits (log-odds for labels that are 0 or 1, the mean itself in regression).
-        num_samples: draws of such a prediction, >= 1.
+            shape of the logits (log-odds for labels that are 0 or 1, the mean itself in regression), or ("moments")
+            the same in closed form (:func:`probattn.inference.posterior_moments`, method "auto").
+        num_samples: draws of such a prediction, >= 1; with "moments" those of its check, >= 2.
         num_data: number of observed labels of the training data, >= 1, for the prior and the noise of repulsive heads;
             None takes the number of rows.
         **kwargs: those of ``transformers.Trainer``.
@@ -132,6 +136,8 @@ class ProbabilisticTrainer(Trainer):
             if number is not None:
                 check_integer(owner, name, number, least=1)
         check_choice(owner, "prediction", prediction, Prediction)
+        if prediction == "moments":
+            check_integer(owner, "num_samples", num_samples, least=2)
         refuse_model(args[0] if args else kwargs.get("model"))
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)
@@ -141,12 +147,11 @@ class ProbabilisticTrainer(Trainer):
         self._objective: Objective | None = None
         self._updates: Updates | None = None
         self._evaluation = EvaluationMeans()
-        self._missing_sites: list[str] = []
         super().__init__(*args, **kwargs)
-        if prediction == "draws" and getattr(self.args, "predict_with_generate", False):
+        if prediction != "mean" and getattr(self.args, "predict_with_generate", False):
             raise ValueError(
-                f"{owner}: prediction='draws' gives probabilities of labels, and predict_with_generate texts; choose "
-                "prediction='mean', whose texts are those of the posterior expectation"
+                f"{owner}: prediction={prediction!r} gives probabilities of labels, and predict_with_generate "
+                "texts; choose prediction='mean', whose texts are those of the posterior expectation"
             )
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
@@ -315,9 +320,7 @@ class ProbabilisticTrainer(Trainer):
         figures, metrics = means.take(self.accelerator), output.metrics or {}
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         if figures:
-            words = (
-                f"mean of {self.num_samples} draws" if self.prediction == "draws" else "posterior expectation"
-            )
+            words = prediction_words(self.prediction, self.num_samples)
             told = metrics | {"log_likelihood": figures["log_likelihood"]}
             data = getattr(dataloader, "dataset", None)
             add_to_card(self._network, metric_key_prefix, told, output.num_samples, data, words)
@@ -343,15 +346,15 @@ class ProbabilisticTrainer(Trainer):
             return loss, scores, labels
         inputs = self._prepare_inputs(inputs)
         with self.accelerator.autocast():
-            drawn = mean_of_draws(
-                self.program, self.program.inputs(inputs), self.num_samples,
+            scores = predicted_scores(
+                self.program, self.program.inputs(inputs), self.prediction, self.num_samples,
                 self.args.seed, self.args.process_index, number,
             )  # fmt: skip
         positions = len(self.program.label_names)
         given = tuple(inputs[name] for name in self.label_names) if labelled else ()
         return (
             loss,
-            drawn if positions == 1 else drawn.unbind(1),
+            scores if positions == 1 else scores.unbind(1),
             (given[0] if len(given) == 1 else given) if labelled else None,
         )
 
@@ -377,31 +380,3 @@ class ProbabilisticTrainer(Trainer):
         if self.is_world_process_zero():
             with (Path(str(self.args.output_dir)) / CARD).open("a", encoding="utf-8") as file:
                 file.write(card_of(self._network))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._load_sites(resume_from_checkpoint)
-
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        self._load_sites(str(self.state.best_model_checkpoint))
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Leaves the sites' weights, which have a file of their own, to :meth:`_load_sites`."""
-        missing: list[str] = load_result.missing_keys
-        self._missing_sites = [name for name in missing if is_site(name)]
-        others = [name for name in missing if not is_site(name)]
-        super()._issue_warnings_after_load(type(load_result)(others, load_result.unexpected_keys))
-
-    def _load_sites(self, folder: str) -> None:
-        """Loads the sites' weights of a checkpoint, unless they were among the network's."""
-        missing, self._missing_sites = self._missing_sites, []
-        stored = read_description(Path(folder)).card if (Path(folder) / FILE).exists() else {}
-        note_evaluations(self._network, evaluations_in(stored))
-        if (Path(folder) / WEIGHTS).exists():
-            fill_sites(host_of(self._network), Path(folder))
-        elif missing:
-            raise ValueError(
-                f"{folder}: a checkpoint without weights of attention sites, {missing[0]} first of {len(missing)}; "
-                "convert the network as it was when the checkpoint was written"
-            )

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from probattn.data import DataWarning, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
+from probattn.inference.moments import Uncertainty
 from probattn.inference.report import (
     Alignment,
     AttentionExample,
@@ -353,7 +354,13 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         rows, back = data.rows(order), torch.tensor(order).argsort()
         for network in networks:
             batches = network.tracked(self.batches(network, rows), f"predictions of {_title(data.source)}")
-            predicted = predictions(network, batches, prediction, chunk_size=prediction.chunk_size)
+            predicted = predictions(
+                network,
+                batches,
+                prediction,
+                chunk_size=prediction.chunk_size,
+                uncertainty=("draws", "moments"),
+            )
             models |= {key: each.rows(back) for key, each in predicted.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
         described = DataSet(
@@ -481,8 +488,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         *,
         num_samples: int = 20,
         seed: int = 0,
+        uncertainty: Uncertainty = "draws",
     ) -> Iterator[Answer]:
-        """Labels of texts with their probability and its spread over posterior draws; see the base class."""
+        """Labels of texts with their probability and its spread over the posterior; see the base class."""
         paired = self.is_paired
         if paired and pairs is None:
             raise RunError(
@@ -492,7 +500,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             raise RunError(f"{run}: its network was trained on single texts; expected no second texts")
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
         task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
-        return task._answers(self.network(run), texts, pairs)
+        return task._answers(self.network(run), texts, pairs, uncertainty)
 
     @property
     def is_paired(self) -> bool:
@@ -505,7 +513,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         return train.text, (train.text_pair or "text_pair") if self.is_paired else None
 
     def _answers(
-        self, network: TrainedClassifier, texts: Iterable[str], pairs: Iterable[str] | None
+        self,
+        network: TrainedClassifier,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None,
+        uncertainty: Uncertainty = "draws",
     ) -> Iterator[Answer]:
         prediction, classes = self.recipe.prediction, class_names(network)
         rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
@@ -521,6 +533,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 chunk_size=prediction.chunk_size,
                 dropout=False,
                 first_batch=number,
+                uncertainty=(uncertainty,),
             )
             predicted = models[network.key]
             item = PredictedData(described, None, {network.key: predicted})

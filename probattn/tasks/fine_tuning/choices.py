@@ -20,8 +20,8 @@ from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded
 
 SEPARATOR = "|"
 """Between the endings of a text, where they stand in one string."""

@@ -17,8 +17,10 @@ from probattn.metrics.functional import (
     negative_log_likelihood,
     top_two_p_value,
 )
+from probattn.tasks.fine_tuning.encoding import Batch
+from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.fine_tuning.task import Batch, HeadTask, bin_columns, calibration_error
+from probattn.tasks.fine_tuning.task import HeadTask
 
 
 class ClassesTask(HeadTask):

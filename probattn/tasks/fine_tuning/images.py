@@ -27,6 +27,7 @@ from probattn.inference.posterior import Posterior
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import (
     Examples,
     ExamplesSection,
@@ -34,7 +35,6 @@ from probattn.tasks.fine_tuning.recipe import (
     HeadRecipe,
     Rows,
 )
-from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, output_names
 from probattn.tasks.programs import quiet_loading
 
 ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")

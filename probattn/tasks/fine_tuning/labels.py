@@ -16,18 +16,12 @@ from probattn.data import DataError
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.inference.report import ModelKey
-from probattn.tasks.fine_tuning.measures import ECE, number, share
+from probattn.inference.report.record import BESIDE
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
+from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
-from probattn.tasks.fine_tuning.task import (
-    DIGITS,
-    Answer,
-    Batch,
-    Encoded,
-    bin_columns,
-    calibration_error,
-    output_names,
-)
+from probattn.tasks.fine_tuning.task import DIGITS
 from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, span_scores
 
@@ -177,7 +171,7 @@ class Labels(TextsTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each label, of the run's own network."""
-        own = next(key for key in reversed(list(columns)) if key != "bayesian_expectation")
+        own = next(key for key in reversed(list(columns)) if key not in BESIDE)
         rows = []
         for name, counts in zip(self.label_names(), columns[own]["decisions"].sum(dim=0), strict=True):
             cells = ["" if value is None else f"{value:.3f}" for value in span_scores(counts)]

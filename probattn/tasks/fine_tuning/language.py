@@ -25,10 +25,12 @@ from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
+from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.fine_tuning.task import DIGITS, Answer, Batch, Encoded, HeadTask, TrainedHead
+from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.programs import digest
 

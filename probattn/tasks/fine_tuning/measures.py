@@ -1,8 +1,12 @@
-"""Texts of the measures that several of these tasks have."""
+"""Measures that several of these tasks have: their texts, and sums over bins of confidence."""
 
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from probattn.inference.report.measures import TEXTS, MeasureText
+from probattn.metrics.functional.calibration import BinSums, calibration_error_from_sums
 
 ACCURACY, ECE = TEXTS["accuracy"], TEXTS["ece"]
 AURC = TEXTS["aurc"]
@@ -28,3 +32,32 @@ def _text(
     words = (f"higher {lower}", f"lower {lower}")
     gain, loss = words if better else words[::-1]
     return MeasureText(title, name, meaning, "higher" if better else "lower", unit, gain, loss)
+
+
+def bin_columns(confidence: Tensor, correct: Tensor, owner: Tensor, size: int, bins: int) -> Tensor:
+    """Sums over bins of confidence by example, float64 ``[N, M, 3]``: number, right ones, confidence.
+
+    Args:
+        confidence: of K predictions, ``[K]``.
+        correct: whether each is right, ``[K]``.
+        owner: the example that each belongs to, int64 ``[K]``.
+        size: N.
+        bins: M.
+    """
+    edges = torch.linspace(0, 1, bins + 1)[1:-1]
+    index = torch.bucketize(confidence.float(), edges, right=True)
+    values = torch.stack([torch.ones_like(confidence), correct.to(confidence), confidence], dim=-1).double()
+    sums = values.new_zeros(size * bins, 3)
+    sums.index_add_(0, owner * bins + index, values)
+    return sums.view(size, bins, 3)
+
+
+def binned_sums(columns: Tensor) -> BinSums:
+    """The sums over examples of what :func:`bin_columns` gives."""
+    counts, correct, confidence = columns.sum(dim=0).unbind(dim=-1)
+    return BinSums(counts.long(), correct.long(), confidence)
+
+
+def calibration_error(columns: Tensor) -> float:
+    """Expected calibration error of what :func:`bin_columns` gives."""
+    return calibration_error_from_sums(binned_sums(columns), "l1").item()

@@ -11,8 +11,16 @@ from probattn.inference.report import MODEL_LABELS, MODEL_TITLES, DataSet, Group
 from probattn.inference.report.charts.lines import common_floor, reliability_chart
 from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.markup import Figure, Section, exact, plain
-from probattn.inference.report.measures import MODEL_STYLES, ROLE_TITLES, MeasureText, capital, listed
+from probattn.inference.report.measures import (
+    BESIDE_COLUMNS,
+    MODEL_STYLES,
+    ROLE_TITLES,
+    MeasureText,
+    capital,
+    listed,
+)
 from probattn.inference.report.page import budget, render_page, run_section
+from probattn.inference.report.record import BESIDE
 from probattn.inference.report.sections import gap_words, training_section
 from probattn.inference.report.sites import posterior_section
 from probattn.tasks.fine_tuning.results import MeasuredDifference, MeasuredResults
@@ -58,17 +66,17 @@ def render(results: MeasuredResults, measures: Measures, unit: str) -> str:
 
 
 def _comparison(results: MeasuredResults, measures: Measures) -> Section:
-    own, base, expected = results.compared, "deterministic", "bayesian_expectation"
+    own, base = results.compared, "deterministic"
     tables = []
     for data in results.data:
         rows = []
         for name, text in measures.items():
-            found = {key: results.score(key, data.key) for key in (base, own, expected)}
+            found = {key: results.score(key, data.key) for key in (base, own, *BESIDE)}
             values = {key: None if score is None else score.values.get(name) for key, score in found.items()}
             if any(value is not None for value in values.values()):
                 gaps = {
                     key: _gap(results, results.difference(name, key, data.key), text)
-                    for key in (own, expected)
+                    for key in (own, *BESIDE)
                 }
                 rows.append(
                     {
@@ -87,6 +95,7 @@ def _comparison(results: MeasuredResults, measures: Measures) -> Section:
         "models": {score.model for score in results.scores},
         "latent": own == "bayesian_mean",
         "own": own,
+        "beside": BESIDE_COLUMNS,
         "level": level,
     }
     heading = f"Deterministic against {MODEL_LABELS[own]}" if results.differences else "Scores"
@@ -181,7 +190,7 @@ def _verdicts(results: MeasuredResults, measures: Measures) -> Iterator[tuple[Me
 def opening(results: MeasuredResults, measures: Measures) -> str:
     """The sentence below it: the first measure of all models."""
     name, text = next(iter(measures.items()))
-    models = [score for score in results.scores if score.model != "bayesian_expectation"]
+    models = [score for score in results.scores if score.model not in BESIDE]
     numbers = ", ".join(
         f"{MODEL_LABELS[score.model]} {text.value(score.values.get(name))}" for score in models
     )

@@ -13,9 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from probattn.inference.posterior import Posterior
 from probattn.inference.report.measures import MeasureText
 from probattn.models.program import IGNORED
-from probattn.tasks.fine_tuning.measures import ECE, number, share
+from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.fine_tuning.task import bin_columns, calibration_error
 
 TOKEN_MEASURES: Mapping[str, MeasureText] = {
     "nll": number("Negative log-likelihood", "Of the true token, nats per token", short="NLL"),

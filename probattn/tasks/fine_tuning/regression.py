@@ -23,10 +23,10 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.report import MODEL_TITLES, ModelKey
 from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
 from probattn.sites.observation import ObservationNoise
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import number, share
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
-from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)

@@ -20,7 +20,9 @@ from probattn.metrics.functional import bleu_counts, bleu_from_counts
 from probattn.models.program import IGNORED
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
 from probattn.tasks.fine_tuning.measures import number
+from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import (
     TOKEN_MEASURES,
     stacked,
@@ -29,7 +31,7 @@ from probattn.tasks.fine_tuning.predicted_tokens import (
 )
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.fine_tuning.task import Answer, Batch, Encoded, HeadData, HeadTask, TrainedHead
+from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 
 

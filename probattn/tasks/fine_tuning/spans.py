@@ -30,18 +30,11 @@ from probattn.tasks.fine_tuning.answers import (
     visible,
     word_f1,
 )
-from probattn.tasks.fine_tuning.measures import AURC, ECE, number, share
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
+from probattn.tasks.fine_tuning.measures import AURC, ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
-from probattn.tasks.fine_tuning.task import (
-    DIGITS,
-    Answer,
-    Batch,
-    Encoded,
-    HeadTask,
-    bin_columns,
-    calibration_error,
-)
+from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 

@@ -19,19 +19,15 @@ from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.inference.report import ModelKey
+from probattn.inference.report.record import BESIDE
 from probattn.models.program import IGNORED
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, number, share
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
-from probattn.tasks.fine_tuning.task import (
-    Answer,
-    Batch,
-    Encoded,
-    HeadTask,
-    output_names,
-)
+from probattn.tasks.fine_tuning.task import HeadTask
 
 OUTSIDE = "O"
 """The tag of a word in no span."""
@@ -235,7 +231,7 @@ class Tokens(HeadTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each type of span, of the run's own network."""
-        own = next(key for key in reversed(list(columns)) if key != "bayesian_expectation")
+        own = next(key for key in reversed(list(columns)) if key not in BESIDE)
         rows = []
         for kind, counts in zip(
             span_types(self.label_names()), columns[own]["spans"].sum(dim=0), strict=True

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
 from probattn.files.durable import write_atomically
 from probattn.inference import TraceGraphMeanFieldELBO
+from probattn.inference.moments import Uncertainty
 from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
@@ -322,10 +323,15 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         *,
         num_samples: int = 20,
         seed: int = 0,
+        uncertainty: Uncertainty = "draws",
     ) -> Iterator[dict[str, str]]:
         """Translations of sentences; draws play no part in them."""
         if pairs is not None:
             raise RunError(f"{run}: its network translates single texts; expected no second texts")
+        if uncertainty != "draws":
+            raise RunError(
+                f"{run}: expected uncertainty draws, got {uncertainty}: translations come without any"
+            )
         network = self.network(run)
         options = self.recipe.search.build()
 

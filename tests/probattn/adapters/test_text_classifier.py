@@ -56,6 +56,21 @@ def test_it_learns_and_its_probabilities_are_means_over_draws(fitted, reviews):
     assert (told["mutual_information"] <= told["entropy"]).all()
 
 
+def test_moments_are_the_limit_of_many_draws(reviews):
+    """Of mutual information, the leading order; its error by draws is small at 500."""
+    texts = reviews[0][:12]
+    fitted = estimator(uncertainty="moments", num_samples=500).fit(*reviews)
+    probabilities, told = fitted.predict_proba(texts), fitted.predict_uncertainty(texts)
+    assert fitted.moments(texts).source == "expansion"
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-12)
+    drawn = fitted.set_params(uncertainty="draws").predict_uncertainty(texts)
+    assert np.allclose(fitted.predict_proba(texts), probabilities, atol=0.01)
+    assert np.allclose(told["entropy"], drawn["entropy"], rtol=0.1)
+    assert np.allclose(told["mutual_information"], drawn["mutual_information"], rtol=0.35)
+    with pytest.raises(ValueError, match="uncertainty"):
+        fitted.set_params(uncertainty="mean").predict_proba(texts)
+
+
 def test_the_seed_decides_and_generators_stay(fitted, reviews):
     before = torch.get_rng_state()
     again = clone(fitted).fit(*reviews).predict_proba(reviews[0])

@@ -26,6 +26,7 @@ def test_evaluate_and_report(run):
         "deterministic",
         "bayesian_mean",
         "bayesian_expectation",
+        "bayesian_moments",
     }
     assert [item.key for item in results.data] == ["test", "shifted", "out_of_domain"]
     assert len(results.health) == 2 and all(site.spread > 0.05 for site in results.health)
@@ -45,6 +46,19 @@ def test_predict(run, command):
         and found["spread"] >= 0
     )
     assert lines == command("predict", run, "the film was good", "--json").output.strip().splitlines()
+
+
+def test_predict_in_closed_form_agrees_with_many_draws(run, command):
+    def found(*options):
+        return json.loads(
+            command("predict", run, "the film was good", "--json", *options).output.splitlines()[-1]
+        )
+
+    moments, drawn = found("--uncertainty", "moments"), found("--num-samples", 300)
+    assert moments == found("--uncertainty", "moments", "--seed", 5)
+    for name, tolerance in (("entropy", 0.03), ("spread", 0.3), ("mutual_information", 0.6)):
+        assert moments[name] == pytest.approx(drawn[name], rel=tolerance)
+    assert command("predict", run, "x", "--uncertainty", "mean").exit_code == 2
 
 
 def test_inspect_and_version(network, command):

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers.core_model_loading import WeightRenaming
 
 import probattn
 from probattn.inference import KLSchedule, NonFiniteError
@@ -99,6 +101,48 @@ def test_the_best_model_has_its_sites_back(scene, tmp_path):
     best = min(scene.losses(trainer, "eval_log_likelihood"))
     assert trainer.evaluate()["eval_log_likelihood"] == best
     assert trainer.state.best_metric == best
+
+
+@pytest.mark.parametrize("methods", [(), (probattn.BayesianAttention(),)])
+def test_weights_are_read_under_the_names_they_are_saved_with(scene, tmp_path, methods):
+    """``save_pretrained`` writes the names that a network was read with; resumed and best networks have all weights."""
+
+    def renamed():
+        net = scene.bert()
+        net._weight_conversions = [
+            WeightRenaming(source_patterns="LayerNorm.gamma", target_patterns="LayerNorm.weight"),
+            WeightRenaming(source_patterns="LayerNorm.beta", target_patterns="LayerNorm.bias"),
+        ]
+        return net
+
+    def trained(folder, resume=None, **options):
+        args = scene.arguments(
+            folder, per_device_train_batch_size=4, max_steps=4, save_strategy="steps", save_steps=2, **options
+        )
+        rows = {"train_dataset": scene.classes(16), "eval_dataset": scene.classes(8)}
+        trainer = probattn.ProbabilisticTrainer(model=scene.network(renamed, *methods), args=args, **rows)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole = scene.weights(trained(tmp_path).model)
+    stored = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
+    assert "bert.embeddings.LayerNorm.gamma" in stored and "bert.embeddings.LayerNorm.weight" not in stored
+    again = scene.weights(trained(tmp_path, resume=str(tmp_path / "checkpoint-2")).model)
+    assert all(torch.equal(value, whole[name]) for name, value in again.items())
+    best = trained(
+        tmp_path / "best",
+        eval_strategy="steps",
+        eval_steps=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_log_likelihood",
+        greater_is_better=False,  # the worst
+        learning_rate=1e-2,
+    )
+    folder = tmp_path / "best" / "checkpoint-2"
+    assert best.state.best_model_checkpoint == str(folder)
+    expected = load_file(folder / "model.safetensors")
+    found = scene.weights(best.model)
+    assert torch.equal(found["bert.embeddings.LayerNorm.weight"], expected["bert.embeddings.LayerNorm.gamma"])
 
 
 def test_a_checkpoint_of_another_network_is_refused(scene, tmp_path):

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from transformers import EvalPrediction
 
 import probattn
-from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_predict
+from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_moments, posterior_predict
 from probattn.inference.predictive import Posterior
 from probattn.models import program_for
 from probattn.trainer import compute_uncertainty
@@ -94,6 +94,37 @@ def test_draws_are_the_mean_probabilities_of_a_posterior(scene, tmp_path):
     assert bool((abs(torch.as_tensor(probabilities) - many.mean_probabilities) < 4 * error).all())
     again = trainer_of(scene, tmp_path, net, data, prediction="draws", num_samples=100).predict(data)
     np.testing.assert_array_equal(again.predictions, found.predictions)
+
+
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [
+        ("SequenceClassification", {}),
+        ("SequenceClassification", {"num_labels": 3, "problem_type": "multi_label_classification"}),
+        ("SequenceClassification", {"num_labels": 1, "problem_type": "regression"}),
+        ("TokenClassification", {"num_labels": 3}),
+    ],
+    ids=["classes", "labels", "numbers", "tokens"],
+)
+def test_moments_have_the_form_of_draws_and_agree_with_them(scene, tmp_path, head, options):
+    net = scene.network(lambda: scene.bert(head, **options), BAYESIAN)
+    program = program_for(net)
+    data = scene.classes(5)
+    if head == "TokenClassification":
+        data = [row | {"labels": torch.zeros_like(row["input_ids"])} for row in data]
+    elif options:
+        data = [row | {"labels": torch.zeros(options["num_labels"])} for row in data]
+    found = trainer_of(scene, tmp_path, net, data, prediction="moments", num_samples=500).predict(data)
+    scores, inputs = torch.as_tensor(found.predictions), program.inputs(scene.collate(data))
+    drawn = module.mean_of_draws(program, inputs, 500, 3)
+    assert scores.shape == drawn.shape and scores.dtype == drawn.dtype
+    # The first order knows no bias, which is smaller than the spread.
+    spread = posterior_predict(program, inputs, 100, seed=7).logits.std(dim=0)
+    assert (scores - drawn).square().mean() < spread.square().mean()
+    moments = posterior_moments(program, inputs, num_samples=500)
+    assert moments.source == "expansion"
+    means = {"softmax": scores.exp(), "sigmoid": scores.sigmoid(), "identity": scores}[program.link]
+    torch.testing.assert_close(means, moments.mean, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("link", ["softmax", "sigmoid", "identity"])

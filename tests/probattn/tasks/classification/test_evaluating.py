@@ -27,6 +27,23 @@ def test_predictions_stand_in_the_order_of_the_data(run, recipe):
     assert spread.shape == (5, 2) and bool((spread > 0).all())
 
 
+def test_the_closed_form_agrees_with_500_draws(run, recipe):
+    """And measures of draws take its points: their mean and mutual information are those of the moments."""
+    trained = load_network(run)
+    texts = ("the film was good and the cast was fine", "bad", "the plot was poor", "great cast", "a film")
+    data = TextDataset(texts, None, (), "five texts")
+    task = Classification(load_recipe(recipe, ["prediction.batch_size=2", "prediction.num_samples=500"]))
+    found = task.predict_data([trained], "out_of_domain", data).models
+    draws, moments = found["bayesian_mean"], found["bayesian_moments"]
+    assert moments.source == "moments" and moments.draws.shape == (500, 5, 2)
+    torch.testing.assert_close(moments.draws.mean(dim=0), moments.probabilities, atol=2e-3, rtol=0)
+    torch.testing.assert_close(moments.probabilities, draws.probabilities, atol=0.02, rtol=0)
+    entropies = [torch.special.entr(each.probabilities).sum(dim=-1) for each in (moments, draws)]
+    torch.testing.assert_close(*entropies, atol=0.01, rtol=0.03)
+    spreads = [each.draws.std(dim=0).mean() for each in (moments, draws)]
+    torch.testing.assert_close(*spreads, atol=0, rtol=0.2)
+
+
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
     """As the page about saving has it; the evaluation itself leaves the network's folder alone."""

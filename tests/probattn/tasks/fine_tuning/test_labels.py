@@ -15,7 +15,7 @@ from probattn.inference import Posterior
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results
 from probattn.tasks.fine_tuning import Labels
-from probattn.tasks.fine_tuning.task import Batch, padded
+from probattn.tasks.fine_tuning.encoding import Batch, padded
 
 TOPICS = {"film": "screen", "plot": "story", "cast": "people"}
 
@@ -58,6 +58,7 @@ def test_a_run_is_reported_and_answers(run):
         "deterministic",
         "bayesian_mean",
         "bayesian_expectation",
+        "bayesian_moments",
     ]
     for score in results.scores:
         assert score.values.keys() == Labels.measures.keys()

@@ -17,7 +17,7 @@ from probattn.models.program import IGNORED
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_results
 from probattn.tasks.fine_tuning import Language
-from probattn.tasks.fine_tuning.task import Batch
+from probattn.tasks.fine_tuning.encoding import Batch
 from probattn.tasks.programs import Network
 
 

@@ -17,8 +17,8 @@ from probattn.inference.report import DataSet, PredictedData, Predictions, evalu
 from probattn.metrics.functional import calibration_error
 from probattn.sites.observation import ObservationNoise, ObservedNoise
 from probattn.tasks.fine_tuning import Choices, Regression, Tokens
+from probattn.tasks.fine_tuning.encoding import Batch, Encoded
 from probattn.tasks.fine_tuning.regression import LEVELS
-from probattn.tasks.fine_tuning.task import Batch, Encoded
 from probattn.tasks.fine_tuning.tokens import spans
 
 TAGS = ["O", "B-date", "B-time", "I-date", "I-time"]

@@ -14,8 +14,8 @@ from probattn.data import DataError
 from probattn.data.files import data_file
 from probattn.inference.posterior import Posterior
 from probattn.tasks.fine_tuning.answers import Candidates, best_match, ends_of, exact_match, word_f1
+from probattn.tasks.fine_tuning.encoding import Batch, padded
 from probattn.tasks.fine_tuning.spans import Spans, SpansRecipe, SpansSection
-from probattn.tasks.fine_tuning.task import Batch, padded
 
 TEXT = " ".join([*WORDS, *reversed(WORDS)])
 """24 words, more than two windows of the tiny network hold."""

@@ -1,0 +1,75 @@
+"""Examples of these tasks as networks read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from probattn.tasks.fine_tuning.recipe import Examples
+from probattn.tasks.programs import Data
+
+Answer = dict[str, Any]
+"""What is predicted of one example, by name."""
+
+
+class Encoded(NamedTuple):
+    """An example as a network reads it.
+
+    Attributes:
+        rows: one row, or one for each window of a long text.
+        notes: what answers need besides, such as the places of tokens in the text.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    notes: Any = None
+
+
+class Batch(NamedTuple):
+    """Some examples with what a network is given of them.
+
+    Attributes:
+        examples: the examples.
+        encoded: the same as the network reads them.
+        tensors: the batch of all their rows, labels among them where the examples have some.
+        config: the network's configuration.
+    """
+
+    examples: Examples
+    encoded: Sequence[Encoded]
+    tensors: Mapping[str, Tensor]
+    config: PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class HeadData(Data):
+    """Encoded examples.
+
+    Attributes:
+        codec: the network's tokenizer or image processor.
+    """
+
+    codec: Any = None
+
+
+def padded(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Rows of a tokenizer as a batch, padded behind; labels of tokens by -100, others are stacked."""
+    inputs = [{name: row[name] for name in row if name in codec.model_input_names} for row in rows]
+    batch = dict(codec.pad(inputs, padding_side="right", return_tensors="pt"))
+    length = batch["input_ids"].shape[1]
+    for name in rows[0].keys() - inputs[0].keys():
+        values = [row[name] for row in rows]
+        if all(isinstance(row[name], list) and len(row[name]) == len(row["input_ids"]) for row in rows):
+            values = [[*value, *[-100] * (length - len(value))] for value in values]
+        batch[name] = torch.tensor(values)
+    return batch
+
+
+def output_names(config: PreTrainedConfig) -> list[str]:
+    """Names of a head's outputs, in order."""
+    names = cast(Mapping[int, str], config.id2label)
+    return [names[index] for index in range(len(names))]
