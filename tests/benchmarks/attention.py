@@ -1,9 +1,9 @@
 """Times attention, deterministic against Bayesian, aligned and repulsive: `make bench`.
 
 The variants take turns within every round, so that a machine whose speed drifts treats them alike, and each time is
-divided by that of eager attention in the same round. A training step is forward, backward and `zero_grad`, in training
-mode with the network's usual dropout and without an optimiser. Peak memory is what torch has allocated at most during
-a step, beyond what it held before it.
+divided by that of eager attention in the same round (of the unconverted network with sdpa, for undriven passes). A
+training step is forward, backward and `zero_grad`, in training mode with the network's usual dropout and without an
+optimiser. Peak memory is what torch has allocated at most during a step, beyond what it held before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,8 +31,16 @@ from torch.profiler import ProfilerActivity
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from probattn import AlignmentAttention, AttentionMask, BayesianAttention, RepulsiveAttention
-from probattn.inference import AttentionELBO, AttentionGuide, HeadParticles, posterior_predict
+from probattn.inference import (
+    AttentionELBO,
+    AttentionGuide,
+    HeadParticles,
+    posterior_moments,
+    posterior_predict,
+)
 from probattn.models import Classifier, convert
+from probattn.sites import AttentionSite
+from probattn.sites.tiled_posterior import Attending
 
 Step = Callable[[], Any]
 DRAWS = 20
@@ -44,7 +52,10 @@ QUIET = 0.5
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the network and of a batch; every third sequence is padded, by up to half of the length."""
+    """Sizes of the network and of a batch; every third sequence is padded, by up to half of the length.
+
+    ``recompute`` is for activation checkpointing: layers run again in the backward pass.
+    """
 
     layers: int
     hidden: int
@@ -53,9 +64,15 @@ class Shape:
     vocabulary: int
     batch: int
     length: int
+    recompute: bool = False
 
 
-SHAPES = {"minilm": Shape(6, 384, 12, 1536, 30522, 16, 128), "tiny": Shape(2, 16, 2, 32, 50, 3, 8)}
+SHAPES = {
+    "minilm": Shape(6, 384, 12, 1536, 30522, 16, 128),
+    "long": Shape(6, 384, 12, 1536, 30522, 8, 256),
+    "long-recomputed": Shape(6, 384, 12, 1536, 30522, 8, 256, recompute=True),
+    "tiny": Shape(2, 16, 2, 32, 50, 3, 8),
+}
 BAYESIAN: dict[str, BayesianAttention] = {
     "BAM": BayesianAttention.bam(),
     "BAM, log-normal": BayesianAttention.bam(posterior="lognormal"),
@@ -76,17 +93,26 @@ PLAIN = ("eager", "sdpa")
 KINDS = {
     "train": "training step",
     "expectation": "posterior expectation",
+    "undriven": "undriven pass of a network converted from sdpa, to one of that network",
     "draws": f"{DRAWS} draws to one eager pass",
+    "moments": "closed-form moments of two classes to one eager pass",
     "site-train": "training step of the site alone",
     "site-expectation": "expectation of the site alone",
 }
 VARIANTS = {
     "train": (*PLAIN, *BAYESIAN, *ALIGNED, *REPULSIVE),
     "expectation": (*PLAIN, *BAYESIAN),
-    "draws": ("BAM", "BABN"),
+    "undriven": ("sdpa", "BAM", "BABN"),
+    "draws": ("MC dropout", "BAM", "BABN", "BABN, last layer"),
+    "moments": ("BAM", "BAM, log-normal", "BABN"),
     "site-train": (*PLAIN, *BAYESIAN),
     "site-expectation": (*PLAIN, *BAYESIAN),
 }
+BASES = {"undriven": "sdpa"}
+"""What times are divided by, where it is not an eager pass."""
+APART = ("draws", "moments")
+"""Kinds whose base is no variant of theirs."""
+LAST = "BABN, last layer"
 BARS = {
     ("train", "BABN"): 1.6,
     ("train", "aligned, CT"): 1.4,
@@ -94,7 +120,10 @@ BARS = {
     ("train", "repulsive"): 1.1,
     ("train", "repulsive, first layer"): 1.03,
     ("expectation", "BABN"): 1.15,
+    ("undriven", "BABN"): 1.03,
     ("draws", "BABN"): 25.0,
+    ("draws", LAST): 5.3,
+    ("moments", "BABN"): 2.5,
 }
 
 
@@ -139,13 +168,17 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
     torch.manual_seed(0)
     if kind.startswith("site"):
         return _site_step(variant, shape, device, training=kind == "site-train")
-    net = build_network(variant, shape, device)
+    net = build_network(variant, shape, device, "sdpa" if kind == "undriven" else "eager")
     inputs, labels = _batch(shape, device)
     if kind == "train":
         return _train_step(net.train(), inputs, labels, variant)
     model = Classifier(net.eval())
+    if kind == "draws" and variant == "MC dropout":
+        return lambda: _dropout_draws(net.train(), inputs)
     if kind == "draws":
         return lambda: posterior_predict(model, inputs, DRAWS)
+    if kind == "moments":
+        return lambda: posterior_moments(model, inputs, classes=2, method="expansion")
 
     def expectation() -> None:
         with torch.no_grad():
@@ -154,10 +187,20 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
     return expectation
 
 
-def build_network(variant: str, shape: Shape, device: torch.device) -> PreTrainedModel:
-    """A network of the shape with the variant's attention, of random weights."""
+def _dropout_draws(net: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
+    """As many passes with dropout as there are draws (Gal & Ghahramani 2016)."""
+    with torch.no_grad():
+        return torch.stack([net(**inputs).logits for _ in range(DRAWS)])
+
+
+def build_network(
+    variant: str, shape: Shape, device: torch.device, attention: str = "eager"
+) -> PreTrainedModel:
+    """A network of the shape with the variant's attention, of random weights, converted from one with ``attention``."""
     with device:
-        net = _network(shape, "sdpa" if variant == "sdpa" else "eager")
+        net = _network(shape, "sdpa" if variant == "sdpa" else attention)
+    if variant == LAST:
+        return convert(net, BAYESIAN["BABN"], layers="last")
     method = BAYESIAN.get(variant) or ALIGNED.get(variant) or REPULSIVE.get(variant)
     return net if method is None else convert(net, method)
 
@@ -197,10 +240,15 @@ def _network(shape: Shape, attention: str) -> PreTrainedModel:
         num_attention_heads=shape.heads,
         intermediate_size=shape.intermediate,
         vocab_size=shape.vocabulary,
+        max_position_embeddings=max(512, shape.length),
     )
     net: PreTrainedModel = AutoModelForSequenceClassification.from_config(
         config, attn_implementation=attention
     )
+    if shape.recompute:
+        getattr(net, "activation_checkpointing_enable", net.gradient_checkpointing_enable)(
+            {"use_reentrant": False}
+        )
     return net
 
 
@@ -226,8 +274,8 @@ def _site_step(variant: str, shape: Shape, device: torch.device, *, training: bo
     site = None if method is None else method.build(shape.heads, size[-1]).to(device).train(training)
 
     def attend() -> Tensor:
-        if site is not None:
-            return site("attention", *tensors, mask)[0]
+        if isinstance(site, AttentionSite):
+            return site.attend_alone("attention", Attending(*tensors, mask))[0]
         query, key, value = tensors
         if variant == "sdpa":
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask.additive)
@@ -265,9 +313,9 @@ def timed(step: Step, device: torch.device) -> float:
 
 
 def build_steps(kind: str, shape: Shape, device: torch.device) -> dict[str, Step]:
-    """Every variant's step, and for the draws the pass that they are compared with."""
+    """Every variant's step, and the pass that draws and moments are compared with."""
     steps = {name: build_step(kind, name, shape, device) for name in VARIANTS[kind]}
-    return {"eager": build_step("expectation", "eager", shape, device)} | steps if kind == "draws" else steps
+    return {"eager": build_step("expectation", "eager", shape, device)} | steps if kind in APART else steps
 
 
 def time_steps(
@@ -332,13 +380,20 @@ def print_tables(results: list[dict[str, Any]], console: Console) -> None:
 def main(
     rounds: Annotated[int, typer.Option(min=2, help="Rounds; ten or more for figures.")] = 12,
     quick: Annotated[bool, typer.Option(help="Two rounds and no memory: does it run?")] = False,
-    shape: Annotated[str, typer.Option(help="minilm or tiny.")] = "minilm",
+    shape: Annotated[str, typer.Option(help=f"One of: {', '.join(SHAPES)}.")] = "minilm",
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a text, in place of the shape's.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Texts of a batch, in place of the shape's.")
+    ] = None,
     kinds: Annotated[str, typer.Option(help="Kinds to measure, parted by commas.")] = ",".join(KINDS),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/attention.json"),
 ) -> None:
     """Times attention, deterministic against Bayesian, aligned and repulsive, and writes and prints the ratios."""
     sizes, place = SHAPES[shape], torch.device(device)
+    sizes = replace(sizes, length=length or sizes.length, batch=batch or sizes.batch)
     console = Console()
     about = machine(place)
     if about["load_before"] > QUIET:
@@ -351,7 +406,8 @@ def main(
         steps = build_steps(kind, sizes, place)
         seconds = time_steps(KINDS[kind], steps, count, place)
         for name in VARIANTS[kind]:
-            ratios = [own / eager for own, eager in zip(seconds[name], seconds["eager"], strict=True)]
+            base = seconds[BASES.get(kind, "eager")]
+            ratios = [own / other for own, other in zip(seconds[name], base, strict=True)]
             peak = None if quick else peak_memory(steps[name], place)
             added = added_parameters(name, sizes) if kind == "train" else None
             results.append(Measurement(kind, name, seconds[name], ratios, peak, added).record())

@@ -40,6 +40,7 @@ STUDIES = (
     "copying",
     "graph",
     "head_count",
+    "moments",
     "particle",
     "relatedness",
     "repulsion",

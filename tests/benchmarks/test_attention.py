@@ -45,7 +45,9 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
     kinds = ["train", "expectation", "site-train", "site-expectation"]
     assert measured == dict.fromkeys(kinds, VARIANTS) | {
         "train": [*VARIANTS, *ALIGNED, *REPULSIVE],
-        "draws": ["BAM", "BABN"],
+        "undriven": ["sdpa", "BAM", "BABN"],
+        "draws": ["MC dropout", "BAM", "BABN", "BABN, last layer"],
+        "moments": ["BAM", "BAM, log-normal", "BABN"],
     }
     bars = {
         (result["kind"], result["variant"]): result["bar"] for result in content["results"] if result["bar"]
@@ -57,7 +59,10 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
         ("train", "repulsive"): 1.1,
         ("train", "repulsive, first layer"): 1.03,
         ("expectation", "BABN"): 1.15,
+        ("undriven", "BABN"): 1.03,
         ("draws", "BABN"): 25,
+        ("draws", "BABN, last layer"): 5.3,
+        ("moments", "BABN"): 2.5,
     }
     added = {
         result["variant"]: result["parameters"] for result in content["results"] if result["kind"] == "train"

@@ -1,7 +1,9 @@
 """Activation checkpointing: losses and gradients are those without it."""
 
 import copy
+import gc
 import pickle
+import weakref
 from contextlib import nullcontext
 from functools import partial
 
@@ -122,6 +124,26 @@ def test_terms_and_gradients_are_those_without(families, name, method, dtype):
     assert runs[1] > runs[0]  # layers did run a second time
     assert found[0][2].keys() == found[1][2].keys()
     torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["babn", "bam", "lognormal", "scale"])
+def test_no_maps_are_kept_for_the_backward_pass(method):
+    """Neither as saved tensors outside of the layers, whose own are those of their checkpoints, nor by objects."""
+    program, kept, posteriors = program_for(network("bert", METHODS[method])), [], []
+
+    class Guide(AttentionGuide):
+        def _draw(self, msg, posterior):
+            super()._draw(msg, posterior)
+            posteriors.extend((weakref.ref(posterior), weakref.ref(msg["value"])))
+
+    objective = AttentionELBO()(program, Guide(program))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        loss = objective(batches("bert")[0]).loss
+    assert kept and not any(shape.numel() >= 3 * 2 * 9 * 9 for shape in kept if shape[-1:] != (16,))
+    gc.collect()
+    assert len(posteriors) == 6 and not any(reference() is not None for reference in posteriors)
+    loss.backward()
+    assert all({"kl_nats", "cv"} <= site.keys() for site in objective.diagnostics().values())
 
 
 def test_noise_of_the_guide_counts_on_from_the_layer():

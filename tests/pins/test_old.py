@@ -116,10 +116,14 @@ def test_a_finished_run_is_reported_and_measured_again(run, name):
     assert before["run"]["name"] in page
     succeeds("evaluate", folder)
     after = load_results(folder).model_dump(mode="json")
+
+    def found(part):  # the closed form is measured since
+        return [each for each in after.get(part, ()) if each.get("model") != "bayesian_moments"]
+
     for part in ("scores", "conditions"):
-        for one, other in zip(before.get(part, ()), after.get(part, ()), strict=True):
+        for one, other in zip(before.get(part, ()), found(part), strict=True):
             assert numbers(other, one) == pytest.approx(numbers(one, one), rel=1e-4, abs=1e-5)
-    assert len(after.get("differences", ())) == len(before.get("differences", ()))
+    assert len(found("differences")) == len(before.get("differences", ()))
 
 
 def numbers(record, like):

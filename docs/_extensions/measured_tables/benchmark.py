@@ -9,7 +9,9 @@ SOURCE = "make bench"
 TITLES = {
     "train": "Training step",
     "expectation": "Posterior expectation",
+    "undriven": "Undriven pass of a network converted from sdpa, to that network's",
     "draws": "20 draws, to one eager pass",
+    "moments": "Closed-form moments of two classes, to one eager pass",
     "site-train": "Training step, the site alone",
     "site-expectation": "Expectation, the site alone",
 }
