@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import pickle
 import random
 import shutil
@@ -34,6 +35,11 @@ GERMAN = {
 }
 TRAINING = "steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, device: cpu"
 REPORT = "resamples: 100, uncertain: 1, mistakes: 1, alignment_texts: 4, head_texts: 4, masked_texts: 2"
+
+
+def folders_in(place: Path) -> set[str]:
+    """Names of all folders below one to which another process writes."""
+    return {name for _, names, _ in os.walk(place) for name in names}
 
 
 def invoke(*arguments: object) -> Result:

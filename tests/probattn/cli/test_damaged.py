@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ import time
 
 import pytest
 import torch
-from runs import succeeds
+from runs import folders_in, succeeds
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -241,7 +240,7 @@ def test_an_interruption_keeps_a_checkpoint_and_says_how_to_go_on(recipe, tmp_pa
         [str(word) for word in command], stderr=subprocess.PIPE, text=True, env=os.environ
     )
     until = time.monotonic() + 120
-    while not glob.glob("**/step-000003", root_dir=folder, recursive=True) and started.poll() is None:
+    while "step-000003" not in folders_in(folder) and started.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.05)
     started.send_signal(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 import runs
 import torch
-from runs import refused, succeeds
+from runs import folders_in, refused, succeeds
 
 from probattn import tasks
 from probattn.inference.report import ResultsFileError
@@ -305,7 +304,7 @@ def test_a_killed_run_is_continued_to_the_same_end(name: str, recipe, finished, 
         command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        while process.poll() is None and not glob.glob("**/step-*", root_dir=place, recursive=True):
+        while process.poll() is None and not any(name.startswith("step-") for name in folders_in(place)):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     finally:
