@@ -5,6 +5,7 @@ if __name__ != "probattn.inference":
         f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.inference`"
     )
 
+from probattn.inference.attribution import Pair, leading_pairs, reweighted_expectation, share_by
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.deletion import variance_removed
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
@@ -50,6 +51,7 @@ __all__ = [
     "Moments",
     "NonFiniteError",
     "OptimizerOptions",
+    "Pair",
     "ParticleEnsemble",
     "Posterior",
     "PosteriorExpectation",
@@ -60,9 +62,12 @@ __all__ = [
     "StepObserver",
     "TraceGraphMeanFieldELBO",
     "generate_with_uncertainty",
+    "leading_pairs",
     "posterior_expectation",
     "posterior_moments",
     "posterior_predict",
     "read_records",
+    "reweighted_expectation",
+    "share_by",
     "variance_removed",
 ]

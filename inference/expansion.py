@@ -339,10 +339,15 @@ def _chosen(logits: Tensor, asked: _Asked, link: Link) -> Tensor:
 
 
 class Expansion(Messenger):
-    """Pyro handler that gives every attention site E[S] and keeps what derivatives at it need, by site."""
+    """Pyro handler that gives every attention site E[S] and keeps what derivatives at it need, by site.
 
-    def __init__(self) -> None:
+    Args:
+        log_factors: logarithms of factors of E[S], by site, broadcastable to ``[B, H, T, S]``.
+    """
+
+    def __init__(self, log_factors: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
+        self._log_factors = log_factors or {}
         self.points: dict[str, MeanPoint] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
@@ -356,7 +361,7 @@ class Expansion(Messenger):
             raise RuntimeError(
                 f"posterior_moments: two attention calls of one pass are named {name!r}; give each a name of its own"
             )
-        self.points[name] = posterior.at_mean()
+        self.points[name] = posterior.at_mean(self._log_factors.get(name))
         msg["value"] = self.points[name].value
 
 

@@ -1,4 +1,4 @@
-"""Attention of a posterior as the lists of tensors that bertviz draws."""
+"""Attention of a posterior, and shares of uncertainty, as the lists of tensors that bertviz draws."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probattn.inference import Posterior
+from probattn.inference import Moments, Posterior
 
-Statistic = Literal["mean", "std"]
+Statistic = Literal["mean", "std", "share"]
 
 
 def attention_layers(
-    posterior: Posterior,
+    posterior: Posterior | Moments,
     *,
     row: int = 0,
-    statistic: Statistic = "mean",
+    statistic: Statistic | None = None,
     sites: Sequence[str] | None = None,
     queries: Tensor | None = None,
     keys: Tensor | None = None,
@@ -25,9 +25,11 @@ def attention_layers(
     """Attention of one row, layer by layer, as ``bertviz.head_view`` and ``bertviz.model_view`` take it.
 
     Args:
-        posterior: predictions with attention: ``posterior_predict(..., attention="all")``, streaming or not.
+        posterior: predictions with attention: ``posterior_predict(..., attention="all")``, streaming or not; or
+            moments with shares: ``posterior_moments(..., attribution=True)``.
         row: number of the row.
-        statistic: "mean" over draws, or their standard deviation "std" (divisor P - 1; 0 for one draw).
+        statistic: of draws their "mean", the default, or their standard deviation "std" (divisor P - 1; 0 for one
+            draw); of moments the "share" of the variance of the prediction.
         sites: names of the layers' sites in their order. Default: all, in the order of the network; of an
             encoder-decoder name those of the encoder, of the decoder or between them.
         queries: the row's attention mask ``[T]``; positions where it is 0 are left out.
@@ -52,7 +54,7 @@ def attention_layers(
         raise ValueError(
             f"attention_layers: expected sites of this posterior, got {unknown[0]!r}; it has {', '.join(maps)}"
         )
-    rows = posterior.logits.shape[1]
+    rows = posterior.logits.shape[0 if isinstance(posterior, Moments) else 1]
     if not -rows <= row < rows:
         raise IndexError(f"attention_layers: expected a row in 0..{rows - 1}, got {row}")
     layers = [maps[name][row].detach().cpu() for name in (maps if sites is None else sites)]
@@ -64,22 +66,28 @@ def attention_layers(
     return [_kept(_kept(layer, queries, 1), queries if keys is None else keys, 2)[None] for layer in layers]
 
 
-def _maps(posterior: Posterior, statistic: Statistic) -> Mapping[str, Tensor]:
+def _maps(posterior: Posterior | Moments, statistic: Statistic | None) -> Mapping[str, Tensor]:
     """Maps ``[B, H, T, S]`` by site."""
-    if statistic not in ("mean", "std"):
-        raise ValueError(f"attention_layers: expected statistic 'mean' or 'std', got {statistic!r}")
-    if posterior.attention:
-        return {name: _summary(draws, statistic) for name, draws in posterior.attention.items()}
-    moments = posterior.attention_mean if statistic == "mean" else posterior.attention_std
-    if not moments:
+    known = ("share",) if isinstance(posterior, Moments) else ("mean", "std")
+    if (statistic or known[0]) not in known:
         raise ValueError(
-            "attention_layers: expected a posterior with attention, got one without; predict with attention='all'"
+            f"attention_layers: expected statistic {' or '.join(map(repr, known))} of {type(posterior).__name__}, "
+            f"got {statistic!r}"
         )
-    return moments
+    if isinstance(posterior, Moments):
+        maps, how = posterior.share, "use posterior_moments(..., attribution=True)"
+    elif posterior.attention:
+        return {name: _summary(draws, statistic) for name, draws in posterior.attention.items()}
+    else:
+        maps = posterior.attention_std if statistic == "std" else posterior.attention_mean
+        how = "predict with attention='all'"
+    if not maps:
+        raise ValueError(f"attention_layers: expected maps of attention, got none; {how}")
+    return maps
 
 
-def _summary(draws: Tensor, statistic: Statistic) -> Tensor:
-    if statistic == "mean":
+def _summary(draws: Tensor, statistic: Statistic | None) -> Tensor:
+    if statistic != "std":
         return draws.mean(dim=0)
     return draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(draws[0])
 

@@ -195,12 +195,12 @@ class SitePosterior:
             self._kl = self.kl()
         return exp_carrying_log(log_value)
 
-    def at_mean(self) -> MeanPoint:
-        """E[S], for derivatives of what the network makes of it."""
+    def at_mean(self, log_factor: Tensor | None = None) -> MeanPoint:
+        """E[S], times a factor if one is given, for derivatives of what the network makes of it."""
         inputs = self.inputs
         u = inputs.distribution().log_mean if self.method.learns_scale else inputs.raw
         u = u if u.requires_grad else u.detach().requires_grad_()
-        weights = self.layout.weights(u)
+        weights = self.layout.weights(u if log_factor is None else u + log_factor)
         with torch.no_grad():
             _ = inputs.concentration  # while the pass that holds the upward path's states lasts
         return MeanPoint(

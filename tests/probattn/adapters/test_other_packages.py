@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import probattn
 from probattn.adapters import add_predictions, attention_layers, to_inference_data
-from probattn.inference import Posterior, SVIDriver, posterior_predict
+from probattn.inference import Posterior, SVIDriver, posterior_moments, posterior_predict
 from probattn.models import Classifier, convert
 
 ROWS, LENGTH = 6, 5
@@ -103,6 +103,18 @@ def test_bertviz_draws_the_layers(program, columns, draws, statistic):
     streamed = posterior_predict(program, columns, 40, attention="all", streaming=True)
     for one, other in zip(layers, attention_layers(streamed, statistic=statistic, queries=mask), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_bertviz_draws_shares_of_uncertainty(program, columns):
+    moments = posterior_moments(program, columns, attribution=True)
+    mask = columns["attention_mask"][0]
+    layers = attention_layers(moments, row=0, queries=mask)
+    assert float(torch.stack(layers).sum()) == pytest.approx(1)
+    assert "div id" in bertviz.head_view(layers, ["one", "two", "three"], html_action="return").data
+    with pytest.raises(ValueError, match="expected statistic 'share' of Moments, got 'std'"):
+        attention_layers(moments, statistic="std")
+    with pytest.raises(ValueError, match=r"use posterior_moments\(..., attribution=True\)"):
+        attention_layers(posterior_moments(program, columns))
 
 
 def test_layers_that_are_not_there(draws):
