@@ -5,7 +5,8 @@ are :class:`Results`, which :func:`write_results` and :func:`read_results` keep 
 :func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
 seeds. :func:`is_reliable` decides which differences count.
 
-The records, measures and section of a topic are in one file: ``attention`` (maps), ``alignment`` (queries and keys),
+The records, measures and section of a topic are in one file: ``attention`` (maps), ``attribution``
+(of uncertainty), ``alignment`` (queries and keys),
 ``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from ``collect`` (predictions) over ``evaluation``
 and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
 """
@@ -15,9 +16,11 @@ from probattn.inference.report.attention import (
     AttentionExample,
     AttentionMap,
     Example,
+    Reason,
     attention_example,
     own_tokens,
 )
+from probattn.inference.report.attribution import Answer, AttributionExample, Change
 from probattn.inference.report.charts.svg import printable, printable_lines
 from probattn.inference.report.claims import (
     LEAST_EFFECT,
@@ -135,6 +138,7 @@ __all__ += ["LEAST_EFFECT", "LEAST_EXAMPLES", "LEAST_SEEDS"]
 __all__ += ["is_reliable", "bootstrap_p", "seeds_p", "corrected"]
 # Topics of a page: maps, queries and keys, heads, sites, training
 __all__ += ["Example", "AttentionExample", "AttentionMap", "attention_example", "own_tokens"]
+__all__ += ["Answer", "AttributionExample", "Change", "Reason"]
 __all__ += ["Alignment", "SiteAlignment", "HeadCloud", "TokenSample", "HeadDistances", "Projection"]
 __all__ += ["gather", "head_bandwidths", "head_distances", "site_alignments", "clouds"]
 __all__ += ["Heads", "SiteHeads", "HeadDrops", "HeadRows", "HeadsKey", "site_heads"]

@@ -17,6 +17,9 @@ from probattn.inference.report.markup import Section, shortened, site_labels
 from probattn.inference.report.measures import MODEL_LABELS, MODEL_TITLES
 from probattn.inference.report.record import Count, ModelKey, Probability, Record
 
+Reason = Literal["chosen", "uncertain"]
+"""Why an input is shown: the user chose it, or it is among the most uncertain ones."""
+
 
 class Example(Record):
     """One input and what was predicted for it.
@@ -86,7 +89,7 @@ class AttentionExample(Record):
     """
 
     example: Example
-    reason: Literal["chosen", "uncertain"]
+    reason: Reason
     rows: Literal["tokens", "heads"] = "tokens"
     queries: tuple[str, ...]
     keys: tuple[str, ...]
@@ -123,7 +126,7 @@ def attention_example(
     baseline: Mapping[str, Tensor] | None = None,
     latent: bool = True,
     rows: Literal["tokens", "heads"] = "tokens",
-    reason: Literal["chosen", "uncertain"] = "chosen",
+    reason: Reason = "chosen",
 ) -> AttentionExample:
     """Mean and standard deviation over mean of the weights between an input's tokens, by site and head.
 
@@ -286,7 +289,7 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
         "title": shortened(
             f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
         ),
-        "answer": _answer(item.example),
+        "answer": answer_words(item.example),
         "strip": _strip(item),
         "choices": _choices(item, labels),
         "showing": entries[0]["showing"],
@@ -304,7 +307,8 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
     }
 
 
-def _answer(example: Example) -> str:
+def answer_words(example: Example) -> str:
+    """What was predicted, how sure, and the truth if it is known."""
     words = f"{isolated(example.predicted)}, {example.probability:.0%}"
     if example.draws or example.spread:
         words += f" ± {100 * example.spread:.0f} points"
@@ -330,14 +334,15 @@ def _choices(
     """Choices of the page: field, legend, and a value, label and title for each option."""
     sites = [(name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps)]
     heads = [
-        (_head_value(head), _head_value(head), _head(head))
+        (_head_value(head), _head_value(head), head_words(head))
         for head in dict.fromkeys(one.head for one in item.maps)
     ]
     offered = [("site", "Attention call", sites), ("head", "Head", heads)]
     return [choice for choice in offered if len(choice[2]) > 1]
 
 
-def _head(head: int | None) -> str:
+def head_words(head: int | None) -> str:
+    """Name of a head, or of the average over heads."""
     return "average of the heads" if head is None else f"head {head}"
 
 
@@ -364,7 +369,7 @@ def _kinds(one: AttentionMap, model: ModelKey) -> list[_Kind]:
 def _entry(
     item: AttentionExample, one: AttentionMap, kinds: Sequence[_Kind], labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else _head(one.head)}"
+    place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else head_words(one.head)}"
     entry: dict[str, Any] = {
         "site": printable(one.site),
         "head": _head_value(one.head),
@@ -374,7 +379,7 @@ def _entry(
     weights = _top([*one.mean, *one.baseline])  # one scale for what is to be compared
     for kind in kinds:
         top, clipped = _top(one.ratio) if kind.name == "ratio" else weights
-        entry[f"{kind.name}16"] = _packed(getattr(one, kind.name), kind.scale)
+        entry[f"{kind.name}16"] = packed(getattr(one, kind.name), kind.scale)
         entry[f"{kind.name}_title"] = f"{kind.title}, {place}"
         entry[f"{kind.name}_top"] = top
         entry[f"{kind.name}_words"] = f"{top:.2f}{'+' if clipped else ''}"
@@ -395,10 +400,7 @@ def _strongest(item: AttentionExample, one: AttentionMap) -> str:
     cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
     words = []
     for value, q, k in cells[:3]:
-        query, key = (
-            f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(token, 24))}\N{RIGHT DOUBLE QUOTATION MARK}"
-            for token in (item.queries[q], item.keys[k])
-        )
+        query, key = quoted(item.queries[q]), quoted(item.keys[k])
         suffix = f" (deterministic {one.baseline[q][k]:.2f})" if one.baseline else ""
         if one.ratio:
             suffix = f" (std/mean {one.ratio[q][k]:.2f})"
@@ -406,7 +408,12 @@ def _strongest(item: AttentionExample, one: AttentionMap) -> str:
     return f"Largest weights: {', '.join(words)}."
 
 
-def _packed(rows: Sequence[Sequence[float]], scale: int) -> str:
+def quoted(token: str) -> str:
+    """A token between quotation marks."""
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(token, 24))}\N{RIGHT DOUBLE QUOTATION MARK}"
+
+
+def packed(rows: Sequence[Sequence[float]], scale: int) -> str:
     """Numbers as base64 of little-endian 16-bit integers ``value * scale``; the records round to that grid."""
     counts = [min(65_535, round(value * scale)) for row in rows for value in row]
     return base64.b64encode(struct.pack(f"<{len(counts)}H", *counts)).decode()

@@ -15,6 +15,7 @@ from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, parse_json, read_json
 from probattn.inference.report.alignment import Alignment
 from probattn.inference.report.attention import AttentionExample, Example
+from probattn.inference.report.attribution import AttributionExample
 from probattn.inference.report.claims import is_reliable
 from probattn.inference.report.dynamics import Dynamics
 from probattn.inference.report.heads import Heads
@@ -53,6 +54,7 @@ class Results(Record):
         health: the posterior, per site.
         curves: training curves.
         attention: inputs with attention maps.
+        attribution: inputs with the words whose attention makes them unsure.
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
         alignment: how far queries and keys lie apart; None where that was not measured.
@@ -71,6 +73,7 @@ class Results(Record):
     health: tuple[SiteHealth, ...] = ()
     curves: tuple[Curve, ...] = ()
     attention: tuple[AttentionExample, ...] = ()
+    attribution: tuple[AttributionExample, ...] = ()
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
     alignment: Alignment | None = None
@@ -82,7 +85,8 @@ class Results(Record):
     @model_validator(mode="after")
     def _known_data(self) -> Results:
         keys = [item.key for item in self.data]
-        examples = [*self.uncertain, *self.mistakes, *(item.example for item in self.attention)]
+        examples = [*self.uncertain, *self.mistakes]
+        examples += [each.example for each in self.attention] + [each.example for each in self.attribution]
         named = [*(item.data for item in self.scores), *(item.data for item in self.differences)]
         named += [item.data for item in examples if item.data is not None]
         unknown = sorted(set(named) - set(keys))

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from probattn.inference.report.alignment import alignment_section
 from probattn.inference.report.attention import Example, attention_section
+from probattn.inference.report.attribution import attribution_section
 from probattn.inference.report.charts.lines import (
     common_floor,
     entropy_chart,
@@ -218,6 +219,7 @@ def report_sections(results: Results) -> list[Section | None]:
         _calibration(results),
         _entropy(results),
         _selective(results, latent=latent),
+        attribution_section(results.attribution, _site_names(results)),
         attention_section(results.attention, _site_names(results), results.compared),
         alignment_section(results.alignment),
         heads_section(results.heads),

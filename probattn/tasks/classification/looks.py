@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -15,6 +15,7 @@ from probattn.inference.report import (
     Example,
     HeadRows,
     ModelKey,
+    Reason,
     attention_example,
     own_tokens,
 )
@@ -36,7 +37,7 @@ def attention_of(
     example: Example,
     *,
     options: Any,
-    reason: Literal["chosen", "uncertain"],
+    reason: Reason,
 ) -> AttentionExample:
     """Attention maps of one input, at the layers that the report asks for, the last first.
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,13 +21,13 @@ from probattn.data import Task as TextTask
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import (
     Alignment,
-    AttentionExample,
     DataSet,
     Example,
     Heads,
     ModelKey,
     PredictedData,
     Predictions,
+    Reason,
     Results,
     Role,
     RunDescription,
@@ -47,6 +47,7 @@ from probattn.metrics.functional import mutual_information
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
+from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     Words,
@@ -383,21 +384,31 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
         chosen = self._answers(own, report.texts, report.second_texts())
-        maps = [self._attention(networks, answer.example, "chosen", GIVEN) for answer in chosen]
-        maps += [self._attention(networks, item, "uncertain", data.source) for item in uncertain]
-        return {"uncertain": tuple(uncertain), "mistakes": tuple(mistakes), "attention": tuple(maps)}
+        looked_into: list[tuple[Example, Reason, str]] = [
+            *((answer.example, "chosen", GIVEN) for answer in chosen),
+            *((item, "uncertain", data.source) for item in uncertain),
+        ]
+        maps, attributed = [], []
+        for example, reason, source in looked_into:
+            batch = own.moved(self._single(own, example, source))
+            maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
+            if own.key == "bayesian_mean":
+                seed = self.recipe.prediction.seed
+                attributed.append(
+                    attribution_of(own, batch, example, class_names(own), seed=seed, reason=reason)
+                )
+        return {
+            "uncertain": tuple(uncertain),
+            "mistakes": tuple(mistakes),
+            "attention": tuple(maps),
+            "attribution": tuple(each for each in attributed if each is not None),
+        }
 
-    def _attention(
-        self,
-        networks: Sequence[TrainedClassifier],
-        example: Example,
-        reason: Literal["chosen", "uncertain"],
-        source: str,
-    ) -> AttentionExample:
+    def _single(self, own: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
+        """One input as a batch."""
         pairs = None if example.pair is None else (example.pair,)
         single = TextDataset((example.text,), None, (), source, pairs=pairs)
-        batch = networks[-1].moved(next(iter(self.batches(networks[-1], single))))
-        return attention_of(networks, batch, example, options=self.recipe, reason=reason)
+        return next(iter(self.batches(own, single)))
 
     def _alignment(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Alignment | None:
         """Distances of queries and keys at the calls that conversion changed.

@@ -23,6 +23,7 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.report import Group, Sheet
 from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
+from probattn.tasks.classification.attribution import words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
@@ -242,7 +243,7 @@ class Language(HeadTask):
                     f"tokens: {shown(text)}"
                 )
         names = codec.convert_ids_to_tokens(ids)
-        words = list(_words(text, names, tokens.word_ids(), tokens["offset_mapping"]))
+        words = words_of(tokens, names, text)
         return Encoded([{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}], words)
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
@@ -359,18 +360,6 @@ def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dic
             batch["input_ids"], special_tokens_mask=special
         )
     return batch
-
-
-def _words(
-    text: str, names: Sequence[str], words: Sequence[int | None], offsets: Sequence[tuple[int, int]]
-) -> Iterator[tuple[str, list[int]]]:
-    """Words of a text with the places of their tokens; special tokens, which are no part of it, by their names."""
-    places: dict[Any, list[int]] = {}
-    for place, word in enumerate(words):
-        places.setdefault(("special", place) if word is None else word, []).append(place)
-    for word, some in places.items():
-        special = isinstance(word, tuple)
-        yield names[some[0]] if special else text[offsets[some[0]][0] : offsets[some[-1]][1]].strip(), some
 
 
 def _surprises(draws: Tensor, truth: Tensor, words: Sequence[tuple[str, list[int]]] | None) -> dict[str, Any]:

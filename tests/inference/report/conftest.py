@@ -1,13 +1,15 @@
 """Results as a run of sentiment classification might give them, made from random numbers."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from probattn.inference.report.alignment import Alignment
-from probattn.inference.report.attention import attention_example
+from probattn.inference.report.attention import Example, attention_example
+from probattn.inference.report.attribution import Answer, AttributionExample, Change
 from probattn.inference.report.dynamics import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.inference.report.evaluation import (
     PredictedData,
@@ -215,6 +217,48 @@ def dynamics() -> tuple[Dynamics, ...]:
     )
 
 
+def attributed(
+    example: Example, words: Sequence[str], sites: Sequence[str], **fields: Any
+) -> AttributionExample:
+    """Shares of two heads a site that add to 1, by words; the numbers say whose they are."""
+    sizes = [
+        [[1 + site + 2 * head + word for word in range(len(words))] for head in range(2)]
+        for site in range(len(sites))
+    ]
+    total = sum(number for heads in sizes for row in heads for number in row)
+    share = tuple(
+        tuple(tuple(round(number / total, 5) for number in row) for row in heads) for heads in sizes
+    )
+    answers = (
+        Answer(label=example.predicted, probability=0.625),
+        Answer(label=example.predicted, probability=0.875),
+    )
+    changes = (
+        Change(key=words[-1], share=0.25, half=answers[0], twice=answers[1]),
+        Change(
+            key=words[0],
+            query=words[-1],
+            site=sites[0],
+            head=1,
+            share=0.125,
+            half=answers[1],
+            twice=answers[0],
+        ),
+    )
+    given: dict[str, Any] = {
+        "reason": "chosen",
+        "classes": CLASSES,
+        "spread": 0.0625,
+        "expected": Answer(label=example.predicted, probability=0.75),
+        "changes": changes,
+        "removed": {"share": 0.8125, "spread": -0.03125},
+        "draws": 50,
+    }
+    return AttributionExample(
+        example=example, words=tuple(words), sites=tuple(sites), share=share, **{**given, **fields}
+    )
+
+
 def make_results() -> Results:
     """A full set of results."""
     items = [
@@ -272,6 +316,15 @@ def make_results() -> Results:
         health=tuple(health),
         curves=curves(),
         attention=tuple(attention),
+        attribution=tuple(
+            attributed(
+                each.example,
+                each.keys,
+                [one.site for one in each.maps if one.head is None],
+                reason=each.reason,
+            )
+            for each in attention
+        ),
         uncertain=tuple(uncertain),
         mistakes=tuple(mistakes),
         alignment=alignment(),

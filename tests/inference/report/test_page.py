@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probattn.inference.report.attention import attention_example
+from probattn.inference.report.attribution import Answer, AttributionExample, Change
 from probattn.inference.report.charts.svg import isolated, printable
 from probattn.inference.report.evaluation import (
     PredictedData,
@@ -39,6 +40,7 @@ ALONE = [
     ("calibration", "Calibration"),
     ("entropy", "OOD inputs"),
     ("selective", "Selective prediction"),
+    ("attribution", "Attribution"),
     ("attention", "Attention"),
     ("alignment", "Queries and keys"),
     ("heads", "Heads"),
@@ -132,6 +134,7 @@ def test_every_section_and_figure_is_there(page: Page) -> None:
         "KL from the prior during training": 1,
         "Posterior mean of the attention weights": 3,
         "Standard deviation over mean of the attention weights": 3,
+        "Share of the variance by attention call": 3,
         "Probability of ": 12,
         "Attention agrees with the probe": 1,
         "Attention by step": 1,
@@ -174,8 +177,10 @@ def test_the_words_are_the_numbers_rounded(page: Page) -> None:
         assert number != "-0.0"
 
 
-def payloads(page: Page) -> list[dict]:
-    return [json.loads(block) for block in page.inside["script"] if block.startswith("{")]
+def payloads(page: Page, key: str = "queries") -> list[dict]:
+    """Numbers for the script: of maps, or of shares ("share16")."""
+    found = [json.loads(block) for block in page.inside["script"] if block.startswith("{")]
+    return [each for each in found if key in each]
 
 
 def unpacked(words: str, scale: int) -> list[float]:
@@ -195,13 +200,61 @@ def test_the_script_gets_the_maps_to_the_last_digit(page: Page, results: Results
             assert unpacked(entry["ratio16"], 1_000) == [value for row in item.ratio for value in row]
 
 
+def test_the_script_gets_the_shares(page: Page, results: Results) -> None:
+    found = payloads(page, "share16")
+    assert len(found) == len(results.attribution) > 1
+    for payload, item in zip(found, results.attribution, strict=True):
+        assert tuple(payload["words"]) == item.words
+        assert (len(payload["sites"]), payload["heads"]) == (len(item.sites), 2)
+        flat = [value for heads in item.share for row in heads for value in row]
+        assert unpacked(payload["share16"], payload["scale"]) == pytest.approx(flat, abs=1e-5)
+
+
+def test_heads_that_a_site_lacks_have_no_share(results: Results) -> None:
+    item = results.attribution[0]
+    short = item.model_copy(update={"share": (item.share[0][:1], *item.share[1:])})
+    payload = payloads(Page(render_report(changed(results, attribution=(short,)))), "share16")[0]
+    values = unpacked(payload["share16"], payload["scale"])
+    words = len(item.words)
+    assert values[words : 2 * words] == [0] * words
+    assert values[2 * words : 3 * words] == pytest.approx(item.share[1][0], abs=1e-5)
+
+
+def test_the_deletion_test_is_the_median_over_inputs(results: Results) -> None:
+    first, second, third = results.attribution
+    items = (
+        first.model_copy(update={"removed": {"share": 0.5, "spread": -0.25}}),
+        second.model_copy(update={"removed": {"share": 0.75, "spread": 0.0}}),
+        third.model_copy(update={"removed": {}}),
+    )
+    text = render_report(changed(results, attribution=items))
+    rows = [
+        " ".join(re.sub("<[^>]*>", " ", row).split()) for row in re.findall("<tr>.*?</tr>", text, re.DOTALL)
+    ]
+    assert "their share of the variance 62% 50% to 75%" in rows
+    assert "their own spread, std over mean -12% -25% to 0%" in rows
+    without = changed(results, attribution=(third.model_copy(update={"removed": {}}),))
+    assert "Variance gone" not in render_report(without)
+
+
+def test_shares_of_other_sizes_are_refused(results: Results) -> None:
+    item = dict(results.attribution[0])
+    with pytest.raises(ValueError, match="expected shares of 3 sites and"):
+        AttributionExample(**{**item, "share": item["share"][:2]})
+
+
 def test_the_first_map_stands_without_script(page: Page, results: Results) -> None:
     of_heads = len(results.heads.rows) + len(results.heads.sites)  # the page's other maps
     of_courses = 2 * sum(len(item.maps) for item in results.dynamics)
-    assert len(page.all("image", "map-picture")) == 2 * len(results.attention) + of_heads + of_courses
+    of_shares = len(results.attribution)
+    drawn = 2 * len(results.attention) + of_heads + of_courses + of_shares
+    assert len(page.all("image", "map-picture")) == drawn
     shades = [a["style"] for a in page.all("span", "tok")]
-    assert len(shades) == sum(len(example.keys) for example in results.attention)
-    assert shades.count("--w:1.000") == len(results.attention)
+    lengths = [len(each.keys) for each in results.attention] + [
+        len(each.words) for each in results.attribution
+    ]
+    assert len(shades) == sum(lengths)
+    assert shades.count("--w:1.000") == len(results.attention) + of_shares
     assert "needs-script" in (page.all("div", "choices")[0]["class"] or "")
 
 
@@ -234,6 +287,19 @@ def everywhere(
     example = results.uncertain[0].model_copy(
         update=dict.fromkeys(("text", "label", "predicted", "baseline_predicted"), words)
     )
+    answer = Answer(label=words, probability=0.5)
+    change = Change(key=words, query=words, site=words, head=0, share=0.5, half=answer, twice=answer)
+    attribution = AttributionExample(
+        example=example,
+        reason="chosen",
+        classes=(words, "b"),
+        spread=0.1,
+        expected=answer,
+        words=(words, "b"),
+        sites=(words,),
+        share=(((0.5, 0.25),),),
+        changes=(change,),
+    )
     fields = ("name", "method", "network", "data", "device", "created", "recipe")
     run = {**dict.fromkeys(fields, words), "versions": {words: words}, "commands": (words,)}
     return changed(
@@ -242,6 +308,7 @@ def everywhere(
         data=tuple(item.model_copy(update={"title": words, "source": words}) for item in results.data),
         classes=(words, "b"),
         attention=(attention_example(example, tokens, sites, heads=(1,)),),
+        attribution=(attribution,),
         uncertain=(example,),
         mistakes=(example,),
         health=(SiteHealth(site=words, spread=0.1, kl_nats=1.0, reduction="mean"),),
@@ -253,7 +320,7 @@ def test_hostile_text_stays_text(results: Results, draw_weights: Callable[..., t
     sites = {HOSTILE: draw_weights(2), "s.1": draw_weights(2)}
     text = render_report(everywhere(results, HOSTILE, sites, (HOSTILE, "b")))
     page = Page(text)
-    assert len(page.all("script")) == 2  # the maps' numbers and the page's own
+    assert len(page.all("script")) == 3  # the numbers of maps and of shares, and the page's own
     assert not page.all("img")
     assert "<script>alert" not in text
     assert "<img" not in text
@@ -285,6 +352,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
         ({"health": ()}, {"posterior"}),
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
+        ({"attribution": ()}, {"attribution"}),
         ({"alignment": None}, {"alignment"}),
         ({"heads": None}, {"heads"}),
         ({"edges": ()}, {"edges"}),
@@ -348,7 +416,9 @@ def test_without_a_bayesian_model_no_draw_is_spoken_of(results: Results) -> None
         scores=scores,
         attention=(results.attention[0].model_copy(update={"maps": own, "example": example}),),
         uncertain=(example,),
-        **dict.fromkeys(("differences", "health", "curves", "mistakes", "edges", "dynamics"), ()),
+        **dict.fromkeys(
+            ("attribution", "differences", "health", "curves", "mistakes", "edges", "dynamics"), ()
+        ),
         alignment=None,
         heads=None,
         run=results.run.model_copy(
@@ -417,7 +487,7 @@ def test_many_classes_one_site_long_texts(
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
-    absent = {"alignment", "heads", "edges", "dynamics"}
+    absent = {"alignment", "attribution", "heads", "edges", "dynamics"}
     assert page.sections() == [name for name, _ in ALONE if name not in absent]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
@@ -433,7 +503,7 @@ def test_many_classes_one_site_long_texts(
 def test_cross_attention_shows_the_keys(results: Results) -> None:
     weights = {"decoder": torch.full((2, 1, 2, 3), 1 / 3)}
     shown = attention_example(results.uncertain[0], ["q1", "q2"], weights, keys=["k1", "k2", "k3"])
-    page = Page(render_report(changed(results, attention=(shown,))))
+    page = Page(render_report(changed(results, attention=(shown,), attribution=())))
     assert [a["title"] for a in page.all("span", "tok")] == [isolated(f"k{n}") for n in (1, 2, 3)]
 
 
@@ -517,10 +587,8 @@ def test_directions_end_where_a_text_ends(
     ):
         assert re.search("\u2068[^\u2068]*\u202e", label)
     payload = payloads(page)[0]
-    assert {entry["site"] for entry in payload["maps"]} == {found["value"] for found in page.all("input")} - {
-        "average",
-        "1",
-    }
+    offered = {found["value"] for found in page.all("input") if not found["name"].startswith("share-")}
+    assert {entry["site"] for entry in payload["maps"]} == offered - {"average", "1"}
     assert not any(stray(token) for token in (*payload["queries"], *payload["keys"]))
     assert all("[/x]" in piece for piece in page.inside["blockquote"])
 

@@ -1,0 +1,189 @@
+"""The words of a text whose attention makes its prediction unsure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probattn.inference.attribution import Pair, leading_pairs, reweighted_expectation
+from probattn.inference.deletion import variance_removed
+from probattn.inference.expansion import posterior_moments
+from probattn.inference.report import Answer, AttributionExample, Change, Example, Reason
+from probattn.models import Classifier
+from probattn.models.hosts.convert import conversion
+from probattn.tasks.classification.looks import second_text
+from probattn.tasks.programs import Network
+
+LEADING_WORDS, LEADING_PAIRS = 5, 3
+"""Words, and pairs of tokens, of a text whose attention is halved and doubled."""
+HELD = 0.01
+"""Part of the weights that the deletion test holds at their means."""
+DELETION_DRAWS = 50
+
+
+class Word(NamedTuple):
+    """A word of a text and the places of its tokens."""
+
+    word: str
+    places: list[int]
+
+
+def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
+    """Words with the places of their tokens; special tokens, which are no part of a text, by their names.
+
+    Args:
+        encoding: what a fast tokenizer made of one text or pair, with offsets.
+        names: the tokens.
+        texts: the text, or both.
+    """
+    places: dict[Any, list[int]] = {}
+    sequences, words, offsets = encoding.sequence_ids(0), encoding.word_ids(0), encoding["offset_mapping"]
+    for place, word in enumerate(words):
+        known = word is not None and sequences[place] is not None
+        places.setdefault((sequences[place], word) if known else (None, place), []).append(place)
+    return [
+        Word(
+            names[some[0]]
+            if text is None
+            else texts[text][offsets[some[0]][0] : offsets[some[-1]][1]].strip(),
+            some,
+        )
+        for (text, _), some in places.items()
+    ]
+
+
+def attribution_of(
+    own: Network[Classifier],
+    batch: dict[str, Tensor],
+    example: Example,
+    names: Sequence[str],
+    *,
+    seed: int,
+    reason: Reason,
+) -> AttributionExample | None:
+    """Where the variance of one input's prediction comes from; None if no attention call attends to its tokens.
+
+    Args:
+        own: the run's network, with latent attention.
+        batch: the input alone, on the network's device.
+        example: what was predicted for it.
+        names: of the classes.
+        seed: of the draws of the deletion test, which is left out where a site learns its scale.
+        reason: why it is shown.
+    """
+    moments = posterior_moments(own.program, batch, attribution=True, method="expansion")
+    assert moments.share is not None
+    assert moments.slope is not None
+    tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    share = {site: each for site, each in moments.share.items() if each.shape[-1] == len(tokens)}
+    if not share:
+        return None
+    words = _words(own.codec, example, batch["input_ids"][0].tolist(), tokens)
+    begins = second_text(own.codec, example, len(tokens))
+    by_word = {
+        site: torch.stack([each[0, ..., word.places].sum(dim=(1, 2)) for word in words], dim=1)
+        for site, each in share.items()
+    }
+    total = sum(each.sum(dim=0) for each in by_word.values())
+    assert isinstance(total, Tensor)
+    change = _Changing(own, batch, share, names)
+    leading = total.argsort(descending=True)[:LEADING_WORDS].tolist()
+    slope = {site: moments.slope[site] for site in share}
+    first, second = (names[place] for place in moments.classes[0, :2].tolist())
+    removed = _removed(own, batch, seed)
+    return AttributionExample(
+        example=example,
+        reason=reason,
+        classes=(first, second),
+        spread=float(moments.std[0, list(names).index(example.predicted)]),
+        expected=change.answer(moments.logits[0]),
+        words=tuple(word.word for word in words),
+        second=next((place for place, word in enumerate(words) if begins in word.places), None),
+        sites=tuple(share),
+        share=tuple(
+            tuple(tuple(round(value, 5) for value in head) for head in each.tolist())
+            for each in by_word.values()
+        ),
+        changes=(
+            *(change.word(words[place], float(total[place])) for place in leading),
+            *(
+                change.pair(pair, tokens)
+                for pair in leading_pairs(replace(moments, share=share, slope=slope), LEADING_PAIRS)[0]
+            ),
+        ),
+        removed=removed,
+        draws=DELETION_DRAWS if removed else 0,
+    )
+
+
+def _words(codec: Any, example: Example, ids: Sequence[int], tokens: Sequence[str]) -> list[Word]:
+    """Words of an input; its tokens where the tokenizer does not say which word they belong to."""
+    texts = [example.text] if example.pair is None else [example.text, example.pair]
+    if getattr(codec, "is_fast", False):
+        encoding = codec(*texts, truncation=True, max_length=len(ids), return_offsets_mapping=True)
+        if list(encoding["input_ids"]) == list(ids):
+            return words_of(encoding, tokens, *texts)
+    return [Word(token, [place]) for place, token in enumerate(tokens)]
+
+
+def _removed(own: Network[Classifier], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:
+    """The deletion test of one input, by share and by spread."""
+    record = conversion(own.net)
+    if record is None or record.method is None or record.method.learns_scale:
+        return {}
+    options: dict[str, Any] = {"fraction": HELD, "num_samples": DELETION_DRAWS, "seed": seed}
+    return {by: float(variance_removed(own.program, batch, by=by, **options)) for by in ("share", "spread")}
+
+
+@dataclass(frozen=True)
+class _Changing:
+    """One input with half and with twice of some attention."""
+
+    own: Network[Classifier]
+    batch: Mapping[str, Tensor]
+    share: Mapping[str, Tensor]
+    names: Sequence[str]
+
+    def answer(self, logits: Tensor) -> Answer:
+        """The likeliest class of logits ``[C]``."""
+        probability, label = logits.double().softmax(dim=-1).max(dim=-1)
+        return Answer(label=self.names[int(label)], probability=float(probability))
+
+    def word(self, word: Word, share: float) -> Change:
+        """Attention to a word, at all calls."""
+        factors = {}
+        for site, each in self.share.items():
+            factors[site] = each.new_ones(2, 1, 1, each.shape[-1])
+            factors[site][..., word.places] = _half_and_twice(each)[..., None]
+        half, twice = self._answers(factors)
+        return Change(key=word.word, share=share, half=half, twice=twice)
+
+    def pair(self, pair: Pair, tokens: Sequence[str]) -> Change:
+        """Attention of one query to one key, by one head."""
+        own = self.share[pair.site]
+        factor = own.new_ones(2, *own.shape[1:])
+        factor[:, pair.head, pair.query, pair.key] = _half_and_twice(own)[:, 0, 0]
+        half, twice = self._answers({pair.site: factor})
+        query = tokens[pair.query] if own.shape[-2] == len(tokens) else f"query {pair.query}"
+        return Change(
+            key=tokens[pair.key],
+            query=query,
+            site=pair.site,
+            head=pair.head,
+            share=pair.share,
+            half=half,
+            twice=twice,
+        )
+
+    def _answers(self, factors: Mapping[str, Tensor]) -> list[Answer]:
+        both = {name: value.repeat(2, *[1] * (value.dim() - 1)) for name, value in self.batch.items()}
+        return [self.answer(logits) for logits in reweighted_expectation(self.own.program, both, factors)]
+
+
+def _half_and_twice(like: Tensor) -> Tensor:
+    """Factors ``[2, 1, 1]``."""
+    return like.new_tensor([0.5, 2.0]).view(2, 1, 1)
