@@ -1,4 +1,4 @@
-"""Takes ``docs/images/report.png``: the top of a run's report and its first attention maps, as a browser shows them.
+"""Takes ``docs/images/report.png``: the top of a run's report and the words that make one answer unsure.
 
     python docs/_figures/report.py runs/demo
 
@@ -17,13 +17,13 @@ from probattn.inference.report import read_results, render_report
 FILE = Path(__file__).parents[1] / "images" / "report.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-SIZE, SCALE = (1200, 1150), 0.8
+SIZE, SCALE = (1200, 1580), 0.8
 SHOWN = """<style>
-nav, section:not(#attention), #attention .lead, #attention .fine, .example:not(:first-of-type) { display: none; }
+nav, section:not(#attribution), #attribution .fine, #attribution .removed ~ .example ~ .example { display: none; }
 main { padding-inline: 76px; }
 section { padding-top: 24px; }
 </style></head>"""
-"""Leaves of the page its top and the first input of the section on attention."""
+"""Leaves of the page its top and the first input of the section on attribution."""
 
 
 def main(run: Path) -> None:

@@ -134,9 +134,14 @@ def _removed(examples: Sequence[AttributionExample]) -> list[tuple[str, Markup, 
         values = [each.removed[by] for each in examples if by in each.removed]
         if values:
             middle = median(values)
-            ends = f"{min(values):.0%} to {max(values):.0%}" if len(values) > 1 else ""
-            rows.append((words, exact(middle, f"{middle:.0%}"), ends, f"{min(max(middle, 0), 1):.3f}"))
+            ends = f"{_percent(min(values))} to {_percent(max(values))}" if len(values) > 1 else ""
+            rows.append((words, exact(middle, _percent(middle)), ends, f"{min(max(middle, 0), 1):.3f}"))
     return rows
+
+
+def _percent(part: float) -> str:
+    """A part that may be below zero, by chance."""
+    return f"{part:z.0%}".replace("-", "\N{MINUS SIGN}")
 
 
 def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any]:
