@@ -26,6 +26,7 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.posterior import Link, Posterior
 from probattn.inference.session import evaluating
+from probattn.inference.trunk import Trunk
 from probattn.sites.building import as_program
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import SitePosterior
@@ -308,18 +309,20 @@ class _Folding:
     def logits(self, model: Model, seeds: Sequence[int]) -> Tensor:
         """Logits ``[P, B, C]`` of a draw for each seed."""
         guide = _PredictionGuide(model, self.collector)
+        trunk = Trunk(model if len(seeds) > 1 else None, self.inputs, self.keys, self.rows)
         parts: list[Tensor] = []
-        for start in range(0, len(seeds), self.chunk):
-            part = seeds[start : start + self.chunk]
-            guide.begin(SeededNoise(part, device_of(self.inputs)))
-            folded = {
-                name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in self.keys else value
-                for name, value in self.inputs.items()
-            }
-            with guide:
-                output = model(folded)
-            parts.append(output.unflatten(0, (len(part), self.rows)))
-            self.collector.check()
+        with trunk.once(min(self.chunk, len(seeds))):
+            for start in range(0, len(seeds), self.chunk):
+                part = seeds[start : start + self.chunk]
+                guide.begin(SeededNoise(part, device_of(self.inputs)))
+                folded = {
+                    name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in self.keys else value
+                    for name, value in self.inputs.items()
+                }
+                with guide, trunk.folded(len(part)):
+                    output = model(folded)
+                parts.append(output.unflatten(0, (len(part), self.rows)))
+                self.collector.check()
         return torch.cat(parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,9 @@ class HostedSite(nn.Module):
     ``calls`` are the module's calls in a forward pass, in order; ``selected`` and ``aligned`` the indices of the latent
     and the aligned ones (the site's own numbering follows ``selected``); ``state`` is shared by the module's stack.
     """
+
+    counts_calls: ClassVar[bool] = True
+    """The calls of a pass are told apart by their order: none may be left out."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pyro.poutine import runtime
@@ -58,6 +58,9 @@ class UndrivenPasses:
         former: configurations with the names of the implementations that they had.
         hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
     """
+
+    is_active: ClassVar[bool] = False
+    """Its hooks look at no tensors."""
 
     def __init__(self, former: list[tuple[Any, str]], hosts: list[tuple[nn.Module, Hosted]]) -> None:
         self._former = former

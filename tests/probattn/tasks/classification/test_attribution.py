@@ -127,7 +127,7 @@ def test_answers_change_as_the_network_with_that_much_attention_does(net, codec)
 
 
 def test_tokens_stand_for_words_where_the_tokenizer_knows_none(net, codec):
-    batch, found = attributed(net, SlowTokenizer(codec), "a dullest film", tokenizer=codec)
+    _, found = attributed(net, SlowTokenizer(codec), "a dullest film", tokenizer=codec)
     assert found.words == ("[CLS]", "a", "dull", "##est", "film", "[SEP]")
     assert found.second is None
 
@@ -135,5 +135,5 @@ def test_tokens_stand_for_words_where_the_tokenizer_knows_none(net, codec):
 def test_nothing_is_attributed_where_no_call_attends_to_the_tokens(net, codec):
     """As in networks that shorten their sequence before they attend."""
     slow = SlowTokenizer(codec)
-    slow.convert_ids_to_tokens = lambda ids: ["token"] * 50
+    slow.convert_ids_to_tokens = lambda _: ["token"] * 50
     assert attributed(net, slow, "a film", tokenizer=codec)[1] is None

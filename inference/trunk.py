@@ -1,0 +1,263 @@
+"""What a network computes before its first latent variable: once for all draws."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial, update_wrapper
+from typing import Any, NamedTuple
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
+"""What a module may take and give beside tensors, if it is to be skipped."""
+
+
+class _LatentReachedError(Exception):
+    """Ends the first pass."""
+
+
+class _UntilLatent(Messenger):
+    """Ends a pass at the first value that would be drawn, and reports whatever speaks to Pyro before."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def _pyro_sample(self, msg: Message) -> None:
+        law: Any = msg["fn"]
+        everything = site_is_subsample(msg) and law.subsample_size in (None, law.size)
+        if not (everything or msg["is_observed"] or msg["value"] is not None):
+            raise _LatentReachedError
+        self._report()
+
+    def _pyro_param(self, msg: Message) -> None:
+        del msg
+        self._report()
+
+
+class _Result(NamedTuple):
+    """One call of a module: sizes or values of its arguments, and its output, whose parts have a row a datum or not."""
+
+    given: list[object]
+    leaves: list[tuple[Any, bool]]
+    form: Any
+
+
+@dataclass
+class Trunk:
+    """Outputs of the modules that finish before the first latent variable of a pass is reached.
+
+    A network whose last layer alone is latent computes the same embeddings and lower layers in every draw. They run
+    once, with the batch as it is; passes into which draws are folded take their outputs, repeated. A module is skipped
+    only where that makes no difference: it takes and gives tensors and plain values, draws no random number, speaks to
+    no Pyro handler, no hook looks inside, and later arguments have the sizes of the first but for the rows. Everything
+    else runs in every pass.
+
+    One prediction runs at a time in a process; a plain pass of another thread meets the modules' own forward passes.
+
+    Args:
+        model: in evaluation mode. One that is compiled, scripted or spread over devices is left alone.
+        inputs: of a batch.
+        keys: inputs with a row a datum.
+        rows: of the batch.
+    """
+
+    model: object
+    inputs: Mapping[str, Tensor]
+    keys: Collection[str]
+    rows: int
+    _first: int = field(default=0, init=False)
+    _folded: int = field(default=0, init=False)
+    _log: list[tuple[nn.Module, _Result | None]] = field(default_factory=list, init=False)
+    _running: list[bool] = field(default_factory=list, init=False)
+    _left: dict[nn.Module, deque[_Result | None]] = field(default_factory=dict, init=False)
+    _thread: int = field(default_factory=threading.get_ident, init=False)
+
+    @contextmanager
+    def once(self, most: int) -> Iterator[None]:
+        """Runs what comes before the first latent variable; :meth:`folded` skips it inside.
+
+        Args:
+            most: draws of a pass, at most.
+        """
+        modules = self._install()
+        try:
+            if modules:
+                self._run(most)
+                kept = {module for module, result in self._log if result is not None}
+                _remove(module for module in modules if module not in kept)
+            yield
+        finally:
+            _remove(modules)
+
+    @contextmanager
+    def folded(self, draws: int) -> Iterator[None]:
+        """One pass with so many draws folded into the batch."""
+        self._folded, self._left = draws * self.rows, {}
+        for module, result in self._log:
+            self._left.setdefault(module, deque()).append(result)
+        try:
+            yield
+        finally:
+            self._folded = 0
+
+    def _install(self) -> list[nn.Module]:
+        """Puts itself in the way of the parts of the model; of none where that would not do."""
+        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        if any(map(_is_special, modules)):
+            return []
+        watched = {module for module in modules if _is_watched(module)}
+        for module in modules[1:]:
+            inside = not watched.isdisjoint(module.modules())
+            own, forward = vars(module).get("forward"), module.forward
+            call = _Call(partial(self._call, module, forward, inside), own)
+            vars(module)["forward"] = update_wrapper(call, forward)
+        return modules[1:]
+
+    def _run(self, most: int) -> None:
+        """The first pass, with a number of rows that is no other size of the inputs: so outputs tell their rows."""
+        sizes = {size for name, value in self.inputs.items() for size in value.shape[name in self.keys :]}
+        self._first = self.rows
+        while most > 1 and self._first in (1, *sizes):
+            self._first += 1
+        batch = {
+            name: torch.cat([value, value[-1:].expand(self._first - self.rows, *value.shape[1:])])
+            if name in self.keys
+            else value
+            for name, value in self.inputs.items()
+        }
+        devices = sorted({value.device.index for value in batch.values() if value.is_cuda})
+        with torch.random.fork_rng(devices):
+            before = _random_states(devices)
+            with suppress(_LatentReachedError), _UntilLatent(self._speaks):
+                self.model(batch)  # type: ignore[operator]
+            if not all(map(torch.equal, before, _random_states(devices))):
+                self._log.clear()
+        self._running.clear()
+
+    def _speaks(self) -> None:
+        """No module that runs now can be skipped."""
+        self._running[:] = [True] * len(self._running)
+
+    def _call(
+        self, module: nn.Module, forward: Callable[..., Any], watched: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A forward pass of a module: kept in the first pass, skipped in later ones if it can be."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        given = _sizes_and_values((args, kwargs))
+        if self._folded:
+            result = self._next(module, given)
+            return forward(*args, **kwargs) if result is None else self._repeated(result)
+        start = len(self._log)
+        self._running.append(watched)
+        output = forward(*args, **kwargs)
+        leaves, form = tree_flatten(output)
+        runs = (
+            self._running.pop()
+            or given is None
+            or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
+        )
+        if runs or not any(_has_rows(size, self._first) for size in given or ()):
+            self._log.insert(start, (module, None))
+        else:
+            kept = [
+                (leaf, isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first)) for leaf in leaves
+            ]
+            parts = [(leaf[: self.rows], True) if rows else (leaf, False) for leaf, rows in kept]
+            self._log[start:] = [(module, _Result(given or [], parts, form))]
+        return output
+
+    def _next(self, module: nn.Module, given: list[object] | None) -> _Result | None:
+        """What this call of a module gave in the first pass; None if it is to run."""
+        left = self._left.get(module)
+        result = left.popleft() if left else None
+        if result is None:
+            return None
+        expected = [
+            torch.Size([self._folded, *size[1:]]) if _has_rows(size, self._first) else size
+            for size in result.given
+        ]
+        if given != expected:
+            self._left.clear()  # this pass goes another way than the first
+            return None
+        return result
+
+    def _repeated(self, result: _Result) -> Any:
+        draws = self._folded // self.rows
+        leaves = [
+            leaf.repeat(draws, *[1] * (leaf.dim() - 1)) if rows else leaf for leaf, rows in result.leaves
+        ]
+        return tree_unflatten(leaves, result.form)
+
+
+@dataclass
+class _Call:
+    """What stands in the way of a module's forward pass, and what stood there before."""
+
+    run: Callable[..., Any]
+    before: Callable[..., Any] | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The pass."""
+        return self.run(*args, **kwargs)
+
+
+def _remove(modules: Iterable[nn.Module]) -> None:
+    """Gives the modules their own forward passes back."""
+    for module in modules:
+        call = vars(module).get("forward")
+        if isinstance(call, _Call) and call.before is None:
+            del vars(module)["forward"]
+        elif isinstance(call, _Call):
+            vars(module)["forward"] = call.before
+
+
+def _is_special(module: nn.Module) -> bool:
+    """Whether a module runs in a way of its own, or in a prediction within a prediction."""
+    kinds = torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel
+    return (
+        isinstance(module, kinds)
+        or hasattr(module, "_orig_mod")
+        or module._compiled_call_impl is not None
+        or isinstance(vars(module).get("forward"), _Call)
+    )
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether a module must see every call, a hook may look at it, or something stands in the place of its parts."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    replaced = vars(module).keys() & module._modules.keys()
+    return bool(replaced or getattr(module, "counts_calls", False)) or any(map(_looks, hooks))
+
+
+def _looks(hook: Any) -> bool:
+    """Whether a hook may look at what passes; those of transformers look where a pass asks for it."""
+    transformers = (getattr(hook, "__module__", None) or "").startswith("transformers.")
+    return not transformers and bool(getattr(getattr(hook, "__self__", None), "is_active", True))
+
+
+def _sizes_and_values(arguments: Any) -> list[object] | None:
+    """Of tensors their sizes, of plain values themselves; None with anything else among them."""
+    leaves, _ = tree_flatten(arguments)
+    if not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves):
+        return None
+    return [leaf.shape if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _has_rows(size: object, rows: int) -> bool:
+    """Whether a tensor's first dimension is that of the batch."""
+    return isinstance(size, torch.Size) and len(size) > 0 and size[0] == rows
+
+
+def _random_states(devices: Iterable[int]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
