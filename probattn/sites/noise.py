@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -256,12 +257,24 @@ def _draw(stream: np.random.Generator, kind: Kind, numbers: np.ndarray) -> None:
     make(out=numbers, dtype=numbers.dtype)
 
 
+def _draw_uniform(stream: np.random.Generator, numbers: np.ndarray) -> None:
+    """What a new stream's ``random`` gives for float32, bit for bit, in two thirds of its time.
+
+    NumPy makes them one by one, of the low and then the high half of 64 random bits; here whole arrays are made.
+    """
+    words = stream.integers(2**64 - 1, size=-(-numbers.size // 2), dtype=np.uint64, endpoint=True)
+    halves = words.astype("<u8", copy=False).view("<u4")[: numbers.size]
+    np.right_shift(halves, 8, out=halves)
+    np.multiply(halves.view("<i4"), np.float32(2.0**-24), out=numbers, dtype=np.float32, casting="unsafe")
+
+
 def _fill(kind: Kind, noise: Tensor, entropy: Sequence[int]) -> None:
     """Fills a contiguous CPU tensor, each piece of it from a stream that the entropy and its number give."""
     flat: np.ndarray = noise.detach().view(-1).numpy()
+    draw = _draw_uniform if kind == "uniform" and flat.dtype == np.float32 else partial(_draw, kind=kind)
 
     def fill(number: int) -> None:
-        _draw(_stream(entropy, number), kind, flat[number * _PIECE : (number + 1) * _PIECE])
+        draw(_stream(entropy, number), numbers=flat[number * _PIECE : (number + 1) * _PIECE])
 
     pieces = range(-(-flat.size // _PIECE))
     workers = min(len(pieces), torch.get_num_threads())

@@ -1,5 +1,6 @@
 """Noise: the same on any number of cores, exact, and part of torch's random state."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -91,3 +92,12 @@ def test_rows_are_those_of_the_whole_map_in_any_order_and_again(source, kind, dt
         rows(first, found[first : first + 97])
         assert torch.equal(found[first : first + 97], whole[first : first + 97])
     assert torch.equal(found, whole)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 2**18, 2**18 + 1, 3 * 2**17])
+def test_uniform_numbers_are_those_of_numpys_generator(count):
+    found = SeededNoise([5], "cpu").uniform(torch.empty(1, count))[0].numpy()
+    for number, start in enumerate(range(0, count, 2**18)):
+        stream = np.random.Generator(np.random.SFC64(np.random.SeedSequence((5, 1), spawn_key=(number,))))
+        part = found[start : start + 2**18]
+        np.testing.assert_array_equal(part, stream.random(part.size, dtype=np.float32))
