@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from pyro.poutine.messenger import Messenger
@@ -254,7 +254,7 @@ def _sizes_and_values(arguments: Any) -> list[object] | None:
     return [leaf.shape if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
-def _has_rows(size: object, rows: int) -> bool:
+def _has_rows(size: object, rows: int) -> TypeGuard[torch.Size]:
     """Whether a tensor's first dimension is that of the batch."""
     return isinstance(size, torch.Size) and len(size) > 0 and size[0] == rows
 

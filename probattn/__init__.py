@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from probattn.models.hosts.store import from_pretrained
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
+    from probattn.sites.compiled import compile_sites
     from probattn.sites.disagreement import DisagreementAttention
     from probattn.sites.functional import attention
     from probattn.sites.masks import AttentionMask
@@ -32,6 +33,7 @@ __all__ = [
     "RepulsiveAttention",
     "__version__",
     "attention",
+    "compile_sites",
     "from_pretrained",
     "link",
     "sampling",
@@ -46,6 +48,7 @@ _MODULES = {
     "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.functional",
+    "compile_sites": "sites.compiled",
     "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
     "sampling": "inference.sampling",

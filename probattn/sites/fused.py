@@ -25,21 +25,24 @@ from torch.nn import functional as F
 
 from probattn.distributions.log_space import finite_exp
 from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p, reciprocal_gamma_1p
+from probattn.sites.compiled import (
+    Forward,
+    Grads,
+    Maps,
+    WeibullOptions,
+    by_rows,
+    compiled_backward,
+    compiled_draw,
+    compiled_forward,
+    four_dimensional,
+    sites_compile,
+)
 
 CPU_PIECE = 2**18
 """Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
 
 LARGEST_INVERSE = 2.0
 """The largest 1 / k that :func:`draw_weights` computes without logarithms."""
-
-
-@dataclass(frozen=True)
-class WeibullOptions:
-    """Numbers of a learned Weibull posterior and its gamma prior: rho, the floor of k, and the rate beta."""
-
-    rho: float
-    floor: float
-    rate: float
 
 
 @dataclass(frozen=True)
@@ -102,34 +105,11 @@ class _WeibullDraw(torch.autograd.Function):
         weight: Tensor | None,
         options: WeibullOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        log_value, concentration = torch.empty_like(log_mean), torch.empty_like(log_mean)
-        kl = log_mean.new_zeros(log_mean.shape[0])
-        slope = (
-            None if alpha is None else log_mean.new_empty(len(kl), *_four_dimensional(alpha).shape[1:])
-        )  # of kl by alpha
-        for piece in _pieces(log_mean):
-            mean = finite_exp(log_mean[piece])
-            k = torch.add(mean, options.floor, out=concentration[piece])
-            if mixed is not None:
-                k.add_(F.softplus(mixed[piece]), alpha=options.rho)
-            inverse = k.reciprocal()
-            buffer = log_gamma_1p(inverse)
-            scale = torch.sub(log_mean[piece], buffer, out=buffer)
-            noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
-            torch.addcmul(scale, noise, inverse, out=log_value[piece])
-            if alpha is None or slope is None:
-                continue
-            surprise = inverse.mul_(EULER_MASCHERONI).sub_(scale)  # -E[log S]
-            terms = torch.log(k, out=buffer).add_(mean, alpha=options.rate)
-            if weight is not None:
-                surprise.mul_(_rows(weight, piece))
-                terms.mul_(_rows(weight, piece))
-            slope[piece] = surprise.sum_to_size(slope[piece].shape)
-            pull = (slope[piece] * _rows(_four_dimensional(alpha), piece)).flatten(1).sum(dim=1)
-            kl[piece] = terms.flatten(1).sum(dim=1).add_(pull)
+        sweep = compiled_forward if sites_compile() else _forward
+        log_value, concentration, noise, kl, slope = sweep(log_mean, mixed, uniform, alpha, weight, options)
         ctx.set_materialize_grads(False)
         ctx.options = options
-        ctx.save_for_backward(log_mean, mixed, uniform, alpha, weight, concentration, slope)
+        ctx.save_for_backward(log_mean, mixed, noise, alpha, weight, concentration, slope)
         return log_value, kl, concentration
 
     @staticmethod
@@ -142,39 +122,88 @@ class _WeibullDraw(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         log_mean, mixed, log_exponential, alpha, weight, concentration, slope = ctx.saved_tensors
         options: WeibullOptions = ctx.options
-        grad_mean = torch.empty_like(log_mean)
-        grad_mixed = None if mixed is None else torch.empty_like(log_mean)
         grad_alpha: Tensor | None = None
         if alpha is None:
             grad_kl = None
         if ctx.needs_input_grad[3] and grad_kl is not None:
             by_datum = slope * grad_kl.view(-1, 1, 1, 1)
-            grad_alpha = by_datum.sum_to_size(_four_dimensional(alpha).shape).view(alpha.shape)
-        for piece in _pieces(log_mean):
-            inverse = concentration[piece].reciprocal()
-            mean = finite_exp(log_mean[piece])
-            to_scale = torch.zeros_like(inverse) if grad_value is None else grad_value[piece].clone()
-            to_inverse = to_scale * log_exponential[piece]
-            share: Tensor | None = None
-            if grad_kl is not None:
-                share = grad_kl[piece].view(-1, 1, 1, 1)
-                share = share if weight is None else share * _rows(weight, piece)
-                pull = share * _rows(alpha, piece)
-                to_scale.sub_(pull)
-                to_inverse.add_(pull, alpha=EULER_MASCHERONI)
-            # From 1/k, and through log lambda = mu - lgamma(1 + 1/k), back to k.
-            to_inverse.addcmul_(to_scale, digamma_1p(inverse), value=-1.0)
-            to_k = to_inverse.mul_(inverse).mul_(inverse).neg_()
-            if share is not None:
-                to_k.addcmul_(inverse, share)
-            if grad_concentration is not None:
-                to_k.add_(grad_concentration[piece])
-            if grad_mixed is not None and mixed is not None:
-                torch.mul(to_k, torch.sigmoid(mixed[piece]), out=grad_mixed[piece]).mul_(options.rho)
-            if share is not None:
-                to_k.add_(share, alpha=options.rate)
-            torch.addcmul(to_scale, to_k, mean, out=grad_mean[piece])
+            grad_alpha = by_datum.sum_to_size(four_dimensional(alpha).shape).view(alpha.shape)
+        sweep = compiled_backward if sites_compile() else _backward
+        grads = grad_value, grad_kl, grad_concentration
+        maps = log_mean, mixed, log_exponential, concentration
+        grad_mean, grad_mixed = sweep(maps, alpha, weight, grads, options)
         return grad_mean, grad_mixed, None, grad_alpha, None, None
+
+
+def _forward(
+    log_mean: Tensor,
+    mixed: Tensor | None,
+    uniform: Tensor,
+    alpha: Tensor | None,
+    weight: Tensor | None,
+    options: WeibullOptions,
+) -> Forward:
+    """The sweep by pieces; it overwrites the noise."""
+    log_value, concentration = torch.empty_like(log_mean), torch.empty_like(log_mean)
+    kl = log_mean.new_zeros(log_mean.shape[0])
+    slope = (
+        None if alpha is None else log_mean.new_empty(len(kl), *four_dimensional(alpha).shape[1:])
+    )  # of kl by alpha
+    for piece in _pieces(log_mean):
+        mean = finite_exp(log_mean[piece])
+        k = torch.add(mean, options.floor, out=concentration[piece])
+        if mixed is not None:
+            k.add_(F.softplus(mixed[piece]), alpha=options.rho)
+        inverse = k.reciprocal()
+        buffer = log_gamma_1p(inverse)
+        scale = torch.sub(log_mean[piece], buffer, out=buffer)
+        noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
+        torch.addcmul(scale, noise, inverse, out=log_value[piece])
+        if alpha is None or slope is None:
+            continue
+        surprise = inverse.mul_(EULER_MASCHERONI).sub_(scale)  # -E[log S]
+        terms = torch.log(k, out=buffer).add_(mean, alpha=options.rate)
+        if weight is not None:
+            surprise.mul_(by_rows(weight, piece))
+            terms.mul_(by_rows(weight, piece))
+        slope[piece] = surprise.sum_to_size(slope[piece].shape)
+        pull = (slope[piece] * by_rows(four_dimensional(alpha), piece)).flatten(1).sum(dim=1)
+        kl[piece] = terms.flatten(1).sum(dim=1).add_(pull)
+    return log_value, concentration, uniform, kl, slope
+
+
+def _backward(
+    maps: Maps, alpha: Tensor | None, weight: Tensor | None, grads: Grads, options: WeibullOptions
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of ``log_mean`` and ``mixed`` by pieces."""
+    (log_mean, mixed, log_exponential, concentration), (grad_value, grad_kl, grad_concentration) = maps, grads
+    grad_mean = torch.empty_like(log_mean)
+    grad_mixed = None if mixed is None else torch.empty_like(log_mean)
+    for piece in _pieces(log_mean):
+        inverse = concentration[piece].reciprocal()
+        mean = finite_exp(log_mean[piece])
+        to_scale = torch.zeros_like(inverse) if grad_value is None else grad_value[piece].clone()
+        to_inverse = to_scale * log_exponential[piece]
+        share: Tensor | None = None
+        if grad_kl is not None and alpha is not None:
+            share = grad_kl[piece].view(-1, 1, 1, 1)
+            share = share if weight is None else share * by_rows(weight, piece)
+            pull = share * by_rows(alpha, piece)
+            to_scale.sub_(pull)
+            to_inverse.add_(pull, alpha=EULER_MASCHERONI)
+        # From 1/k, and through log lambda = mu - lgamma(1 + 1/k), back to k.
+        to_inverse.addcmul_(to_scale, digamma_1p(inverse), value=-1.0)
+        to_k = to_inverse.mul_(inverse).mul_(inverse).neg_()
+        if share is not None:
+            to_k.addcmul_(inverse, share)
+        if grad_concentration is not None:
+            to_k.add_(grad_concentration[piece])
+        if grad_mixed is not None and mixed is not None:
+            torch.mul(to_k, torch.sigmoid(mixed[piece]), out=grad_mixed[piece]).mul_(options.rho)
+        if share is not None:
+            to_k.add_(share, alpha=options.rate)
+        torch.addcmul(to_scale, to_k, mean, out=grad_mean[piece])
+    return grad_mean, grad_mixed
 
 
 def draw_weights(
@@ -189,6 +218,10 @@ def draw_weights(
     S >= 0 overwrites u, and W the masked scores ``[P * B, H, T, S]``, float32: a further map allocated at every call
     costs as much as the softmax. ``positive`` is softplus(z), ``[B, H, T, S]``, the same for all P draws.
     """
+    least = options.rho * min(positive.smallest, default=0.0) + options.floor
+    if sites_compile() and least * LARGEST_INVERSE >= 1:
+        compiled_draw(scores, positive.values, uniform, options, least)
+        return uniform, scores
     batch, size = len(positive.values), max(1, positive.values[:1].numel())
     step = max(1, CPU_PIECE // size) if scores.device.type == "cpu" else max(1, batch)
     for start in range(0, batch, step):
@@ -218,13 +251,3 @@ def _pieces(values: Tensor) -> Iterator[slice]:
     row = max(1, values[:1].numel())
     step = max(1, CPU_PIECE // row) if values.device.type == "cpu" else max(1, batch)
     return (slice(start, start + step) for start in range(0, batch, step))
-
-
-def _rows(tensor: Tensor, piece: slice) -> Tensor:
-    """The piece of a tensor that may be broadcast along the batch."""
-    return tensor[piece] if tensor.dim() == 4 and tensor.shape[0] > 1 else tensor
-
-
-def _four_dimensional(tensor: Tensor) -> Tensor:
-    """The tensor with leading dimensions of size 1, four dimensions in all."""
-    return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)

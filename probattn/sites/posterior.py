@@ -17,7 +17,8 @@ from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_recip
 from probattn.distributions.carried import carry_weights, exp_carrying_log
 from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.fused import WeibullOptions, draw_weibull, draw_weights
+from probattn.sites.compiled import WeibullOptions
+from probattn.sites.fused import draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
 from probattn.sites.masks import AttentionMask

@@ -9,7 +9,8 @@ from scipy import special
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
 from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
-from probattn.sites.fused import CPU_PIECE, Positive, WeibullOptions, draw_weights
+from probattn.sites.compiled import WeibullOptions
+from probattn.sites.fused import CPU_PIECE, Positive, draw_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite
