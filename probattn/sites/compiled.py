@@ -63,16 +63,22 @@ def compile_sites(enabled: bool = True) -> None:
         >>> sites_compile()
         False
     """
-    if enabled and not _Switch.on:
-        try:
-            torch.compile(_probe)(torch.zeros(8))
-        except Exception as error:
-            lines = [line for line in str(error).splitlines() if line and not line.startswith("backend=")]
-            raise RuntimeError(
-                "compile_sites: expected a compiler that torch.compile can use (for a CPU g++ or clang++ on the path, "
-                f"or in the variable CXX), got: {lines[0]}"
-            ) from error
+    if enabled:
+        _check_compiler()
     _Switch.on = enabled
+
+
+@cache
+def _check_compiler() -> None:
+    """Raises ``RuntimeError`` unless torch compiles; asked until it does."""
+    try:
+        torch.compile(_probe)(torch.zeros(8))
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line and not line.startswith("backend=")]
+        raise RuntimeError(
+            "compile_sites: expected a compiler that torch.compile can use (for a CPU g++ or clang++ on the path, "
+            f"or in the variable CXX), got: {lines[0]}"
+        ) from error
 
 
 def sites_compile() -> bool:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +31,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from probattn import AlignmentAttention, AttentionMask, BayesianAttention, RepulsiveAttention
+from probattn import AlignmentAttention, AttentionMask, BayesianAttention, RepulsiveAttention, compile_sites
 from probattn.inference import (
     AttentionELBO,
     AttentionGuide,
@@ -99,11 +100,12 @@ KINDS = {
     "site-train": "training step of the site alone",
     "site-expectation": "expectation of the site alone",
 }
+LAST, COMPILED = "BABN, last layer", "BABN, compiled"
 VARIANTS = {
-    "train": (*PLAIN, *BAYESIAN, *ALIGNED, *REPULSIVE),
+    "train": (*PLAIN, *BAYESIAN, COMPILED, *ALIGNED, *REPULSIVE),
     "expectation": (*PLAIN, *BAYESIAN),
     "undriven": ("sdpa", "BAM", "BABN"),
-    "draws": ("MC dropout", "BAM", "BABN", "BABN, last layer"),
+    "draws": ("MC dropout", "BAM", "BABN", COMPILED, LAST),
     "moments": ("BAM", "BAM, log-normal", "BABN"),
     "site-train": (*PLAIN, *BAYESIAN),
     "site-expectation": (*PLAIN, *BAYESIAN),
@@ -112,9 +114,9 @@ BASES = {"undriven": "sdpa"}
 """What times are divided by, where it is not an eager pass."""
 APART = ("draws", "moments")
 """Kinds whose base is no variant of theirs."""
-LAST = "BABN, last layer"
 BARS = {
     ("train", "BABN"): 1.6,
+    ("train", COMPILED): 1.2,
     ("train", "aligned, CT"): 1.4,
     ("train", "aligned, GAN"): 1.2,
     ("train", "repulsive"): 1.1,
@@ -122,6 +124,7 @@ BARS = {
     ("expectation", "BABN"): 1.15,
     ("undriven", "BABN"): 1.03,
     ("draws", "BABN"): 25.0,
+    ("draws", COMPILED): 25.0,
     ("draws", LAST): 5.3,
     ("moments", "BABN"): 2.5,
 }
@@ -165,6 +168,8 @@ def spread(ratios: Sequence[float]) -> dict[str, Any]:
 
 def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> Step:
     """What is timed, as a function without arguments."""
+    if variant == COMPILED:
+        return _compiled(build_step(kind, "BABN", shape, device))
     torch.manual_seed(0)
     if kind.startswith("site"):
         return _site_step(variant, shape, device, training=kind == "site-train")
@@ -187,6 +192,31 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
     return expectation
 
 
+@cache
+def compiles() -> bool:
+    """Whether sites can be compiled here."""
+    try:
+        compile_sites()
+    except RuntimeError as error:
+        print(f"{COMPILED!r} is left out: {error}")
+        return False
+    compile_sites(False)
+    return True
+
+
+def _compiled(step: Step) -> Step:
+    """A step with compiled sites, whose kernels are made before it is timed."""
+
+    def compiled() -> None:
+        compile_sites()
+        try:
+            step()
+        finally:
+            compile_sites(False)
+
+    return compiled
+
+
 def _dropout_draws(net: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     """As many passes with dropout as there are draws (Gal & Ghahramani 2016)."""
     with torch.no_grad():
@@ -201,7 +231,11 @@ def build_network(
         net = _network(shape, "sdpa" if variant == "sdpa" else attention)
     if variant == LAST:
         return convert(net, BAYESIAN["BABN"], layers="last")
-    method = BAYESIAN.get(variant) or ALIGNED.get(variant) or REPULSIVE.get(variant)
+    method = (
+        BAYESIAN.get("BABN" if variant == COMPILED else variant)
+        or ALIGNED.get(variant)
+        or REPULSIVE.get(variant)
+    )
     return net if method is None else convert(net, method)
 
 
@@ -314,7 +348,11 @@ def timed(step: Step, device: torch.device) -> float:
 
 def build_steps(kind: str, shape: Shape, device: torch.device) -> dict[str, Step]:
     """Every variant's step, and the pass that draws and moments are compared with."""
-    steps = {name: build_step(kind, name, shape, device) for name in VARIANTS[kind]}
+    steps = {
+        name: build_step(kind, name, shape, device)
+        for name in VARIANTS[kind]
+        if name != COMPILED or compiles()
+    }
     return {"eager": build_step("expectation", "eager", shape, device)} | steps if kind in APART else steps
 
 
@@ -405,7 +443,7 @@ def main(
     for kind in kinds.split(","):
         steps = build_steps(kind, sizes, place)
         seconds = time_steps(KINDS[kind], steps, count, place)
-        for name in VARIANTS[kind]:
+        for name in (name for name in VARIANTS[kind] if name in steps):
             base = seconds[BASES.get(kind, "eager")]
             ratios = [own / other for own, other in zip(seconds[name], base, strict=True)]
             peak = None if quick else peak_memory(steps[name], place)

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +16,20 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("attention.py")
 BAYESIAN = ["BAM", "BAM, log-normal", "BABN", "BABN, sigma 1e-6"]
 VARIANTS = ["eager", "sdpa", *BAYESIAN]
+COMPILED = ["BABN, compiled"] if any(map(shutil.which, ("g++", "clang++"))) else []
 REPULSIVE = ["repulsive", "repulsive, first layer"]
 ALIGNED = ["aligned, GAN", "aligned, CT", "aligned, OT", "aligned, MMD"]
 
 
 def run(folder: Path, *arguments: str) -> str:
     command = [sys.executable, str(PROGRAM), *arguments]
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "120",
+    }
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -44,15 +53,17 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
             assert low == high == 1
     kinds = ["train", "expectation", "site-train", "site-expectation"]
     assert measured == dict.fromkeys(kinds, VARIANTS) | {
-        "train": [*VARIANTS, *ALIGNED, *REPULSIVE],
+        "train": [*VARIANTS, *COMPILED, *ALIGNED, *REPULSIVE],
         "undriven": ["sdpa", "BAM", "BABN"],
-        "draws": ["MC dropout", "BAM", "BABN", "BABN, last layer"],
+        "draws": ["MC dropout", "BAM", "BABN", *COMPILED, "BABN, last layer"],
         "moments": ["BAM", "BAM, log-normal", "BABN"],
     }
     bars = {
         (result["kind"], result["variant"]): result["bar"] for result in content["results"] if result["bar"]
     }
-    assert bars == {
+    assert bars == {("train", name): 1.2 for name in COMPILED} | {
+        ("draws", name): 25 for name in COMPILED
+    } | {
         ("train", "BABN"): 1.6,
         ("train", "aligned, CT"): 1.4,
         ("train", "aligned, GAN"): 1.2,

@@ -137,6 +137,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
         return fail
 
+    compiled._check_compiler.cache_clear()
     monkeypatch.setattr(compiled.torch, "compile", broken)
     with pytest.raises(
         RuntimeError, match=r"expected a compiler .* got: InvalidCxxCompiler: no working C\+\+ compiler$"
