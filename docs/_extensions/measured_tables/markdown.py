@@ -6,7 +6,10 @@ from typing import Any
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table of cells."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+    lines = [head, ["---"] * len(head), *rows]
+    if any(len(cells) != len(head) for cells in lines):
+        raise ValueError(f"expected {len(head)} cells in every row, as {list(head)} has, got {lines[2:]}")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def interval(found: Mapping[str, Any] | None, form: str, *, scale: float = 1.0, strong: bool = False) -> str:

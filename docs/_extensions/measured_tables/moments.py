@@ -48,5 +48,6 @@ def tables(content: Mapping[str, Any]) -> str:
         "AUROC of errors, mutual information",
         "AURC, entropy",
         "PAvPU",
+        "variance removed: share / std over mean / random",
     ]
     return f"{texts}\n\n{table(head, rows)}"
