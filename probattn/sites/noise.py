@@ -89,6 +89,7 @@ class SeededNoise:
     Args:
         seeds: one integer >= 0 per draw.
         device: where the numbers are made.
+        mirrored: for each draw whether it takes 1 - u in place of u, and -n in place of n; none if empty.
 
     Raises:
         ValueError: no seeds.
@@ -100,9 +101,12 @@ class SeededNoise:
         True
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device | str) -> None:
+    def __init__(
+        self, seeds: Sequence[int], device: torch.device | str, mirrored: Sequence[bool] = ()
+    ) -> None:
         if not seeds:
             raise ValueError("SeededNoise: expected at least one seed, got none")
+        self._mirrored = mirrored or [False] * len(seeds)
         self._seeds = list(seeds)
         self._generators = [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
         self._calls = 0
@@ -122,7 +126,7 @@ class SeededNoise:
 
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
         """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
-        if not _is_seeded(like) or not len(like) or len(like) % self.draws:
+        if not _is_seeded(like) or not len(like) or len(like) % self.draws or any(self._mirrored):
             return None
         self._calls += 1
         return _Streams(kind, [(seed, self._calls) for seed in self._seeds], like)
@@ -130,13 +134,16 @@ class SeededNoise:
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
         self._calls += 1
-        for part, seed, generator in zip(self._parts(noise), self._seeds, self._generators, strict=True):
+        draws = zip(self._parts(noise), self._seeds, self._generators, self._mirrored, strict=True)
+        for part, seed, generator, mirrored in draws:
             if _is_seeded(like):
                 _fill(kind, part, (seed, self._calls))
             elif kind == "uniform":
                 part.uniform_(generator=generator)
             else:
                 part.normal_(generator=generator)
+            if mirrored:  # the largest number below 1 becomes 0, and 0 that number
+                part.neg_().add_(0.0 if kind == "normal" else 1 - torch.finfo(like.dtype).eps / 2)
         return noise
 
     def _parts(self, noise: Tensor) -> tuple[Tensor, ...]:

@@ -232,7 +232,7 @@ def test_the_deletion_test_is_the_median_over_inputs(results: Results) -> None:
         " ".join(re.sub("<[^>]*>", " ", row).split()) for row in re.findall("<tr>.*?</tr>", text, re.DOTALL)
     ]
     assert "their share of the variance 62% 50% to 75%" in rows
-    assert "their own spread, std over mean -12% -25% to 0%" in rows
+    assert "their own spread, std over mean \N{MINUS SIGN}12% \N{MINUS SIGN}25% to 0%" in rows
     without = changed(results, attribution=(third.model_copy(update={"removed": {}}),))
     assert "Variance gone" not in render_report(without)
 

@@ -94,6 +94,19 @@ def test_rows_are_those_of_the_whole_map_in_any_order_and_again(source, kind, dt
     assert torch.equal(found, whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_mirrored_noise(dtype):
+    like = torch.empty(4, 3000, dtype=dtype)
+    first, second = SeededNoise([3, 3], "cpu", [False, True]).uniform(like).chunk(2)
+    assert (second >= 0).all() and (second < 1).all()
+    torch.testing.assert_close(
+        first.double() + second.double(), torch.ones(2, 3000).double(), atol=1e-2, rtol=0
+    )
+    first, second = SeededNoise([3, 3], "cpu", [False, True]).normal(like).chunk(2)
+    assert torch.equal(first, -second)
+    assert SeededNoise([3, 3], "cpu", [False, True]).rows("uniform", like) is None
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 2**18, 2**18 + 1, 3 * 2**17])
 def test_uniform_numbers_are_those_of_numpys_generator(count):
     found = SeededNoise([5], "cpu").uniform(torch.empty(1, count))[0].numpy()
