@@ -108,7 +108,9 @@ def posterior_predict(
 ) -> Posterior:
     """Draws predictions, and attention weights if requested, from the posterior.
 
-    The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk. Draw p takes
+    The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk, and what comes
+    before its first latent variable once in all (modules that draw random numbers, or that a hook looks into, and
+    models that are no ``nn.Module`` or are compiled, run whole). Draw p takes
     its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
     torch's own generators do not move. A label to predict has its most likely value; one whose distribution has no mode
     is drawn from them.
