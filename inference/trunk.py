@@ -71,7 +71,7 @@ class Trunk:
         rows: of the batch.
     """
 
-    model: object
+    model: Any
     inputs: Mapping[str, Tensor]
     keys: Collection[str]
     rows: int
@@ -139,7 +139,7 @@ class Trunk:
         with torch.random.fork_rng(devices):
             before = _random_states(devices)
             with suppress(_LatentReachedError), _UntilLatent(self._speaks):
-                self.model(batch)  # type: ignore[operator]
+                self.model(batch)
             if not all(map(torch.equal, before, _random_states(devices))):
                 self._log.clear()
         self._running.clear()
@@ -223,7 +223,7 @@ def _remove(modules: Iterable[nn.Module]) -> None:
 
 
 def _is_special(module: nn.Module) -> bool:
-    """Whether a module runs in a way of its own, or in a prediction within a prediction."""
+    """Whether a module is compiled, scripted or spread over devices, or part of an outer prediction."""
     kinds = torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel
     return (
         isinstance(module, kinds)

@@ -247,7 +247,7 @@ def test_other_threads_see_the_network_as_it_is(number):
 @pytest.mark.parametrize(
     "wrap", [partial(torch.compile, backend="eager"), nn.DataParallel], ids=["compiled", "spread"]
 )
-def test_networks_that_run_in_a_way_of_their_own_are_left_alone(wrap):
+def test_compiled_networks_and_those_spread_over_devices_are_left_alone(wrap):
     class Wrapped(nn.Module):
         def __init__(self, net):
             super().__init__()
