@@ -16,10 +16,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
-from probattn.distributions import LogNormal, Weibull
+from probattn.distributions import Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
-from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.threads import SHARED_STATE
@@ -44,15 +43,11 @@ class ELBOTerms(NamedTuple):
 
 
 class SiteTerms(NamedTuple):
-    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior.
-
-    Of the posterior it has what diagnostics need: a step's objects live until the next step.
-    """
+    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior."""
 
     kl_nats: Tensor
     kl_reduced: Tensor
-    distribution: Weibull | LogNormal
-    mask: AttentionMask | None
+    posterior: SitePosterior
 
 
 class AttentionELBO(TraceMeanField_ELBO):
@@ -184,7 +179,7 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
             kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
             plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
             reduced = (plain * posterior.reduction_factor()).sum()
-            sites[name] = SiteTerms(plain.sum(), reduced, posterior.relative, posterior.mask)
+            sites[name] = SiteTerms(plain.sum(), reduced, posterior)
         elif not site["infer"].get(PREDICTION_KEY):
             divergence = site_divergence(site, guide_site)
             if divergence is None:
@@ -255,22 +250,19 @@ def require_data(trace: Trace) -> None:
         raise ValueError("AttentionELBO: expected an observed site or a factor in the model, found none")
 
 
+@torch.no_grad()
 def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
-    distribution = site.distribution
+    distribution, mask = site.posterior.relative, site.posterior.mask
+
+    def mean(values: Tensor) -> float:
+        """Over valid pairs."""
+        if mask is None or values.numel() == 1:
+            return values.mean().item()
+        valid = mask.pair_valid.expand(distribution.batch_shape)
+        return (torch.where(valid, values, 0.0).sum() / valid.sum().clamp_min(1)).item()
+
     report = {"kl_nats": site.kl_nats.item(), "kl_reduced": site.kl_reduced.item()}
-    with torch.no_grad():
-        spread = distribution.stddev / distribution.mean
-        report["cv"] = _valid_mean(spread, site)
-        if isinstance(distribution, Weibull):
-            report["concentration"] = _valid_mean(distribution.concentration, site)
+    report["cv"] = mean(distribution.stddev / distribution.mean)
+    if isinstance(distribution, Weibull):
+        report["concentration"] = mean(distribution.concentration)
     return report
-
-
-def _valid_mean(values: Tensor, site: SiteTerms) -> float:
-    if values.numel() == 1:
-        return values.item()
-    values = values.expand(site.distribution.batch_shape)
-    if site.mask is None:
-        return values.mean().item()
-    valid = site.mask.pair_valid.expand_as(values)
-    return (torch.where(valid, values, 0.0).sum() / valid.sum().clamp_min(1)).item()

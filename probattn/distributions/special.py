@@ -186,6 +186,22 @@ def digamma_1p(x: Tensor) -> Tensor:
     return _by_pieces(_digamma_series, x)
 
 
+def log_gamma_and_digamma_1p(x: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`log_gamma_1p` and :func:`digamma_1p` together, which share a logarithm."""
+    if not _has_series(x):
+        return log_gamma_1p(x), digamma_1p(x)
+    flat = x.reshape(-1)
+    results = torch.empty_like(flat), torch.empty_like(flat)
+    for source, log_gamma, digamma in zip(*(each.split(_PIECE) for each in (flat, *results)), strict=True):
+        shrunk = source.add(1).reciprocal_()
+        _polynomial(shrunk, _LGAMMA_COEFFICIENTS, log_gamma).mul_(source).mul_(shrunk)
+        _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, digamma).mul_(shrunk)
+        logarithm = torch.log1p(source, out=shrunk)
+        torch.sub(logarithm, digamma, out=digamma)
+        log_gamma.add_(logarithm, alpha=0.5).addcmul_(logarithm.sub_(1), source)
+    return results[0].view(x.shape), results[1].view(x.shape)
+
+
 def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
     """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, by a polynomial of as few terms as ``largest`` allows.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 
 from probattn.distributions.log_space import finite_exp
@@ -21,12 +20,24 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-Forward = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
-"""log S, k, log(-log u), the KL ``[B]`` without the terms of the prior alone, and its slope by alpha."""
-Maps = tuple[Tensor, Tensor | None, Tensor, Tensor]
-"""log E[S], z, log(-log u) and k, ``[B, H, T, S]``."""
-Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""Gradients of log S, of the KL and of k."""
+NOISE_RANGE = (-40.0, 4.0)
+"""Where log(-log u) lies for all numbers u of a draw, float32 or float64."""
+
+
+class Drawn(NamedTuple):
+    """What the gradient of a draw follows from.
+
+    Attributes:
+        log_mean: log E[S], ``[B, H, T, S]``.
+        rise: as in :func:`probattn.sites.fused.draw_weibull`; None where k does not depend on the upward path.
+        value: the weights W, or log(-log u) of a draw that was not normalised.
+        log_sum: log-sum-exp of log S, ``[B, H, T, 1]``; None for a draw that was not normalised.
+    """
+
+    log_mean: Tensor
+    rise: Tensor | None
+    value: Tensor
+    log_sum: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -97,44 +108,28 @@ def compiled_draw(
     torch.mul(uniform, uniform.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)
 
 
-def compiled_forward(
+def compiled_terms(
     log_mean: Tensor,
-    mixed: Tensor | None,
+    rise: Tensor | None,
     uniform: Tensor,
-    alpha: Tensor | None,
-    weight: Tensor | None,
+    value: Tensor,
     options: WeibullOptions,
-) -> Forward:
-    """As the forward pass of :func:`probattn.sites.fused.draw_weibull`."""
-    numbers = options.rho, options.floor, options.rate
-    log_value, k, noise, surprise, terms = _weibull_terms(log_mean, mixed, uniform, *numbers)
-    if alpha is None:
-        return log_value, k, noise, log_mean.new_zeros(len(log_mean)), None
-    if weight is not None:
-        surprise.mul_(weight)
-        terms.mul_(weight)
-    slope = surprise.sum_to_size(len(log_mean), *four_dimensional(alpha).shape[1:])
-    return log_value, k, noise, terms.sum(dim=(1, 2, 3)) + (slope * alpha).sum(dim=(1, 2, 3)), slope
+    with_kl: bool,
+) -> tuple[Tensor, Tensor] | None:
+    """The terms of :func:`probattn.sites.fused.draw_weibull` in one kernel."""
+    return _terms_kernel(log_mean, rise, uniform, value, options.rho, options.floor, options.rate, with_kl)
 
 
-def compiled_backward(
-    maps: Maps, alpha: Tensor | None, weight: Tensor | None, grads: Grads, options: WeibullOptions
-) -> tuple[Tensor, Tensor | None]:
-    """As the backward pass of :func:`probattn.sites.fused.draw_weibull`."""
-    grad_value, grad_kl, grad_k = grads
-    share = None if grad_kl is None else grad_kl.view(-1, 1, 1, 1)
-    share = share if share is None or weight is None else share * weight
-    return _weibull_gradients(maps, (grad_value, share, grad_k), alpha, options.rho, options.rate)
-
-
-def by_rows(tensor: Tensor, piece: slice) -> Tensor:
-    """The piece of a tensor that may be broadcast along the batch."""
-    return tensor[piece] if tensor.dim() == 4 and tensor.shape[0] > 1 else tensor
-
-
-def four_dimensional(tensor: Tensor) -> Tensor:
-    """The tensor with leading dimensions of size 1, four dimensions in all."""
-    return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)
+def compiled_gradients(
+    drawn: Drawn,
+    pulls: tuple[Tensor | None, Tensor | None, Tensor | None],
+    grads: tuple[Tensor, Tensor | None],
+    options: WeibullOptions,
+) -> None:
+    """The gradients of :func:`probattn.sites.fused.draw_weibull` in one kernel."""
+    own, normalised = pulls[0], drawn.log_sum is not None
+    centre = (own * drawn.value).sum(dim=-1, keepdim=True) if own is not None and normalised else None
+    _gradients_kernel(drawn, pulls, centre, grads, options.rho, options.floor, options.rate)
 
 
 def _kernel(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -168,27 +163,49 @@ def _overwrite_with_draw(
 
 
 @_kernel
-def _weibull_terms(
-    log_mean: Tensor, mixed: Tensor | None, uniform: Tensor, rho: float, floor: float, rate: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """log S, k, log(-log u), -E[log S], and log k + rate E[S], as in :func:`probattn.sites.fused.draw_weibull`."""
+def _terms_kernel(
+    log_mean: Tensor,
+    rise: Tensor | None,
+    uniform: Tensor,
+    value: Tensor,
+    rho: float,
+    floor: float,
+    rate: float,
+    with_kl: bool,
+) -> tuple[Tensor, Tensor] | None:
+    """Writes log S into ``value`` and log(-log u) in place of u; -E[log S], and log k + rate E[S], for the KL."""
     mean = finite_exp(log_mean)
-    k = mean + floor if mixed is None else mean + floor + rho * F.softplus(mixed)
+    k = mean + floor if rise is None else mean + floor + rho * rise
     inverse = 1 / k
     scale = log_mean - log_gamma_1p(inverse)
     noise = torch.log(-torch.log(uniform.clamp(min=torch.finfo(uniform.dtype).eps)))
-    return scale + noise * inverse, k, noise, inverse * EULER_MASCHERONI - scale, torch.log(k) + rate * mean
+    value.copy_(scale + noise * inverse)
+    uniform.copy_(noise)
+    return (inverse * EULER_MASCHERONI - scale, torch.log(k) + rate * mean) if with_kl else None
 
 
 @_kernel
-def _weibull_gradients(
-    maps: Maps, grads: Grads, alpha: Tensor | None, rho: float, rate: float
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of ``log_mean`` and ``mixed``, given those of log S, of the KL's terms, weighted, and of k."""
-    log_mean, mixed, noise, k = maps
-    grad_value, share, grad_k = grads
-    mean, inverse = finite_exp(log_mean), 1 / k
+def _gradients_kernel(
+    drawn: Drawn,
+    pulls: tuple[Tensor | None, Tensor | None, Tensor | None],
+    centre: Tensor | None,
+    grads: tuple[Tensor, Tensor | None],
+    rho: float,
+    floor: float,
+    rate: float,
+) -> None:
+    """Writes the gradients of ``log_mean`` and ``rise``; ``centre`` is the mean of the weights' under them."""
+    (grad_value, share, alpha), (grad_mean, grad_rise) = pulls, grads
+    log_mean, rise, value, log_sum = drawn
+    mean = finite_exp(log_mean)
+    k = mean + floor if rise is None else mean + floor + rho * rise
+    inverse = 1 / k
     to_scale = torch.zeros_like(k) if grad_value is None else grad_value
+    noise = value
+    if log_sum is not None:
+        to_scale = to_scale * value if centre is None else value * (to_scale - centre)
+        logs = torch.log(value.clamp(min=torch.finfo(value.dtype).tiny)) + log_sum
+        noise = ((logs - log_mean + log_gamma_1p(inverse)) * k).clamp(*NOISE_RANGE)
     to_inverse = to_scale * noise
     if share is not None and alpha is not None:
         pull = share * alpha
@@ -196,10 +213,10 @@ def _weibull_gradients(
     to_k = -(to_inverse - to_scale * digamma_1p(inverse)) * inverse * inverse
     if share is not None:
         to_k = to_k + share * inverse
-    if grad_k is not None:
-        to_k = to_k + grad_k
+    if grad_rise is not None:
+        grad_rise.copy_(rho * to_k)
     to_mean = to_k if share is None else to_k + rate * share
-    return to_scale + to_mean * mean, None if mixed is None else to_k * torch.sigmoid(mixed) * rho
+    grad_mean.copy_(to_scale + to_mean * mean)
 
 
 def _probe(values: Tensor) -> Tensor:

@@ -21,20 +21,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from probattn.distributions.log_space import finite_exp
-from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p, reciprocal_gamma_1p
+from probattn.distributions.special import (
+    EULER_MASCHERONI,
+    digamma_1p,
+    log_gamma_1p,
+    log_gamma_and_digamma_1p,
+    reciprocal_gamma_1p,
+)
 from probattn.sites.compiled import (
-    Forward,
-    Grads,
-    Maps,
+    NOISE_RANGE,
+    Drawn,
     WeibullOptions,
-    by_rows,
-    compiled_backward,
     compiled_draw,
-    compiled_forward,
-    four_dimensional,
+    compiled_gradients,
+    compiled_terms,
     sites_compile,
 )
 
@@ -59,39 +61,43 @@ class Positive:
 
 
 class WeibullDraw(NamedTuple):
-    """log S ``[B, H, T, S]``; the KL without the terms of the prior alone, weighted and summed, ``[B]``; and k."""
+    """log S or W ``[B, H, T, S]``, and the KL without the terms of the prior alone, weighted and summed, ``[B]``."""
 
-    log_value: Tensor
+    value: Tensor
     kl: Tensor
-    concentration: Tensor
 
 
 def draw_weibull(
     log_mean: Tensor,
-    mixed: Tensor | None,
+    rise: Tensor | None,
     uniform: Tensor,
     alpha: Tensor | None,
     weight: Tensor | None,
     options: WeibullOptions,
+    *,
+    normalise: bool = False,
 ) -> WeibullDraw:
     r"""Draws log S and sums its KL (Zhang et al. 2021, section 3.2), without the terms of the prior alone.
 
     .. math::
-        k &= \rho\,\mathrm{softplus}(z) + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\
+        k &= \rho r + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\
         \log S &= \log\lambda + \log(-\log u) / k \\
         \mathrm{KL} &= \sum w\,[\alpha (g / k - \log\lambda) + \log k + \beta e^{\mu}]
 
-    for ``log_mean`` :math:`\mu`, ``mixed`` z (None leaves its term out) and ``uniform`` u (overwritten), ``[B, H, T,
-    S]``; ``alpha`` (None: no KL) and the 0/1 factors ``weight`` broadcast. Gradients flow to ``log_mean``, ``mixed``
+    for ``log_mean`` :math:`\mu`, ``rise`` r (None leaves its term out) and ``uniform`` u (overwritten), ``[B, H, T,
+    S]``; ``alpha`` (None: no KL) and the 0/1 factors ``weight`` broadcast. Gradients flow to ``log_mean``, ``rise``
     and ``alpha``; they cannot be differentiated again.
+
+    ``normalise`` gives :math:`W = S / \sum_{keys} S` in place of log S. Its gradient needs no map but ``log_mean``,
+    ``rise`` and W: k and the noise follow from them. The noise does so to :math:`k \epsilon`, so k should not be large.
 
     Example:
         >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
         >>> draw = draw_weibull(mu, None, u, torch.ones(1), None, WeibullOptions(1.5, 0.0, 1.0))
-        >>> draw.log_value  # k = 1: an exponential variable at its median, log(log 2)
+        >>> draw.value  # k = 1: an exponential variable at its median, log(log 2)
         tensor([[[[-0.3665, -0.3665]]]])
     """
-    return WeibullDraw(*_WeibullDraw.apply(log_mean, mixed, uniform, alpha, weight, options))
+    return WeibullDraw(*_WeibullDraw.apply(log_mean, rise, uniform, alpha, weight, options, normalise))
 
 
 class _WeibullDraw(torch.autograd.Function):
@@ -99,111 +105,135 @@ class _WeibullDraw(torch.autograd.Function):
     def forward(
         ctx: Any,
         log_mean: Tensor,
-        mixed: Tensor | None,
+        rise: Tensor | None,
         uniform: Tensor,
         alpha: Tensor | None,
         weight: Tensor | None,
         options: WeibullOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        sweep = compiled_forward if sites_compile() else _forward
-        log_value, concentration, noise, kl, slope = sweep(log_mean, mixed, uniform, alpha, weight, options)
+        normalise: bool,
+    ) -> tuple[Tensor, Tensor]:
+        log_sum = log_mean.new_empty(*log_mean.shape[:-1], 1) if normalise else None
+        value, kl = torch.empty_like(log_mean), log_mean.new_zeros(len(log_mean))
+        slope = None if alpha is None else log_mean.new_empty(len(kl), *four_dimensional(alpha).shape[1:])
+        terms = compiled_terms if sites_compile() else _terms
+        for piece in _pieces(log_mean):
+            part = None if rise is None else rise[piece]
+            found = terms(log_mean[piece], part, uniform[piece], value[piece], options, alpha is not None)
+            if log_sum is not None:
+                log_sum[piece] = _normalise(value[piece])
+            if alpha is None or slope is None or found is None:
+                continue
+            surprise, others = found
+            if weight is not None:
+                surprise.mul_(by_rows(weight, piece))
+                others.mul_(by_rows(weight, piece))
+            slope[piece] = surprise.sum_to_size(slope[piece].shape)  # of kl by alpha
+            pull = (slope[piece] * by_rows(four_dimensional(alpha), piece)).flatten(1).sum(dim=1)
+            kl[piece] = others.flatten(1).sum(dim=1).add_(pull)
         ctx.set_materialize_grads(False)
         ctx.options = options
-        ctx.save_for_backward(log_mean, mixed, noise, alpha, weight, concentration, slope)
-        return log_value, kl, concentration
+        drawn = (value, log_sum) if normalise else (uniform, None)
+        ctx.save_for_backward(log_mean, rise, *drawn, alpha, weight, slope)
+        return value, kl
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any,
-        grad_value: Tensor | None,
-        grad_kl: Tensor | None,
-        grad_concentration: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
-        log_mean, mixed, log_exponential, alpha, weight, concentration, slope = ctx.saved_tensors
-        options: WeibullOptions = ctx.options
+    def backward(ctx: Any, grad_value: Tensor | None, grad_kl: Tensor | None) -> tuple[Tensor | None, ...]:
+        maps: list[Any]
+        *maps, alpha, weight, slope = ctx.saved_tensors
+        log_mean, rise = maps[:2]
         grad_alpha: Tensor | None = None
         if alpha is None:
             grad_kl = None
         if ctx.needs_input_grad[3] and grad_kl is not None:
             by_datum = slope * grad_kl.view(-1, 1, 1, 1)
             grad_alpha = by_datum.sum_to_size(four_dimensional(alpha).shape).view(alpha.shape)
-        sweep = compiled_backward if sites_compile() else _backward
-        grads = grad_value, grad_kl, grad_concentration
-        maps = log_mean, mixed, log_exponential, concentration
-        grad_mean, grad_mixed = sweep(maps, alpha, weight, grads, options)
-        return grad_mean, grad_mixed, None, grad_alpha, None, None
+        grad_mean, grad_rise = torch.empty_like(log_mean), None if rise is None else torch.empty_like(rise)
+        gradients = compiled_gradients if sites_compile() else _gradients
+        for piece in _pieces(log_mean):
+            share: Tensor | None = None
+            if grad_kl is not None:
+                share = grad_kl[piece].view(-1, 1, 1, 1)
+                share = share if weight is None else share * by_rows(weight, piece)
+            own = None if grad_value is None else grad_value[piece]
+            pulls = own, share, None if alpha is None else by_rows(alpha, piece)
+            parts: list[Any] = [None if each is None else each[piece] for each in maps]
+            grads = grad_mean[piece], None if grad_rise is None else grad_rise[piece]
+            gradients(Drawn(*parts), pulls, grads, ctx.options)
+        return grad_mean, grad_rise, None, grad_alpha, None, None, None
 
 
-def _forward(
+def _terms(
     log_mean: Tensor,
-    mixed: Tensor | None,
+    rise: Tensor | None,
     uniform: Tensor,
-    alpha: Tensor | None,
-    weight: Tensor | None,
+    value: Tensor,
     options: WeibullOptions,
-) -> Forward:
-    """The sweep by pieces; it overwrites the noise."""
-    log_value, concentration = torch.empty_like(log_mean), torch.empty_like(log_mean)
-    kl = log_mean.new_zeros(log_mean.shape[0])
-    slope = (
-        None if alpha is None else log_mean.new_empty(len(kl), *four_dimensional(alpha).shape[1:])
-    )  # of kl by alpha
-    for piece in _pieces(log_mean):
-        mean = finite_exp(log_mean[piece])
-        k = torch.add(mean, options.floor, out=concentration[piece])
-        if mixed is not None:
-            k.add_(F.softplus(mixed[piece]), alpha=options.rho)
-        inverse = k.reciprocal()
-        buffer = log_gamma_1p(inverse)
-        scale = torch.sub(log_mean[piece], buffer, out=buffer)
-        noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
-        torch.addcmul(scale, noise, inverse, out=log_value[piece])
-        if alpha is None or slope is None:
-            continue
-        surprise = inverse.mul_(EULER_MASCHERONI).sub_(scale)  # -E[log S]
-        terms = torch.log(k, out=buffer).add_(mean, alpha=options.rate)
-        if weight is not None:
-            surprise.mul_(by_rows(weight, piece))
-            terms.mul_(by_rows(weight, piece))
-        slope[piece] = surprise.sum_to_size(slope[piece].shape)
-        pull = (slope[piece] * by_rows(four_dimensional(alpha), piece)).flatten(1).sum(dim=1)
-        kl[piece] = terms.flatten(1).sum(dim=1).add_(pull)
-    return log_value, concentration, uniform, kl, slope
+    with_kl: bool,
+) -> tuple[Tensor, Tensor] | None:
+    """Writes log S into ``value`` and log(-log u) in place of u; -E[log S], and log k + rate E[S], for the KL."""
+    mean = finite_exp(log_mean)
+    k = torch.add(mean, options.floor)
+    if rise is not None:
+        k.add_(rise, alpha=options.rho)
+    inverse = k.reciprocal()
+    scale = log_gamma_1p(inverse).neg_().add_(log_mean)
+    noise = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
+    torch.addcmul(scale, noise, inverse, out=value)
+    if not with_kl:
+        return None
+    return inverse.mul_(EULER_MASCHERONI).sub_(scale), k.log_().add_(mean, alpha=options.rate)
 
 
-def _backward(
-    maps: Maps, alpha: Tensor | None, weight: Tensor | None, grads: Grads, options: WeibullOptions
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of ``log_mean`` and ``mixed`` by pieces."""
-    (log_mean, mixed, log_exponential, concentration), (grad_value, grad_kl, grad_concentration) = maps, grads
-    grad_mean = torch.empty_like(log_mean)
-    grad_mixed = None if mixed is None else torch.empty_like(log_mean)
-    for piece in _pieces(log_mean):
-        inverse = concentration[piece].reciprocal()
-        mean = finite_exp(log_mean[piece])
-        to_scale = torch.zeros_like(inverse) if grad_value is None else grad_value[piece].clone()
-        to_inverse = to_scale * log_exponential[piece]
-        share: Tensor | None = None
-        if grad_kl is not None and alpha is not None:
-            share = grad_kl[piece].view(-1, 1, 1, 1)
-            share = share if weight is None else share * by_rows(weight, piece)
-            pull = share * by_rows(alpha, piece)
-            to_scale.sub_(pull)
-            to_inverse.add_(pull, alpha=EULER_MASCHERONI)
-        # From 1/k, and through log lambda = mu - lgamma(1 + 1/k), back to k.
-        to_inverse.addcmul_(to_scale, digamma_1p(inverse), value=-1.0)
-        to_k = to_inverse.mul_(inverse).mul_(inverse).neg_()
-        if share is not None:
-            to_k.addcmul_(inverse, share)
-        if grad_concentration is not None:
-            to_k.add_(grad_concentration[piece])
-        if grad_mixed is not None and mixed is not None:
-            torch.mul(to_k, torch.sigmoid(mixed[piece]), out=grad_mixed[piece]).mul_(options.rho)
-        if share is not None:
-            to_k.add_(share, alpha=options.rate)
-        torch.addcmul(to_scale, to_k, mean, out=grad_mean[piece])
-    return grad_mean, grad_mixed
+def _normalise(logs: Tensor) -> Tensor:
+    """Writes the softmax over the last dimension in place of its logits; their log-sum-exp, ``[..., 1]``."""
+    largest = logs.amax(dim=-1, keepdim=True)
+    torch.softmax(logs, dim=-1, out=logs)
+    return largest.sub_(logs.amax(dim=-1, keepdim=True).log_())
+
+
+def _gradients(
+    drawn: Drawn,
+    pulls: tuple[Tensor | None, Tensor | None, Tensor | None],
+    grads: tuple[Tensor, Tensor | None],
+    options: WeibullOptions,
+) -> None:
+    """Writes the gradients of ``log_mean`` and ``rise``, given those of the value and of the KL's terms, and alpha."""
+    (grad_value, share, alpha), (grad_mean, grad_rise) = pulls, grads
+    mean = finite_exp(drawn.log_mean)
+    k = torch.add(mean, options.floor)
+    if drawn.rise is not None:
+        k.add_(drawn.rise, alpha=options.rho)
+    inverse = k.reciprocal()
+    if drawn.log_sum is None:
+        log_gamma, digamma = inverse, digamma_1p(inverse)
+    else:
+        log_gamma, digamma = log_gamma_and_digamma_1p(inverse)
+    if grad_value is None:
+        to_scale, to_inverse = torch.zeros_like(k), torch.zeros_like(k)
+    elif drawn.log_sum is None:
+        to_scale, to_inverse = grad_value.clone(), grad_value * drawn.value
+    else:
+        weights = drawn.value
+        to_scale = grad_value * weights
+        to_scale.addcmul_(weights, to_scale.sum(dim=-1, keepdim=True), value=-1)
+        noise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().add_(drawn.log_sum)
+        noise.sub_(drawn.log_mean).add_(log_gamma).mul_(k).clamp_(*NOISE_RANGE)
+        to_inverse = noise.mul_(to_scale)
+    if share is not None and alpha is not None:
+        pull = share * alpha
+        to_scale.sub_(pull)
+        to_inverse.add_(pull, alpha=EULER_MASCHERONI)
+    # From 1/k, and through log lambda = mu - lgamma(1 + 1/k), back to k.
+    to_inverse.addcmul_(to_scale, digamma, value=-1.0)
+    to_k = to_inverse.mul_(inverse).mul_(inverse).neg_()
+    if share is not None:
+        to_k.addcmul_(inverse, share)
+    if grad_rise is not None:
+        torch.mul(to_k, options.rho, out=grad_rise)
+    if share is not None:
+        to_k.add_(share, alpha=options.rate)
+    torch.addcmul(to_scale, to_k, mean, out=grad_mean)
 
 
 def draw_weights(
@@ -243,6 +273,16 @@ def draw_weights(
                 torch.softmax(logs, dim=-1, out=scores[piece])
                 noise.copy_(finite_exp(logs))
     return uniform, scores
+
+
+def by_rows(tensor: Tensor, piece: slice) -> Tensor:
+    """The piece of a tensor that may be broadcast along the batch."""
+    return tensor[piece] if tensor.dim() == 4 and tensor.shape[0] > 1 else tensor
+
+
+def four_dimensional(tensor: Tensor) -> Tensor:
+    """The tensor with leading dimensions of size 1, four dimensions in all."""
+    return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)
 
 
 def _pieces(values: Tensor) -> Iterator[slice]:

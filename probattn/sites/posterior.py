@@ -11,7 +11,6 @@ import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import kl_divergence
-from torch.nn import functional as F
 
 from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
 from probattn.distributions.carried import carry_weights, exp_carrying_log
@@ -32,7 +31,8 @@ class PosteriorInputs:
     """The attention scores and the upward path of one call, from which q(S) follows.
 
     Values are computed on demand: a model traced without a guide does not compute its posterior. ``origin`` are the
-    places of the first query and the first key in their texts, which a cache makes other than 0.
+    places of the first query and the first key in their texts, which a cache makes other than 0; ``known`` is what the
+    upward path gave, where nothing else of the pass is kept.
     """
 
     method: BayesianAttention
@@ -42,14 +42,23 @@ class PosteriorInputs:
     origin: Origin = (0, 0)
     shared: SharedUpward | None = None
     draws: int = 1
+    known: UpwardOutputs | None = None
 
     def for_draws(self, shared: SharedUpward, draws: int) -> PosteriorInputs:
         """The same for a prediction whose draws, so many of them folded into the batch, share upward paths."""
         return replace(self, shared=shared, draws=draws)
 
+    def kept(self) -> PosteriorInputs:
+        """The same without gradients, in the tensors that the gradient of a learned concentration keeps anyway."""
+        rise = self.concentration
+        known = UpwardOutputs(None if rise is None else rise.detach())
+        return replace(self, raw=self.scores.detach(), call=None, shared=None, known=known)
+
     @cached_property
     def upward(self) -> UpwardOutputs:
         """Output of the upward path, for all rows of the batch or those of one draw."""
+        if self.known is not None:
+            return self.known
         if self.call is None:
             return UpwardOutputs()
         return (
@@ -65,12 +74,12 @@ class PosteriorInputs:
 
     @cached_property
     def concentration(self) -> Tensor | None:
-        """f_k(h), of the scores' shape; None where k does not depend on the upward path."""
+        """softplus(f_k(h)), of the scores' shape; None where k does not depend on the upward path."""
         return with_rows(self.upward.concentration, len(self.raw))
 
     @cached_property
     def scale(self) -> Tensor | None:
-        """f_lambda(h), of the scores' shape; None where lambda does not depend on the upward path."""
+        """softplus(f_lambda(h)), of the scores' shape; None where lambda does not depend on the upward path."""
         return with_rows(self.upward.scale, len(self.raw))
 
     def distribution(self) -> Weibull | LogNormal:
@@ -87,14 +96,14 @@ class PosteriorInputs:
             k = phi.new_full((), method.concentration)
         if self.scale is None:
             return Weibull(log_mean=phi, concentration=k, validate_args=False)
-        extra = F.softplus(self.scale).clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
+        extra = self.scale.clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
         log_scale = torch.logaddexp(phi - log_gamma_1p_reciprocal(k), extra)
         return Weibull(log_scale=log_scale, concentration=k, validate_args=False)
 
-    def learned_concentration(self, means: Tensor, mixed: Tensor | None) -> Tensor:
-        """k of some entries, given exp(Phi) and f_k(h) there."""
+    def learned_concentration(self, means: Tensor, rise: Tensor | None) -> Tensor:
+        """k of some entries, given exp(Phi) and softplus(f_k(h)) there."""
         k = means + least_concentration(self.method, means.dtype)
-        return k if mixed is None else k + self.method.rho * F.softplus(mixed)
+        return k if rise is None else k + self.method.rho * rise
 
 
 def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
@@ -129,8 +138,8 @@ class MeanPoint(NamedTuple):
             return variances("normal", weights.new_tensor(method.scale), weights)
         if isinstance(method.concentration, str):
             means = self.inputs.raw.reshape(-1)[places].exp() if method.scores == "raw" else weights
-            mixed = self.inputs.concentration
-            k = self.inputs.learned_concentration(means, None if mixed is None else mixed.reshape(-1)[places])
+            rise = self.inputs.concentration
+            k = self.inputs.learned_concentration(means, None if rise is None else rise.reshape(-1)[places])
         else:
             k = weights.new_tensor(method.concentration)
         return variances(method.noise, k, weights)
@@ -224,9 +233,9 @@ class SitePosterior:
         if self.method.posterior == "lognormal":
             posterior = cast(LogNormal, self.distribution)
             return posterior.loc + posterior.scale * noise.normal(like)
-        uniform = _uniform(self.method, noise, like)
-        if self.method.concentration == "learned" and self.inputs.scale is None:
-            return self._fused_log_draw(uniform, with_kl)
+        uniform = site_uniform(self.method, noise, like)
+        if self.method.concentration == "learned" and not self.method.learns_scale:
+            return self._fused_draw(uniform, with_kl)
         weibull = cast(Weibull, self.distribution)
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
@@ -237,17 +246,16 @@ class SitePosterior:
             return self._kl
         return self.layout.total(kl_divergence(self.distribution, self.prior))
 
-    def _fused_log_draw(self, uniform: Tensor, with_kl: bool) -> Tensor:
-        """Draw, KL and concentration in one sweep; they replace what the distributions would compute."""
-        phi, mixed, method = self.inputs.scores, self.inputs.concentration, self.method
+    def _fused_draw(self, uniform: Tensor, with_kl: bool, *, normalise: bool = False) -> Tensor:
+        """log S or W of a learned Weibull posterior, and the KL, in one sweep."""
+        phi, rise, method = self.inputs.scores, self.inputs.concentration, self.method
         log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(phi.dtype)
-        options = weibull_options(method, phi.dtype)
-        fused = draw_weibull(phi, mixed, uniform, log_alpha.exp() if with_kl else None, weight, options)
+        alpha, options = log_alpha.exp() if with_kl else None, weibull_options(method, phi.dtype)
+        drawn = draw_weibull(phi, rise, uniform, alpha, weight, options, normalise=normalise)
         if with_kl:
-            self._kl = fused.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
-        self.distribution = Weibull(log_mean=phi, concentration=fused.concentration, validate_args=False)
-        return fused.log_value
+            self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
+        return drawn.value
 
     def weights(self, log_value: Tensor) -> Tensor:
         """Attention weights W from log S, of the same shape."""
@@ -286,7 +294,8 @@ def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: to
     return (terms * ones).sum(dim=(1, 2, 3))
 
 
-def _uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
+def site_uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
+    """Uniform numbers of a draw, from the range that the options give."""
     uniform = noise.uniform(like)
     if method.noise == "truncated":
         low, high = TRUNCATION
@@ -307,6 +316,6 @@ def _draw_weights(inputs: PosteriorInputs, noise: Noise, mask: AttentionMask | N
     positive = inputs.upward.positive
     if positive is None or inputs.upward.scale is not None:
         return None
-    uniform = _uniform(method, noise, raw)
+    uniform = site_uniform(method, noise, raw)
     value, weights = draw_weights(raw, positive, uniform, weibull_options(method, uniform.dtype))
     return carry_weights(value, inputs.layout.zero_empty(weights), mask)

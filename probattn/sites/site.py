@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probattn.checks import check_integer
 from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.carried import carried_log, carried_weights, carries_log
+from probattn.sites.answers import AnsweringPosterior, WeightsPosterior, can_answer_with_weights
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.building import build
 from probattn.sites.layout import PAIRS, Layout
@@ -120,6 +121,8 @@ class LatentSite(nn.Module):
             return layout.weights(mean)
         inputs = self._inputs(scores, layout, call, origin)
         prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, layout)
+        if can_answer_with_weights(self.method, layout):
+            return _answer(name, WeightsPosterior(inputs, prior, observations))
         posterior = SitePosterior(inputs, prior, observations)
         value = pyro.sample(name, layout.event(prior), infer={INFER_KEY: posterior})
         if value.shape != scores.shape:
@@ -221,16 +224,21 @@ class AttentionSite(LatentSite):
             )
             return result
         self._check(name, attending.query)
-        posterior = TiledPosterior(self.method, attending, self.prior)
-        pyro.sample(name, posterior.prior_event(), infer={INFER_KEY: posterior})
-        assert posterior.output is not None
-        return posterior.output, None
+        return _answer(name, TiledPosterior(self.method, attending, self.prior)), None
 
     def _check(self, name: str, query: Tensor) -> None:
         self._refuse_unsupported(name)
         heads = query.shape[1]
         if heads != self.spec.num_heads and (not self.spec.windowed or heads % self.spec.num_heads):
             raise ValueError(f"site {name!r}: expected {self.spec.num_heads} query heads, got {heads}")
+
+
+def _answer(name: str, posterior: AnsweringPosterior) -> Tensor:
+    """What a call makes of the draw that its guide asks for; the posterior, which may outlive it, lets go of it."""
+    pyro.sample(name, posterior.prior_event(), infer={INFER_KEY: posterior})
+    answer, posterior.answer = posterior.answer, None
+    assert answer is not None
+    return answer
 
 
 def log_weights(name: str, value: Tensor) -> Tensor:

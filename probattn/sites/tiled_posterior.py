@@ -8,30 +8,21 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from pyro.distributions import Unit
-from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.poutine import runtime
-from pyro.poutine.indep_messenger import IndepMessenger
-from pyro.poutine.mask_messenger import MaskMessenger
-from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor
 
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.distributions.special import EULER_MASCHERONI
+from probattn.sites.answers import AnsweringPosterior, takes_answers
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.deferred import DeferredFactor
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.main_effects import TRUNCATION
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Kind, Noise, Rows
-from probattn.sites.posterior import PosteriorInputs, SitePosterior, prior_terms
+from probattn.sites.posterior import PosteriorInputs, prior_terms
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.tile_kl import TileKL
 from probattn.sites.tiles import TiledCall, tiled_attention
-
-_INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
-"""Handlers that never look at the value of a site."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +94,10 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
         return False
     if types not in ({torch.float32}, {torch.float64}):
         return False
-    guides = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, _INDIFFERENT)]
-    return len(guides) == 1 and bool(getattr(guides[0], "takes_outputs", False))
+    return takes_answers()
 
 
-class TiledPosterior(SitePosterior):
+class TiledPosterior(AnsweringPosterior):
     """q(S) of a call whose draw is its output; the site's value holds nothing.
 
     What needs a map, such as :attr:`distribution`, makes it when it is asked for.
@@ -131,7 +121,6 @@ class TiledPosterior(SitePosterior):
     ) -> None:
         self._method, self.attending, self.contextual = method, attending, contextual
         self.observations = 1
-        self.output: Tensor | None = None
         self._kl: Tensor | None = None
 
     @cached_property
@@ -166,14 +155,6 @@ class TiledPosterior(SitePosterior):
         """Type of S."""
         return self.attending.query.dtype
 
-    def prior_event(self) -> TorchDistributionMixin:
-        """The prior of a value that holds nothing."""
-        return Unit(self.attending.query.new_zeros(self.batch_shape[0]))
-
-    def event(self) -> TorchDistributionMixin:
-        """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
-        return DeferredFactor(self.kl, self.batch_shape[:1])
-
     @property
     def relative(self) -> Weibull | LogNormal:
         """q(S) of one entry at score 0, whose spread is that of all."""
@@ -205,10 +186,13 @@ class TiledPosterior(SitePosterior):
         )
         key, value = (repeat_heads(each, heads) for each in (at.key, at.value))
         tiled = tiled_attention(at.query, key, value, at.bias, logits, call)
-        self.output = tiled.output
+        self.answer = tiled.output
         if with_kl:
             self._kl = self._kl_apart(key, tiled.log_sum) if apart else tiled.kl
-        return at.query.new_empty(self.batch_shape[0], 0)
+        return self._nothing()
+
+    def _nothing(self) -> Tensor:
+        return self.attending.query.new_empty(self.batch_shape[0], 0)
 
     def _kl_apart(self, key: Tensor, log_sum: Tensor) -> Tensor:
         r"""The KL ``[B]`` from the log-sum-exp of each query's scores.

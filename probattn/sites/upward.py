@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
 from probattn.sites.bayesian import BayesianAttention
@@ -102,15 +103,43 @@ class UpwardMaps(nn.Module):
 
 @dataclass(frozen=True)
 class UpwardOutputs:
-    """Output of the upward path at one call: f_k(h) and f_lambda(h), ``[B, H, T, S]``; None where unused."""
+    """Output of the upward path at one call, softplus(f_k(h)) and softplus(f_lambda(h)), ``[B, H, T, S]``.
+
+    None where a posterior has no use for it.
+    """
 
     concentration: Tensor | None = None
     scale: Tensor | None = None
 
     @cached_property
     def positive(self) -> Positive | None:
-        """softplus(f_k(h)); None where k does not depend on the path."""
-        return None if self.concentration is None else Positive(F.softplus(self.concentration))
+        """softplus(f_k(h)) with the smallest of each row; None where k does not depend on the path."""
+        return None if self.concentration is None else Positive(self.concentration)
+
+
+class _Softplus(torch.autograd.Function):
+    """softplus whose gradient needs its result alone, which is kept anyway: the map it is made of is not."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor) -> Tensor:
+        return F.softplus(values)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, _inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (result,) = ctx.saved_tensors
+        return gradient * -torch.expm1(-result)  # the logistic function
+
+
+def softplus(values: Tensor) -> Tensor:
+    """log(1 + exp(values)), elementwise."""
+    result: Tensor = _Softplus.apply(values)
+    return result
 
 
 @dataclass(eq=False)
@@ -210,7 +239,7 @@ class UpwardChain:
         state, weight = started.layout.softmax(started.scores[:rows]), started.layout.query_weight
         states: list[Tensor | None] = []
         for maps in reversed(self._maps):
-            state = F.softplus(maps.hidden(state, None if weight is None else weight[:rows]))
+            state = softplus(maps.hidden(state, None if weight is None else weight[:rows]))
             states.append(state)
         return states[::-1]
 
@@ -253,10 +282,10 @@ class UpwardCall:
                 )
             state = self.chain.state(self.position, self.started, rows)
             row_weight = None if weight is None else weight[: len(state)]
-            mixed = (
-                None if mix is None else mix(state, row_weight) for mix in (maps.concentration, maps.scale)
+            mixes = maps.concentration, maps.scale
+            self.computed = UpwardOutputs(
+                *(None if mix is None else softplus(mix(state, row_weight)) for mix in mixes)
             )
-            self.computed = UpwardOutputs(*mixed)
         computed = (self.computed.concentration, self.computed.scale)
         if all(tensor is None or len(tensor) == rows for tensor in computed):
             return self.computed

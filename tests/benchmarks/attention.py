@@ -55,7 +55,7 @@ QUIET = 0.5
 class Shape:
     """Sizes of the network and of a batch; every third sequence is padded, by up to half of the length.
 
-    ``recompute`` is for activation checkpointing: layers run again in the backward pass.
+    ``recompute`` is for activation checkpointing: layers run again in the backward pass; ``dtype`` is the network's.
     """
 
     layers: int
@@ -66,6 +66,11 @@ class Shape:
     batch: int
     length: int
     recompute: bool = False
+    dtype: str = "float32"
+
+    def of_length(self, length: int) -> Shape:
+        """The same number of tokens in texts of another length."""
+        return replace(self, length=length, batch=max(1, self.batch * self.length // length))
 
 
 SHAPES = {
@@ -128,6 +133,15 @@ BARS = {
     ("draws", LAST): 5.3,
     ("moments", "BABN"): 2.5,
 }
+MEMORY_BARS = {("train", "BABN"): 1.3}
+"""The same of peak memory."""
+BY_LENGTH = {
+    "train": (*PLAIN, "BAM", "BABN", COMPILED),
+    "undriven": ("sdpa", "BABN"),
+    "draws": ("MC dropout", "BAM", "BABN", COMPILED, LAST),
+    "moments": ("BAM", "BABN"),
+}
+"""What is measured of several lengths."""
 
 
 @dataclass(frozen=True)
@@ -139,17 +153,23 @@ class Measurement:
     seconds: list[float]
     ratios: list[float]
     peak_mib: float | None
+    base_mib: float | None = None
     parameters: float | None = None
 
     def record(self) -> dict[str, Any]:
-        """What the file holds: medians, spread and the bar."""
+        """What the file holds: medians, spread and the bars."""
         bar, ratio = BARS.get((self.kind, self.variant)), spread(self.ratios)
+        most = MEMORY_BARS.get((self.kind, self.variant))
+        memory = self.peak_mib / self.base_mib if self.peak_mib and self.base_mib else None
         return {
             "kind": self.kind,
             "variant": self.variant,
             "seconds": statistics.median(self.seconds),
             "ratio": ratio,
             "peak_mib": self.peak_mib,
+            "memory": memory,
+            "memory_bar": most,
+            "memory_passed": None if most is None or memory is None else memory <= most,
             "parameters": self.parameters,
             "bar": bar,
             "passed": None if bar is None else ratio["median"] <= bar,
@@ -228,7 +248,7 @@ def build_network(
 ) -> PreTrainedModel:
     """A network of the shape with the variant's attention, of random weights, converted from one with ``attention``."""
     with device:
-        net = _network(shape, "sdpa" if variant == "sdpa" else attention)
+        net = _network(shape, "sdpa" if variant == "sdpa" else attention).to(getattr(torch, shape.dtype))
     if variant == LAST:
         return convert(net, BAYESIAN["BABN"], layers="last")
     method = (
@@ -346,12 +366,10 @@ def timed(step: Step, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def build_steps(kind: str, shape: Shape, device: torch.device) -> dict[str, Step]:
+def build_steps(kind: str, shape: Shape, device: torch.device, variants: Sequence[str]) -> dict[str, Step]:
     """Every variant's step, and the pass that draws and moments are compared with."""
     steps = {
-        name: build_step(kind, name, shape, device)
-        for name in VARIANTS[kind]
-        if name != COMPILED or compiles()
+        name: build_step(kind, name, shape, device) for name in variants if name != COMPILED or compiles()
     }
     return {"eager": build_step("expectation", "eager", shape, device)} | steps if kind in APART else steps
 
@@ -398,24 +416,50 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def print_tables(results: list[dict[str, Any]], console: Console) -> None:
-    """A table for each kind: ratios with their quartiles and range, and the bars."""
+    """A table for each kind: ratios with their quartiles, peak memory with its ratio, and the bars."""
     for kind in dict.fromkeys(result["kind"] for result in results):
-        table = Table(
-            *("variant", "seconds", "ratio", "quartiles", "range", "peak MiB", "added", "bar"),
-            title=KINDS[kind],
-        )
+        columns = ("variant", "seconds", "ratio", "quartiles", "peak MiB", "added", "bar")
+        table = Table(*columns, title=KINDS[kind])
         for result in (result for result in results if result["kind"] == kind):
-            ratio, bar = result["ratio"], result["bar"]
-            verdict = "" if bar is None else f"{'pass' if result['passed'] else 'FAIL'} (<= {bar})"
-            spread = [f"{low:.2f}..{high:.2f}" for low, high in (ratio["quartiles"], ratio["range"])]
-            peak = "" if result["peak_mib"] is None else f"{result['peak_mib']:.0f}"
-            figures = f"{result['seconds']:.4f}", f"{ratio['median']:.2f}"
-            added = "" if result["parameters"] is None else f"{result['parameters']:.2%}"
-            table.add_row(result["variant"], *figures, *spread, peak, added, verdict)
+            ratio, memory, added = result["ratio"], result["memory"], result["parameters"]
+            bars = (("", "bar", "passed"), ("memory ", "memory_bar", "memory_passed"))
+            verdicts = [
+                f"{what}{result[bar]}: {'met' if result[passed] else 'MISSED'}"
+                for what, bar, passed in bars
+                if result[passed] is not None
+            ]
+            table.add_row(
+                result["variant"],
+                f"{result['seconds']:.4f}",
+                f"{ratio['median']:.2f}",
+                "{:.2f}..{:.2f}".format(*ratio["quartiles"]),
+                "" if memory is None else f"{result['peak_mib']:.0f} ({memory:.2f})",
+                "" if added is None else f"{added:.2%}",
+                "\n".join(verdicts),
+            )
         console.print(table)
 
 
+def measured(
+    kind: str, variants: Sequence[str], sizes: Shape, rounds: int, device: torch.device, *, memory: bool
+) -> list[dict[str, Any]]:
+    """The records of some variants of a kind, timed in turns."""
+    steps = build_steps(kind, sizes, device, variants)
+    name = f"{KINDS[kind]}, {sizes.batch} x {sizes.length}, {sizes.dtype}"
+    seconds = time_steps(name, steps, rounds, device)
+    peaks = {name: peak_memory(step, device) if memory else None for name, step in steps.items()}
+    base, records = BASES.get(kind, "eager"), []
+    for name in (name for name in variants if name in steps):
+        ratios = [own / other for own, other in zip(seconds[name], seconds[base], strict=True)]
+        added = added_parameters(name, sizes) if kind == "train" else None
+        records.append(
+            Measurement(kind, name, seconds[name], ratios, peaks[name], peaks[base], added).record()
+        )
+    return records
+
+
 def main(
+    *,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds; ten or more for figures.")] = 12,
     quick: Annotated[bool, typer.Option(help="Two rounds and no memory: does it run?")] = False,
     shape: Annotated[str, typer.Option(help=f"One of: {', '.join(SHAPES)}.")] = "minilm",
@@ -425,34 +469,39 @@ def main(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Texts of a batch, in place of the shape's.")
     ] = None,
-    kinds: Annotated[str, typer.Option(help="Kinds to measure, parted by commas.")] = ",".join(KINDS),
+    lengths: Annotated[
+        str,
+        typer.Option(help="Several lengths, parted by commas: each with as many tokens as the shape has."),
+    ] = "",
+    dtypes: Annotated[
+        str, typer.Option(help="Types of the network, parted by commas: float32, bfloat16.")
+    ] = "float32",
+    kinds: Annotated[str, typer.Option(help="Kinds to measure, parted by commas.")] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     output: Annotated[Path, typer.Option(help="The JSON file.")] = Path("bench/attention.json"),
 ) -> None:
     """Times attention, deterministic against Bayesian, aligned and repulsive, and writes and prints the ratios."""
-    sizes, place = SHAPES[shape], torch.device(device)
-    sizes = replace(sizes, length=length or sizes.length, batch=batch or sizes.batch)
-    console = Console()
-    about = machine(place)
+    given = replace(SHAPES[shape], length=length or SHAPES[shape].length, batch=batch or SHAPES[shape].batch)
+    shapes = [given.of_length(int(each)) for each in lengths.split(",")] if lengths else [given]
+    console, about, variants = Console(), machine(torch.device(device)), BY_LENGTH if lengths else VARIANTS
     if about["load_before"] > QUIET:
         console.print(
             f"The machine is busy (load {about['load_before']:.1f}): these figures are not to be kept."
         )
-    results: list[dict[str, Any]] = []
-    count = 2 if quick else rounds
-    for kind in kinds.split(","):
-        steps = build_steps(kind, sizes, place)
-        seconds = time_steps(KINDS[kind], steps, count, place)
-        for name in (name for name in VARIANTS[kind] if name in steps):
-            base = seconds[BASES.get(kind, "eager")]
-            ratios = [own / other for own, other in zip(seconds[name], base, strict=True)]
-            peak = None if quick else peak_memory(steps[name], place)
-            added = added_parameters(name, sizes) if kind == "train" else None
-            results.append(Measurement(kind, name, seconds[name], ratios, peak, added).record())
+    count, runs = 2 if quick else rounds, []
     output.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": about, "shape": asdict(sizes), "rounds": count, "results": results}
-    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print_tables(results, console)
+    for sizes in (replace(each, dtype=dtype) for dtype in dtypes.split(",") for each in shapes):
+        results: list[dict[str, Any]] = []
+        for kind in kinds.split(",") if kinds else variants:
+            results += measured(kind, variants[kind], sizes, count, torch.device(device), memory=not quick)
+        if lengths:  # bars are for a shape's own length
+            results = [
+                result | dict.fromkeys(("bar", "passed", "memory_bar", "memory_passed")) for result in results
+            ]
+        runs.append({"shape": asdict(sizes), "results": results})
+        print_tables(results, console)
+        content = {"machine": about, "rounds": count} | ({"runs": runs} if lengths else runs[0])
+        output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     console.print(f"Written to {output}")
 
 

@@ -89,6 +89,22 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
     assert all(name in printed for name in VARIANTS)
 
 
+@pytest.mark.slow
+def test_several_lengths_and_types(tmp_path: Path) -> None:
+    arguments = ["--lengths", "4,12", "--dtypes", "float32,bfloat16", "--kinds", "train,draws"]
+    run(tmp_path, "--quick", "--shape", "tiny", *arguments, "--output", "figures.json")
+    content = json.loads((tmp_path / "figures.json").read_text())
+    sizes = [
+        (each["shape"]["dtype"], each["shape"]["batch"], each["shape"]["length"]) for each in content["runs"]
+    ]
+    assert sizes == [(dtype, *size) for dtype in ("float32", "bfloat16") for size in ((6, 4), (2, 12))]
+    for each in content["runs"]:
+        assert [row["variant"] for row in each["results"] if row["kind"] == "train"] == [
+            *("eager", "sdpa", "BAM", "BABN"),
+            *COMPILED,
+        ]
+
+
 @pytest.fixture
 def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("attention_benchmark", PROGRAM)

@@ -15,7 +15,7 @@ TITLES = {
     "site-train": "Training step, the site alone",
     "site-expectation": "Expectation, the site alone",
 }
-COLUMNS = ["seconds", "ratio", "quartiles", "range", "peak MiB", "parameters added", "bar"]
+COLUMNS = ["seconds", "ratio", "quartiles", "range", "peak MiB (ratio)", "parameters added", "bar"]
 
 
 def tables(content: Mapping[str, Any]) -> str:
@@ -35,13 +35,18 @@ def tables(content: Mapping[str, Any]) -> str:
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
-    ratio, bar, peak, added = (result[name] for name in ("ratio", "bar", "peak_mib", "parameters"))
+    ratio, peak, added = (result[name] for name in ("ratio", "peak_mib", "parameters"))
+    bars = [
+        f"{what}{result[bar]}: {'met' if result[passed] else 'missed'}"
+        for what, bar, passed in (("", "bar", "passed"), ("memory ", "memory_bar", "memory_passed"))
+        if result[passed] is not None
+    ]
     return [
         result["variant"],
         f"{result['seconds']:.3g}",
         f"**{ratio['median']:.2f}**",
         *("{:.2f} to {:.2f}".format(*ratio[name]) for name in ("quartiles", "range")),
-        "" if peak is None else f"{peak:.0f}",
+        "" if peak is None else f"{peak:.0f} ({result['memory']:.2f})",
         "" if added is None else f"{added:.2%}",
-        "" if bar is None else f"{bar}: {'met' if result['passed'] else 'missed'}",
+        "; ".join(bars),
     ]

@@ -11,13 +11,16 @@ CONTENT = {
             "seconds": 1.25,
             "ratio": {"median": 1.5, "quartiles": [1.4, 1.6], "range": [1.3, 1.8]},
             "peak_mib": 900.4,
+            "memory": 1.35,
+            "memory_bar": 1.3,
+            "memory_passed": False,
             "parameters": 0.00031,
             "bar": 1.6,
             "passed": True,
         }
     ],
 }
-ROW = "| BABN | 1.25 | **1.50** | 1.40 to 1.60 | 1.30 to 1.80 | 900 | 0.03% | 1.6: met |"
+ROW = "| BABN | 1.25 | **1.50** | 1.40 to 1.60 | 1.30 to 1.80 | 900 (1.35) | 0.03% | 1.6: met; memory 1.3: missed |"
 
 
 def test_rows(load):

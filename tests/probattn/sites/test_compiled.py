@@ -61,6 +61,7 @@ def test_draws_for_predictions(on, shape, low):
 
 
 @needs_compiler
+@pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "mixes", "kl"),
     [
@@ -70,20 +71,21 @@ def test_draws_for_predictions(on, shape, low):
         (torch.float64, True, "none"),
     ],
 )
-def test_draws_and_divergences_of_training_and_their_gradients(on, dtype, mixes, kl):
+def test_draws_and_divergences_of_training_and_their_gradients(on, dtype, mixes, kl, normalise):
     torch.manual_seed(2)
     shape = (3, 2, 6, 5)
     log_mean = torch.randn(shape, dtype=dtype).log_softmax(-1).requires_grad_()
-    mixed = torch.randn(shape, dtype=dtype).requires_grad_() if mixes else None
+    rise = torch.rand(shape, dtype=dtype).requires_grad_() if mixes else None
     sizes = {"none": None, "scalar": (), "contextual": (3, 2, 1, 5)}[kl]
     alpha = None if sizes is None else torch.rand(sizes, dtype=dtype).add(0.5).requires_grad_()
     weight = (torch.rand(3, 1, 1, 5) > 0.3).to(dtype) if kl == "contextual" else None
     uniform = torch.rand(shape, dtype=dtype)
-    inputs = [each for each in (log_mean, mixed, alpha) if each is not None]
+    inputs = [each for each in (log_mean, rise, alpha) if each is not None]
+    options = WeibullOptions(1.5, 0.1, 0.7)
 
     def run():
-        draw = draw_weibull(log_mean, mixed, uniform.clone(), alpha, weight, WeibullOptions(1.5, 0.1, 0.7))
-        total = draw.log_value.sin().sum() + draw.concentration.log().sum() + 1.7 * draw.kl.sum()
+        draw = draw_weibull(log_mean, rise, uniform.clone(), alpha, weight, options, normalise=normalise)
+        total = draw.value.sin().sum() + 1.7 * draw.kl.sum()
         return [*draw, *torch.autograd.grad(total, inputs)]
 
     for plain, ours in zip(*both(run), strict=True):

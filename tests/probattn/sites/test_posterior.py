@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.distributions import kl_divergence
+from torch.nn import functional as F
 
 from probattn import BayesianAttention
 from probattn.distributions import Gamma, LogNormal, Weibull
@@ -12,7 +13,7 @@ from probattn.sites import AttentionMask
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import GlobalNoise
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
-from probattn.sites.upward import UpwardCall, UpwardChain, UpwardOutputs
+from probattn.sites.upward import UpwardOutputs
 
 SHAPE = (2, 3, 4, 5)
 REAL = torch.tensor([[True, True, False, False], [True] * 4])
@@ -30,16 +31,14 @@ def normal(*shape, seed=0):
 
 def inputs(method, scores, layout=PAIRS, **maps):
     """What a posterior follows from, with the upward path's output given."""
-    known = UpwardOutputs(**maps)
-    return PosteriorInputs(
-        method, scores, layout, UpwardCall(UpwardChain(), 0, scores, layout, None, computed=known)
-    )
+    return PosteriorInputs(method, scores, layout, known=UpwardOutputs(**maps))
 
 
 def call(method, log_alpha, mask):
     layout = PAIRS if mask is None else mask
     prior = Gamma(log_concentration=log_alpha, rate=method.rate).expand(torch.Size(SHAPE))
-    return SitePosterior(inputs(method, normal(*SHAPE), layout, concentration=normal(*SHAPE, seed=1)), prior)
+    rise = F.softplus(normal(*SHAPE, seed=1))
+    return SitePosterior(inputs(method, normal(*SHAPE), layout, concentration=rise), prior)
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
@@ -96,8 +95,8 @@ def test_a_learned_scale_that_vanishes_leaves_the_mean_and_finite_gradients(dtyp
     method = BayesianAttention(sigma=0.5, concentration="learned", scores="raw")
     scores = normal(*SHAPE).to(dtype).requires_grad_()
     scale = torch.full(SHAPE, -1000.0, dtype=dtype, requires_grad=True)
-    concentration = normal(*SHAPE, seed=1).to(dtype)
-    law = inputs(method, scores, concentration=concentration, scale=scale).distribution()
+    concentration = F.softplus(normal(*SHAPE, seed=1)).to(dtype)
+    law = inputs(method, scores, concentration=concentration, scale=F.softplus(scale)).distribution()
     without = inputs(method, scores, concentration=concentration).distribution()
     torch.testing.assert_close(law.mean, without.mean)
     gradients = torch.autograd.grad(law.mean.sum(), [scores, scale])

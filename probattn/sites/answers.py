@@ -1,0 +1,81 @@
+"""Posteriors that answer with what a call makes of a draw, and keep nothing of S that a gradient does not need."""
+
+from __future__ import annotations
+
+from pyro.distributions import Unit
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine import runtime
+from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.scale_messenger import ScaleMessenger
+from torch import Tensor
+
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.deferred import DeferredFactor
+from probattn.sites.layout import Layout
+from probattn.sites.noise import Noise
+from probattn.sites.posterior import SitePosterior, site_uniform
+
+_INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
+"""Handlers that never look at the value of a site."""
+
+
+def takes_answers() -> bool:
+    """True where a guide takes answers without a value, and no other handler looks for one."""
+    guides = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, _INDIFFERENT)]
+    return len(guides) == 1 and bool(getattr(guides[0], "takes_outputs", False))
+
+
+class AnsweringPosterior(SitePosterior):
+    """q(S) of a call whose draw leaves an answer and a KL; the site's value ``[B, 0]`` holds nothing.
+
+    Attributes:
+        answer: what the call makes of the draw; None before it.
+    """
+
+    answer: Tensor | None = None
+
+    def prior_event(self) -> TorchDistributionMixin:
+        """The prior of a value that holds nothing."""
+        return Unit(self._nothing().sum(dim=1))
+
+    def event(self) -> TorchDistributionMixin:
+        """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
+        return DeferredFactor(self.kl, self.batch_shape[:1])
+
+    def _nothing(self) -> Tensor:
+        raise NotImplementedError
+
+
+class WeightsPosterior(AnsweringPosterior):
+    """q(S) of a learned concentration, answering with the weights W.
+
+    A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again.
+
+    Example:
+        >>> import torch
+        >>> from probattn import BayesianAttention
+        >>> from probattn.distributions import Gamma
+        >>> from probattn.sites import SeededNoise
+        >>> from probattn.sites.posterior import PosteriorInputs
+        >>> inputs = PosteriorInputs(BayesianAttention(rho=0.0), torch.zeros(1, 2, 3, 3))
+        >>> posterior = WeightsPosterior(inputs, Gamma(torch.ones(1, 2, 3, 3), 1.0))
+        >>> posterior.draw(SeededNoise([0], "cpu")).shape, posterior.answer.sum(dim=-1).allclose(torch.ones(()))
+        (torch.Size([1, 0]), True)
+    """
+
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
+        """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
+        uniform = site_uniform(self.method, noise, self.inputs.raw)
+        self.answer = self.layout.zero_empty(self._fused_draw(uniform, with_kl, normalise=True))
+        self._inputs = self.inputs.kept()
+        return self._nothing()
+
+    def _nothing(self) -> Tensor:
+        return self.inputs.raw.new_empty(len(self.inputs.raw), 0)
+
+
+def can_answer_with_weights(method: BayesianAttention, layout: Layout) -> bool:
+    """True where W is drawn without S: a learned concentration, which is small where scores are normalised."""
+    learned = method.posterior == "weibull" and method.concentration == "learned" and not method.learns_scale
+    return learned and method.scores == "normalised" and layout.keys_last and takes_answers()
