@@ -16,9 +16,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
-from probattn.distributions import Weibull
+from probattn.distributions import LogNormal, Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.threads import SHARED_STATE
@@ -43,11 +44,15 @@ class ELBOTerms(NamedTuple):
 
 
 class SiteTerms(NamedTuple):
-    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior."""
+    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior.
+
+    Of the posterior it has what diagnostics need: a step's objects live until the next step.
+    """
 
     kl_nats: Tensor
     kl_reduced: Tensor
-    posterior: SitePosterior
+    relative: Callable[[], Weibull | LogNormal]
+    mask: AttentionMask | None
 
 
 class AttentionELBO(TraceMeanField_ELBO):
@@ -179,7 +184,7 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
             kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
             plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
             reduced = (plain * posterior.reduction_factor()).sum()
-            sites[name] = SiteTerms(plain.sum(), reduced, posterior)
+            sites[name] = SiteTerms(plain.sum(), reduced, posterior.relative(), posterior.mask)
         elif not site["infer"].get(PREDICTION_KEY):
             divergence = site_divergence(site, guide_site)
             if divergence is None:
@@ -252,7 +257,7 @@ def require_data(trace: Trace) -> None:
 
 @torch.no_grad()
 def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
-    distribution, mask = site.posterior.relative, site.posterior.mask
+    distribution, mask = site.relative(), site.mask
 
     def mean(values: Tensor) -> float:
         """Over valid pairs."""

@@ -67,8 +67,10 @@ class WeightsPosterior(AnsweringPosterior):
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
         uniform = site_uniform(self.method, noise, self.inputs.raw)
-        self.answer = self.layout.zero_empty(self._fused_draw(uniform, with_kl, normalise=True))
-        self._inputs = self.inputs.kept()
+        weights, _, log_mean = self._fused_draw(uniform, with_kl, normalise=True)
+        assert log_mean is not None
+        self.answer = self.layout.zero_empty(weights)
+        self._inputs = self.inputs.kept(log_mean)
         return self._nothing()
 
     def _nothing(self) -> Tensor:

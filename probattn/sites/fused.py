@@ -61,10 +61,14 @@ class Positive:
 
 
 class WeibullDraw(NamedTuple):
-    """log S or W ``[B, H, T, S]``, and the KL without the terms of the prior alone, weighted and summed, ``[B]``."""
+    """log S or W ``[B, H, T, S]``; the KL without the terms of the prior alone, weighted and summed, ``[B]``.
+
+    With W it has log E[S], without gradient.
+    """
 
     value: Tensor
     kl: Tensor
+    log_mean: Tensor | None
 
 
 def draw_weibull(
@@ -88,8 +92,9 @@ def draw_weibull(
     S]``; ``alpha`` (None: no KL) and the 0/1 factors ``weight`` broadcast. Gradients flow to ``log_mean``, ``rise``
     and ``alpha``; they cannot be differentiated again.
 
-    ``normalise`` gives :math:`W = S / \sum_{keys} S` in place of log S. Its gradient needs no map but ``log_mean``,
-    ``rise`` and W: k and the noise follow from them. The noise does so to :math:`k \epsilon`, so k should not be large.
+    ``normalise`` is for :math:`W = S / \sum_{keys} S` in place of log S, with :math:`\mu` the log-softmax of what
+    stands for it. The gradient needs no maps but these two and ``rise``: k and the noise follow from them. The noise
+    does so to :math:`k \epsilon`, so k should not be large.
 
     Example:
         >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
@@ -111,12 +116,13 @@ class _WeibullDraw(torch.autograd.Function):
         weight: Tensor | None,
         options: WeibullOptions,
         normalise: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        log_mean = torch.log_softmax(log_mean, dim=-1) if normalise else log_mean
         log_sum = log_mean.new_empty(*log_mean.shape[:-1], 1) if normalise else None
         value, kl = torch.empty_like(log_mean), log_mean.new_zeros(len(log_mean))
         slope = None if alpha is None else log_mean.new_empty(len(kl), *four_dimensional(alpha).shape[1:])
         terms = compiled_terms if sites_compile() else _terms
-        for piece in _pieces(log_mean):
+        for piece in pieces(log_mean):
             part = None if rise is None else rise[piece]
             found = terms(log_mean[piece], part, uniform[piece], value[piece], options, alpha is not None)
             if log_sum is not None:
@@ -134,11 +140,16 @@ class _WeibullDraw(torch.autograd.Function):
         ctx.options = options
         drawn = (value, log_sum) if normalise else (uniform, None)
         ctx.save_for_backward(log_mean, rise, *drawn, alpha, weight, slope)
-        return value, kl
+        if not normalise:
+            return value, kl, None
+        ctx.mark_non_differentiable(log_mean)
+        return value, kl, log_mean
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_value: Tensor | None, grad_kl: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_value: Tensor | None, grad_kl: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
         maps: list[Any]
         *maps, alpha, weight, slope = ctx.saved_tensors
         log_mean, rise = maps[:2]
@@ -150,7 +161,7 @@ class _WeibullDraw(torch.autograd.Function):
             grad_alpha = by_datum.sum_to_size(four_dimensional(alpha).shape).view(alpha.shape)
         grad_mean, grad_rise = torch.empty_like(log_mean), None if rise is None else torch.empty_like(rise)
         gradients = compiled_gradients if sites_compile() else _gradients
-        for piece in _pieces(log_mean):
+        for piece in pieces(log_mean):
             share: Tensor | None = None
             if grad_kl is not None:
                 share = grad_kl[piece].view(-1, 1, 1, 1)
@@ -160,6 +171,9 @@ class _WeibullDraw(torch.autograd.Function):
             parts: list[Any] = [None if each is None else each[piece] for each in maps]
             grads = grad_mean[piece], None if grad_rise is None else grad_rise[piece]
             gradients(Drawn(*parts), pulls, grads, ctx.options)
+            if maps[3] is not None:  # from the log-softmax back
+                log_softmax = torch.ops.aten._log_softmax_backward_data
+                log_softmax.out(grads[0], parts[0], -1, grads[0].dtype, out=grads[0])
         return grad_mean, grad_rise, None, grad_alpha, None, None, None
 
 
@@ -285,7 +299,7 @@ def four_dimensional(tensor: Tensor) -> Tensor:
     return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)
 
 
-def _pieces(values: Tensor) -> Iterator[slice]:
+def pieces(values: Tensor) -> Iterator[slice]:
     """Slices of the batch; the whole of it off the CPU, where launching kernels is what costs."""
     batch = values.shape[0]
     row = max(1, values[:1].numel())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, cast
@@ -17,7 +18,7 @@ from probattn.distributions.carried import carry_weights, exp_carrying_log
 from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.compiled import WeibullOptions
-from probattn.sites.fused import draw_weibull, draw_weights
+from probattn.sites.fused import WeibullDraw, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
 from probattn.sites.masks import AttentionMask
@@ -48,11 +49,13 @@ class PosteriorInputs:
         """The same for a prediction whose draws, so many of them folded into the batch, share upward paths."""
         return replace(self, shared=shared, draws=draws)
 
-    def kept(self) -> PosteriorInputs:
-        """The same without gradients, in the tensors that the gradient of a learned concentration keeps anyway."""
-        rise = self.concentration
-        known = UpwardOutputs(None if rise is None else rise.detach())
-        return replace(self, raw=self.scores.detach(), call=None, shared=None, known=known)
+    def kept(self, phi: Tensor) -> PosteriorInputs:
+        """The same in Phi and what the upward path gave, without gradients: nothing else of the pass is kept."""
+        if self.known is not None:
+            return self
+        outputs = (None if each is None else each.detach() for each in (self.concentration, self.scale))
+        known = UpwardOutputs(*outputs)
+        return replace(self, raw=phi.detach(), call=None, shared=None, known=known)
 
     @cached_property
     def upward(self) -> UpwardOutputs:
@@ -70,7 +73,8 @@ class PosteriorInputs:
     @cached_property
     def scores(self) -> Tensor:
         """Phi, raw or normalised, masked; exp(Phi) is E[S] when sigma is 0."""
-        return self.raw if self.method.scores == "raw" else self.layout.log_softmax(self.raw)
+        given = self.method.scores == "raw" or self.known is not None
+        return self.raw if given else self.layout.log_softmax(self.raw)
 
     @cached_property
     def concentration(self) -> Tensor | None:
@@ -235,7 +239,7 @@ class SitePosterior:
             return posterior.loc + posterior.scale * noise.normal(like)
         uniform = site_uniform(self.method, noise, like)
         if self.method.concentration == "learned" and not self.method.learns_scale:
-            return self._fused_draw(uniform, with_kl)
+            return self._fused_draw(uniform, with_kl).value
         weibull = cast(Weibull, self.distribution)
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
@@ -246,16 +250,19 @@ class SitePosterior:
             return self._kl
         return self.layout.total(kl_divergence(self.distribution, self.prior))
 
-    def _fused_draw(self, uniform: Tensor, with_kl: bool, *, normalise: bool = False) -> Tensor:
-        """log S or W of a learned Weibull posterior, and the KL, in one sweep."""
-        phi, rise, method = self.inputs.scores, self.inputs.concentration, self.method
+    def _fused_draw(self, uniform: Tensor, with_kl: bool, *, normalise: bool = False) -> WeibullDraw:
+        """log S, or W, of a learned Weibull posterior, and the KL, in one sweep."""
+        inputs, method = self.inputs, self.method
+        scores = inputs.raw if normalise else inputs.scores
         log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
-        weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(phi.dtype)
-        alpha, options = log_alpha.exp() if with_kl else None, weibull_options(method, phi.dtype)
-        drawn = draw_weibull(phi, rise, uniform, alpha, weight, options, normalise=normalise)
+        weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
+        alpha, options = log_alpha.exp() if with_kl else None, weibull_options(method, scores.dtype)
+        drawn = draw_weibull(
+            scores, inputs.concentration, uniform, alpha, weight, options, normalise=normalise
+        )
         if with_kl:
-            self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, phi.shape)
-        return drawn.value
+            self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, scores.shape)
+        return drawn
 
     def weights(self, log_value: Tensor) -> Tensor:
         """Attention weights W from log S, of the same shape."""
@@ -266,10 +273,9 @@ class SitePosterior:
         reduction, shape = self.method.kl_reduction, self.batch_shape
         return self.layout.reduction_factor(reduction, shape, self.dtype, self.observations)
 
-    @property
-    def relative(self) -> Weibull | LogNormal:
-        """A distribution whose standard deviations over means are those of q(S)."""
-        return self.distribution
+    def relative(self) -> Callable[[], Weibull | LogNormal]:
+        """Makes a distribution whose standard deviations over means are those of q(S); outlives this object."""
+        return self.inputs.kept(self.inputs.scores).distribution
 
     @property
     def batch_shape(self) -> torch.Size:

@@ -18,12 +18,13 @@ from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.building import build
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
+from probattn.sites.mixes import UpwardMaps
 from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import repeat_heads
 from probattn.sites.tiled_posterior import Attending, TiledPosterior, can_tile
-from probattn.sites.upward import UpwardChain, UpwardMaps
+from probattn.sites.upward import UpwardChain
 
 INFER_KEY = "attention"
 """Key of a site's ``infer`` dictionary under which the guide finds the :class:`SitePosterior`."""

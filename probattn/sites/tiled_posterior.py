@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -155,10 +156,9 @@ class TiledPosterior(AnsweringPosterior):
         """Type of S."""
         return self.attending.query.dtype
 
-    @property
-    def relative(self) -> Weibull | LogNormal:
-        """q(S) of one entry at score 0, whose spread is that of all."""
-        return PosteriorInputs(self.method, self.attending.query.new_zeros(1, 1, 1, 1)).distribution()
+    def relative(self) -> Callable[[], Weibull | LogNormal]:
+        """Makes q(S) of one entry at score 0, whose spread is that of all."""
+        return PosteriorInputs(self.method, self.attending.query.new_zeros(1, 1, 1, 1)).distribution
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws the output ``[B, H, T, E]`` from what would be drawn of S; the value itself is ``[B, 0]``."""

@@ -17,9 +17,10 @@ from probattn.models import Classifier, convert
 from probattn.sites import AttentionMask
 from probattn.sites.answers import WeightsPosterior
 from probattn.sites.layout import PAIRS
+from probattn.sites.mixes import HeadMix, mixed_positive
 from probattn.sites.noise import SeededNoise
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
-from probattn.sites.upward import UpwardOutputs, softplus
+from probattn.sites.upward import UpwardOutputs
 
 B, H, T = 2, 3, 5
 KEYS = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
@@ -157,10 +158,20 @@ def test_another_handler_meets_a_value():
     assert seen == [(torch.Size((B, H, T, T)), SitePosterior)]
 
 
-def test_the_logistic_function_from_a_softplus():
-    values = torch.tensor([-80.0, -20.0, -1.0, 0.0, 3.0, 19.0, 40.0, 90.0], requires_grad=True)
-    (slope,) = torch.autograd.grad(softplus(values).sum(), values)
-    torch.testing.assert_close(slope, values.detach().double().sigmoid().float(), rtol=2e-7, atol=0)
-    torch.testing.assert_close(softplus(values), F.softplus(values))
-    double = values.detach()[:5].double().requires_grad_()
-    assert torch.autograd.gradcheck(softplus, double) and torch.autograd.gradgradcheck(softplus, double)
+@pytest.mark.parametrize("piece", [1, 2**18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_positive_mixes_and_their_gradients(monkeypatch, dtype, piece):
+    """Of two windows of a datum next to its heads, from values whose softplus is 0 or the value itself."""
+    monkeypatch.setattr("probattn.sites.fused.CPU_PIECE", piece)
+    torch.manual_seed(1)
+    mixes = [HeadMix(H).to(dtype) for _ in range(2)]
+    state = (40 * normal(B, 2 * H, T, T, dtype=dtype)).requires_grad_()
+    leaves = [state, *(each for mix in mixes for each in mix.parameters())]
+    found = mixed_positive(mixes, state, None)
+    expected = [F.softplus(mix(state)) for mix in mixes]
+    pulls = [normal(*state.shape, seed=seed, dtype=dtype) for seed in (5, 6)]
+    gradients = [torch.autograd.grad(each, leaves, pulls) for each in (found, expected)]
+    # Above 20 torch takes the slope for 1, which leaves out 2e-9.
+    exact = {"rtol": 1e-8, "atol": 1e-7} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-4}
+    for ours, plain in zip([*found, *gradients[0]], [*expected, *gradients[1]], strict=True):
+        torch.testing.assert_close(ours, plain, **exact)

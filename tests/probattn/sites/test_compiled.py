@@ -86,7 +86,7 @@ def test_draws_and_divergences_of_training_and_their_gradients(on, dtype, mixes,
     def run():
         draw = draw_weibull(log_mean, rise, uniform.clone(), alpha, weight, options, normalise=normalise)
         total = draw.value.sin().sum() + 1.7 * draw.kl.sum()
-        return [*draw, *torch.autograd.grad(total, inputs)]
+        return [*draw[:2], *torch.autograd.grad(total, inputs)]
 
     for plain, ours in zip(*both(run), strict=True):
         exact = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}

@@ -12,9 +12,10 @@ from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
 from probattn.sites.compiled import WeibullOptions
 from probattn.sites.fused import CPU_PIECE, Positive, draw_weights
 from probattn.sites.layout import PAIRS
+from probattn.sites.mixes import UpwardMaps
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite
-from probattn.sites.upward import UpwardChain, UpwardMaps
+from probattn.sites.upward import UpwardChain
 
 SHAPE = (4, 2, 5, 7)
 
@@ -147,8 +148,20 @@ def test_a_prediction_is_a_draw_of_the_guide(method):
     assert torch.cat(found)[2, 0].eq(0).all()  # a datum without tokens
 
 
+def rows_of_paths(monkeypatch):
+    """A list of the rows of every path that is computed from now on."""
+    computed, compute = [], UpwardChain._outputs
+
+    def counted(chain, started, rows):
+        computed.append(rows)
+        return compute(chain, started, rows)
+
+    monkeypatch.setattr(UpwardChain, "_outputs", counted)
+    return computed
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_a_posterior_that_was_read_predicts_the_same(method):
+def test_a_posterior_that_was_read_predicts_the_same(monkeypatch, method):
     """Reading q(S) before the prediction changes neither a draw nor what is shared with the next draws."""
     torch.manual_seed(3)
     tokens = torch.randn(3, 2, 5, 3)
@@ -164,9 +177,8 @@ def test_a_posterior_that_was_read_predicts_the_same(method):
             msg["value"] = posterior.predict(self.noise, self.shared)
 
     def run(*read):
-        chain, shared, computed, outputs = sites(3, method), SharedUpward(), [], []
-        if method.has_upward_path:
-            chain[0].upward.hidden.register_forward_pre_hook(lambda *_: computed.append(1))
+        chain, shared, outputs = sites(3, method), SharedUpward(), []
+        computed = rows_of_paths(monkeypatch)
 
         def network(rows):
             hidden = tokens.repeat(rows // 3, 1, 1, 1)
@@ -188,14 +200,13 @@ def test_a_posterior_that_was_read_predicts_the_same(method):
         assert again == computed
 
 
-def test_the_path_is_computed_once_for_draws_that_begin_alike():
-    chain, shared, computed = UpwardChain(), SharedUpward(), []
+def test_the_path_is_computed_once_for_draws_that_begin_alike(monkeypatch):
+    chain, shared, computed = UpwardChain(), SharedUpward(), rows_of_paths(monkeypatch)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         maps = [UpwardMaps(BayesianAttention(), 1, None) for _ in range(2)]
     for own in maps:
         chain.join(own)
-    maps[0].hidden.register_forward_pre_hook(lambda _, given: computed.append(len(given[0])))
 
     def ask(scores, position, draws):
         return shared.outputs(chain.call(position, scores, PAIRS), draws)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.mixes import HeadMix, PositionMix
 from probattn.sites.site import AttentionSite, SiteSpec
-from probattn.sites.upward import HeadMix, PositionMix
 
 
 def test_windows_beside_the_heads_are_mixed_one_by_one():

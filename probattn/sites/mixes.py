@@ -1,0 +1,143 @@
+"""The linear maps of the upward path, across heads or along queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.fused import pieces
+
+
+class _Mix(nn.Module):
+    """A linear map across one dimension of a map: an ``[N, N]`` weight and an ``[N]`` bias."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, size))
+        self.bias = nn.Parameter(torch.empty(size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weight and bias as ``torch.nn.Linear`` does."""
+        bound = 1 / math.sqrt(len(self.bias))
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+
+class HeadMix(_Mix):
+    """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
+
+    Windows of one datum next to its heads, ``[B, W * H, T, S]``, are mixed one by one.
+    """
+
+    def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        """Mixes heads; ``row_weight`` is not needed because pairs never mix."""
+        weight, bias = self.weight.to(state.dtype), self.bias.to(state.dtype)
+        return _mixed(weight, bias, state.reshape(-1, len(weight), state.shape[2:].numel())).view(state.shape)
+
+
+class PositionMix(_Mix):
+    """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the current length."""
+
+    def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
+        """Mixes real queries by their places among them; ``row_weight`` ``[B, 1, T, 1]`` is 0 for padded ones.
+
+        Padding on either side moves nothing; values at padded queries mean nothing.
+        """
+        length, longest = state.shape[2], self.weight.shape[0]
+        if length > longest:
+            raise ValueError(
+                f"upward='positions': expected at most {longest} queries, got {length}; "
+                "raise max_positions or use upward='heads'"
+            )
+        if row_weight is None:
+            weight = self.weight[:length, :length].to(state.dtype)
+            return torch.matmul(weight, state) + self.bias[:length, None].to(state.dtype)
+        place = row_weight[:, 0, :, 0].cumsum(dim=1).sub(1).clamp_min(0).long()  # [B, T]
+        weight = self.weight[place[:, :, None], place[:, None, :]].to(state.dtype)  # [B, T, T]
+        bias = self.bias[place][:, None, :, None].to(state.dtype)
+        return torch.matmul(weight[:, None], state * row_weight) + bias
+
+
+Mix = HeadMix | PositionMix
+
+
+def mixed_positive(mixes: Sequence[Mix], state: Tensor, row_weight: Tensor | None) -> list[Tensor]:
+    """The softplus of several mixes of one state, each of its shape."""
+    if not all(isinstance(mix, HeadMix) for mix in mixes):
+        return [F.softplus(mix(state, row_weight)) for mix in mixes]
+    heads = len(mixes[0].weight)
+    weight = torch.stack([mix.weight for mix in mixes]).to(state.dtype)
+    bias = torch.stack([mix.bias for mix in mixes]).to(state.dtype)
+    found = _PositiveMixes.apply(state.reshape(-1, heads, state.shape[2:].numel()), weight, bias)
+    return [each.view(state.shape) for each in found]
+
+
+def _mixed(weight: Tensor, bias: Tensor, maps: Tensor, out: Tensor | None = None) -> Tensor:
+    """``weight`` ``[O, H]`` times maps ``[N, H, P]``, plus ``bias``."""
+    return torch.baddbmm(bias.view(1, -1, 1), weight.expand(len(maps), -1, -1), maps, out=out)
+
+
+class _PositiveMixes(torch.autograd.Function):
+    """M positive maps ``[N, H, P]`` of one, by weights ``[M, H, H]`` and biases ``[M, H]``, in pieces.
+
+    The gradient needs the maps alone: that of softplus is 1 - exp(-softplus).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        found = tuple(torch.empty_like(maps) for _ in weight)
+        for piece in pieces(maps):
+            for each, own, shift in zip(found, weight, bias, strict=True):
+                _mixed(own, shift, maps[piece], out=each[piece])
+                torch.ops.aten.softplus.out(each[piece], out=each[piece])
+        ctx.save_for_backward(maps, weight, *found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        maps, weight, *found = ctx.saved_tensors
+        rows = weight.flatten(0, 1)  # [M * H, H]
+        to_maps, to_rows, to_bias = torch.empty_like(maps), torch.zeros_like(rows), rows.new_zeros(len(rows))
+        for piece in pieces(maps):
+            slopes = [
+                each[piece].neg().expm1_().mul_(pull[piece]) for each, pull in zip(found, pulls, strict=True)
+            ]
+            slope = torch.cat(slopes, dim=1).neg_() if len(slopes) > 1 else slopes[0].neg_()
+            torch.matmul(rows.mT, slope, out=to_maps[piece])
+            to_rows += torch.matmul(slope, maps[piece].mT).sum(dim=0)
+            to_bias += slope.sum(dim=(0, 2))
+        return to_maps, to_rows.view_as(weight), to_bias.view(weight.shape[:2])
+
+
+class UpwardMaps(nn.Module):
+    """One attention module's maps of the upward path: f_h and, where the options ask for them, f_k and f_lambda."""
+
+    def __init__(self, method: BayesianAttention, num_heads: int, max_positions: int | None) -> None:
+        super().__init__()
+        longest = method.max_positions or max_positions
+        if method.upward == "positions" and longest is None:
+            raise ValueError(
+                "upward='positions': expected max_positions, the longest query length; "
+                "set BayesianAttention(max_positions=...) or use upward='heads'"
+            )
+
+        def mix() -> Mix:
+            return HeadMix(num_heads) if method.upward == "heads" else PositionMix(longest or 1)
+
+        self.hidden = mix()
+        self.concentration = mix() if method.learns_concentration else None
+        self.scale = mix() if method.learns_scale else None
+
+    @property
+    def mixes_queries(self) -> bool:
+        """True if the maps mix queries, not heads."""
+        return isinstance(self.hidden, PositionMix)
