@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.autograd.function import once_differentiable
 
 from probattn.checks import check_share
 from probattn.divergences.gradient_reversal import reversed_twice
 from probattn.divergences.tokens import TokenSets, compare
+
+CPU_ENTRIES, MOST_ENTRIES = 2**18, 2**26
+"""Costs that are held at once: on a CPU, where they stay in a core's cache, and elsewhere; those of a head at least."""
+EXCLUDED = -1e30
+"""Logit of a token that does not count."""
 
 
 def conditional_transport(
@@ -33,8 +41,8 @@ def conditional_transport(
 
     over the tokens of one head and one sample. Minimise the returned value: queries, keys and the navigator
     :math:`\tau_\phi` descend, and gradient reversal on both sides of the critic :math:`\tau_\eta` lets its parameters
-    ascend. Since the cost is bilinear in the normalised critic vectors, each direction is an attention with these as
-    values, and no matrix of costs is ever made. L lies in [0, 2]; a critic vector of length 0 costs 1.
+    ascend. Value and gradient are computed in one sweep over the heads, which holds the costs of few of them at a time.
+    L lies in [0, 2]; a critic vector of length 0 costs 1. The gradient cannot be differentiated again.
 
     Args:
         query: ``[B, H, T, D]``.
@@ -63,26 +71,15 @@ def conditional_transport(
 
     def measure(tokens: TokenSets) -> Tensor:
         both = tokens.both()
-        route_query, route_key = tokens.parts(navigator(both))
-        point_query, point_key = tokens.parts(_directions(reversed_twice(critic, both)))
-        cost = both.new_zeros(())
-        if forward_weight > 0:
-            reached = _expected(route_query, route_key, point_key, tokens.key_mask)  # [B, H, T, F]
-            cost = cost + forward_weight * _cost(point_query, reached, tokens.query_weight)
-        if forward_weight < 1:
-            reached = _expected(route_key, route_query, point_query, tokens.query_mask)  # [B, H, S, F]
-            cost = cost + (1 - forward_weight) * _cost(point_key, reached, tokens.key_weight)
-        return cost
+        routes, points = navigator(both), _directions(reversed_twice(critic, both))
+        sides = *tokens.parts(routes), *tokens.parts(points), tokens.query_weight, tokens.key_weight
+        shape = tokens.query.shape[:2]
+        flat = [side.expand(*shape, *side.shape[2:]).flatten(0, 1) for side in sides]
+        with_gradient = torch.is_grad_enabled() and any(side.requires_grad for side in sides)
+        cost: Tensor = _Transport.apply(*flat, forward_weight, with_gradient)
+        return cost.view(shape)
 
     return compare(measure, query, key, mask, query_mask, key_mask)
-
-
-def _expected(route: Tensor, routes: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of ``points`` under the plan of each row of ``route``; an empty set is taken whole, for finite numbers."""
-    allowed = None
-    if mask is not None:
-        allowed = (mask | ~mask.any(dim=-1, keepdim=True)).unsqueeze(-2)  # [B, 1 | H, 1, S]
-    return F.scaled_dot_product_attention(route, routes, points, attn_mask=allowed, scale=1.0)
 
 
 def _directions(vectors: Tensor) -> Tensor:
@@ -93,5 +90,53 @@ def _directions(vectors: Tensor) -> Tensor:
     return vectors * inverse.unsqueeze(-1)
 
 
-def _cost(points: Tensor, reached: Tensor, weight: Tensor) -> Tensor:
-    return ((1 - torch.linalg.vecdot(points, reached)) * weight).sum(dim=-1)
+class _Transport(torch.autograd.Function):
+    """The cost ``[N]`` of N problems, from routes, points and probabilities of queries and keys, ``[N, T | S, ...]``.
+
+    The gradient is proportional to that of the cost, so the forward pass computes it and keeps no matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        *tensors, forward_weight, with_gradient = args
+        weights = tensors[4:]
+        cost = weights[0].new_zeros(len(weights[0]))
+        gradients = [torch.empty_like(each) for each in tensors[:4]] if with_gradient else []
+        most = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
+        step = max(1, most // (weights[0].shape[1] * weights[1].shape[1]))
+        for start in range(0, len(cost), step):
+            piece = [each[start : start + step] for each in tensors]
+            into = [each[start : start + step] for each in gradients]
+            cost[start : start + step] = _sweep(piece, forward_weight, into)
+        ctx.save_for_backward(*gradients)
+        return cost
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor | None, ...]:
+        pull = pulls[0].view(-1, 1, 1)
+        return *(pull * each for each in ctx.saved_tensors), None, None, None, None
+
+
+def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[Tensor]) -> Tensor:
+    """The costs of some problems; writes their gradients by routes and points where there is room for them."""
+    route_query, route_key, point_query, point_key, *weights = piece
+    excluded = [torch.zeros_like(weight).masked_fill_(weight == 0, EXCLUDED) for weight in weights]
+    logits = torch.baddbmm(excluded[1].unsqueeze(1), route_query, route_key.mT).add_(excluded[0].unsqueeze(2))
+    likeness = point_query @ point_key.mT  # 1 less the cost
+    cost, mass, slope = torch.zeros_like(weights[0][:, 0]), torch.zeros_like(logits), torch.zeros_like(logits)
+    for weight, share, dim in zip(weights, (forward_weight, 1 - forward_weight), (2, 1), strict=True):
+        if share:
+            plan, part = torch.softmax(logits, dim=dim), share * weight
+            reached = (plan * likeness).sum(dim=dim)
+            cost += (part * (1 - reached)).sum(dim=1)
+            if gradients:
+                mass.addcmul_(plan, part.unsqueeze(dim))
+                slope.addcmul_(plan, (part * reached).unsqueeze(dim))
+    if gradients:
+        slope.addcmul_(mass, likeness, value=-1)  # of the logits; that of the likeness is -mass
+        mass.neg_()
+        pairs = (slope, route_key), (slope.mT, route_query), (mass, point_key), (mass.mT, point_query)
+        for (left, right), into in zip(pairs, gradients, strict=True):
+            torch.bmm(left, right, out=into)
+    return cost
