@@ -71,7 +71,7 @@ def conditional_transport(
 
     def measure(tokens: TokenSets) -> Tensor:
         both = tokens.both()
-        routes, points = navigator(both), _directions(reversed_twice(critic, both))
+        routes, points = navigator(both), reversed_twice(critic, both)
         sides = *tokens.parts(routes), *tokens.parts(points), tokens.query_weight, tokens.key_weight
         shape = tokens.query.shape[:2]
         flat = [side.expand(*shape, *side.shape[2:]).flatten(0, 1) for side in sides]
@@ -82,16 +82,16 @@ def conditional_transport(
     return compare(measure, query, key, mask, query_mask, key_mask)
 
 
-def _directions(vectors: Tensor) -> Tensor:
-    """Unit vectors; a vector of length 0 has no direction: it stays 0, without gradient."""
-    squares = torch.linalg.vecdot(vectors, vectors)
+def _directions(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors ``[N, T, F]`` and inverse lengths ``[N, T, 1]``; a vector of length 0 has no direction: both are 0."""
+    squares = torch.linalg.vecdot(vectors, vectors).unsqueeze(-1)
     least = torch.finfo(vectors.dtype).tiny
     inverse = squares.clamp_min(least).rsqrt() * (squares > least)
-    return vectors * inverse.unsqueeze(-1)
+    return vectors * inverse, inverse
 
 
 class _Transport(torch.autograd.Function):
-    """The cost ``[N]`` of N problems, from routes, points and probabilities of queries and keys, ``[N, T | S, ...]``.
+    """The cost ``[N]`` of N problems, from routes, vectors and probabilities of queries and keys, ``[N, T | S, ...]``.
 
     The gradient is proportional to that of the cost, so the forward pass computes it and keeps no matrix.
     """
@@ -119,8 +119,9 @@ class _Transport(torch.autograd.Function):
 
 
 def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[Tensor]) -> Tensor:
-    """The costs of some problems; writes their gradients by routes and points where there is room for them."""
-    route_query, route_key, point_query, point_key, *weights = piece
+    """The costs of some problems; writes their gradients by routes and vectors where there is room for them."""
+    route_query, route_key, query, key, *weights = piece
+    (point_query, _), (point_key, _) = directions = _directions(query), _directions(key)
     excluded = [torch.zeros_like(weight).masked_fill_(weight == 0, EXCLUDED) for weight in weights]
     logits = torch.baddbmm(excluded[1].unsqueeze(1), route_query, route_key.mT).add_(excluded[0].unsqueeze(2))
     likeness = point_query @ point_key.mT  # 1 less the cost
@@ -139,4 +140,7 @@ def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[T
         pairs = (slope, route_key), (slope.mT, route_query), (mass, point_key), (mass.mT, point_query)
         for (left, right), into in zip(pairs, gradients, strict=True):
             torch.bmm(left, right, out=into)
+        for (unit, inverse), into in zip(directions, gradients[2:], strict=True):
+            along = torch.linalg.vecdot(into, unit).unsqueeze(-1)
+            into.addcmul_(unit, along, value=-1).mul_(inverse)
     return cost
