@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,8 @@ LEAST_LOGIT = -80.0
 """Below it, float32 would leave its normal numbers."""
 LIMIT = 1e15
 """Largest factor by which a block may change the exponential of a potential."""
+CPU_ENTRIES = 2**20
+"""Costs of the problems that are solved at once on a CPU, where they stay in its cache; those of a problem at least."""
 
 
 def sinkhorn(
@@ -96,12 +99,13 @@ def sinkhorn(
     def measure(tokens: TokenSets) -> Tensor:
         query_cloud, key_cloud = _clouds(tokens)
         anneal = _Annealing(epsilon, scaling, sweeps, _diameter(query_cloud, key_cloud))
-        cross = _transport(query_cloud, key_cloud, _potentials(query_cloud, key_cloud, anneal), epsilon)
+        potentials = _in_pieces(partial(_potentials, anneal), query_cloud, key_cloud)
+        cross = _transport(query_cloud, key_cloud, potentials, epsilon)
         if not debias:
             cost = cross.value - epsilon * cross.relative_entropy
         else:
             alone = [
-                _transport(cloud, cloud, _self_potential(cloud, epsilon), epsilon).value
+                _transport(cloud, cloud, _in_pieces(partial(_self_potential, epsilon), cloud), epsilon).value
                 for cloud in (query_cloud, key_cloud)
             ]
             cost = cross.value - (alone[0] + alone[1]) / 2
@@ -207,7 +211,18 @@ def _transport(
 
 
 @torch.no_grad()
-def _self_potential(cloud: _Cloud, epsilon: float) -> tuple[Tensor, Tensor]:
+def _in_pieces(solve: Callable[..., tuple[Tensor, Tensor]], *clouds: _Cloud) -> tuple[Tensor, Tensor]:
+    """What ``solve`` makes of all problems, a cache full of them at a time."""
+    source, target = clouds[0].weight, clouds[-1].weight
+    most = max(1, CPU_ENTRIES // (source.shape[1] * target.shape[1]))
+    size = most if source.device.type == "cpu" else len(source)
+    pieces = zip(*(zip(*(part.split(size) for part in cloud), strict=True) for cloud in clouds), strict=True)
+    solved = [solve(*(_Cloud(*part) for part in piece)) for piece in pieces]
+    first, second = (torch.cat(parts) for parts in zip(*solved, strict=True))
+    return first, second
+
+
+def _self_potential(epsilon: float, cloud: _Cloud) -> tuple[Tensor, Tensor]:
     """Both potentials of a set's transport to itself; they are equal, and 0 is near enough to begin with."""
     kernel = _exponential_(_costs(cloud, cloud).div_(-epsilon))
     scale = torch.ones_like(cloud.weight)
@@ -217,8 +232,7 @@ def _self_potential(cloud: _Cloud, epsilon: float) -> tuple[Tensor, Tensor]:
     return potential, potential
 
 
-@torch.no_grad()
-def _potentials(source: _Cloud, target: _Cloud, anneal: _Annealing) -> tuple[Tensor, Tensor]:
+def _potentials(anneal: _Annealing, source: _Cloud, target: _Cloud) -> tuple[Tensor, Tensor]:
     """Potentials of source and target; the source's is optimal given the target's, so that its marginal is exact."""
     from geomloss import SamplesLoss
 
@@ -262,9 +276,10 @@ def _swept(
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
     """Over-relaxed updates of both potentials as factors of a kernel: products with a matrix, no exponentials."""
-    (source, target), (f, g) = clouds, potentials
+    (source, target), (f, g), kernel = clouds, potentials, torch.empty_like(cost)
     for done in range(0, sweeps, BLOCK):
-        kernel = _exponential_((f.unsqueeze(-1) + g.unsqueeze(-2)).sub_(cost).div_(epsilon))
+        torch.add((f / epsilon).unsqueeze(-1), (g / epsilon).unsqueeze(-2), out=kernel)
+        _exponential_(kernel.sub_(cost, alpha=1 / epsilon))
         u, v = torch.ones_like(f), torch.ones_like(g)
         for _ in range(min(BLOCK, sweeps - done)):
             u = _relaxed(u, _times(kernel, target.weight * v))
@@ -275,8 +290,8 @@ def _swept(
 
 def _relaxed(factor: Tensor, marginal: Tensor) -> Tensor:
     """Between ``factor`` and its update ``1 / marginal``, beyond the latter, as a geometric mean."""
-    moved = factor.pow(1 - RELAXATION) * marginal.clamp(1 / LIMIT, LIMIT).pow(-RELAXATION)
-    return moved.clamp(1 / LIMIT, LIMIT)
+    marginal = marginal.clamp_(1 / LIMIT, LIMIT)
+    return (factor * marginal).pow_(1 - RELAXATION).div_(marginal).clamp_(1 / LIMIT, LIMIT)
 
 
 def _exponential_(logits: Tensor) -> Tensor:
