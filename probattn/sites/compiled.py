@@ -117,7 +117,8 @@ def compiled_terms(
     with_kl: bool,
 ) -> tuple[Tensor, Tensor] | None:
     """The terms of :func:`probattn.sites.fused.draw_weibull` in one kernel."""
-    return _terms_kernel(log_mean, rise, uniform, value, options.rho, options.floor, options.rate, with_kl)
+    other = None if value is uniform else value
+    return _terms_kernel(log_mean, rise, uniform, other, options.rho, options.floor, options.rate, with_kl)
 
 
 def compiled_gradients(
@@ -167,20 +168,23 @@ def _terms_kernel(
     log_mean: Tensor,
     rise: Tensor | None,
     uniform: Tensor,
-    value: Tensor,
+    value: Tensor | None,
     rho: float,
     floor: float,
     rate: float,
     with_kl: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """Writes log S into ``value`` and log(-log u) in place of u; -E[log S], and log k + rate E[S], for the KL."""
+    """Writes log S into ``value`` and log(-log u) in place of u, or log S there; as :func:`compiled_terms`."""
     mean = finite_exp(log_mean)
     k = mean + floor if rise is None else mean + floor + rho * rise
     inverse = 1 / k
     scale = log_mean - log_gamma_1p(inverse)
     noise = torch.log(-torch.log(uniform.clamp(min=torch.finfo(uniform.dtype).eps)))
-    value.copy_(scale + noise * inverse)
-    uniform.copy_(noise)
+    if value is None:
+        uniform.copy_(scale + noise * inverse)
+    else:
+        value.copy_(scale + noise * inverse)
+        uniform.copy_(noise)
     return (inverse * EULER_MASCHERONI - scale, torch.log(k) + rate * mean) if with_kl else None
 
 

@@ -119,12 +119,15 @@ class _WeibullDraw(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         log_mean = torch.log_softmax(log_mean, dim=-1) if normalise else log_mean
         log_sum = log_mean.new_empty(*log_mean.shape[:-1], 1) if normalise else None
-        value, kl = torch.empty_like(log_mean), log_mean.new_zeros(len(log_mean))
+        # W takes the place of the noise, which nothing needs then.
+        value = uniform.detach() if normalise else torch.empty_like(log_mean)
+        kl = log_mean.new_zeros(len(log_mean))
         slope = None if alpha is None else log_mean.new_empty(len(kl), *four_dimensional(alpha).shape[1:])
         terms = compiled_terms if sites_compile() else _terms
         for piece in pieces(log_mean):
-            part = None if rise is None else rise[piece]
-            found = terms(log_mean[piece], part, uniform[piece], value[piece], options, alpha is not None)
+            part, noise = None if rise is None else rise[piece], uniform[piece]
+            target = noise if normalise else value[piece]
+            found = terms(log_mean[piece], part, noise, target, options, alpha is not None)
             if log_sum is not None:
                 log_sum[piece] = _normalise(value[piece])
             if alpha is None or slope is None or found is None:
@@ -185,7 +188,10 @@ def _terms(
     options: WeibullOptions,
     with_kl: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """Writes log S into ``value`` and log(-log u) in place of u; -E[log S], and log k + rate E[S], for the KL."""
+    """Writes log S into ``value`` and, unless that is u, log(-log u) in place of u.
+
+    Returns -E[log S], and log k + rate E[S], for the KL.
+    """
     mean = finite_exp(log_mean)
     k = torch.add(mean, options.floor)
     if rise is not None:

@@ -107,15 +107,27 @@ class _PositiveMixes(torch.autograd.Function):
         maps, weight, *found = ctx.saved_tensors
         rows = weight.flatten(0, 1)  # [M * H, H]
         to_maps, to_rows, to_bias = torch.empty_like(maps), torch.zeros_like(rows), rows.new_zeros(len(rows))
+        negative = rows.neg()
         for piece in pieces(maps):
-            slopes = [
-                each[piece].neg().expm1_().mul_(pull[piece]) for each, pull in zip(found, pulls, strict=True)
-            ]
-            slope = torch.cat(slopes, dim=1).neg_() if len(slopes) > 1 else slopes[0].neg_()
-            torch.matmul(rows.mT, slope, out=to_maps[piece])
-            to_rows += torch.matmul(slope, maps[piece].mT).sum(dim=0)
-            to_bias += slope.sum(dim=(0, 2))
+            part = maps[piece]
+            slope = _negative_slopes([each[piece] for each in found], [pull[piece] for pull in pulls])
+            torch.matmul(negative.mT, slope, out=to_maps[piece])
+            to_rows -= torch.matmul(slope, part.mT).sum(dim=0)
+            to_bias -= slope.sum(dim=(0, 2))
         return to_maps, to_rows.view_as(weight), to_bias.view(weight.shape[:2])
+
+
+def _negative_slopes(softplus: Sequence[Tensor], pulls: Sequence[Tensor]) -> Tensor:
+    """The pulls ``[N, H, P]`` of M softplus back at their arguments, with the other sign, ``[N, M * H, P]``."""
+    size, heads, places = softplus[0].shape
+    slopes = softplus[0].new_empty(size, len(softplus) * heads, places)
+    parts = slopes.chunk(len(softplus), dim=1)
+    for part, each in zip(parts, softplus, strict=True):
+        torch.neg(each, out=part)
+    slopes.expm1_()
+    for part, pull in zip(parts, pulls, strict=True):
+        part.mul_(pull)
+    return slopes
 
 
 class UpwardMaps(nn.Module):
