@@ -83,7 +83,7 @@ def conditional_transport(
 
 
 def _directions(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors ``[N, T, F]`` and inverse lengths ``[N, T, 1]``; a vector of length 0 has no direction: both are 0."""
+    """Unit vectors ``[N, T, F]`` and inverse lengths ``[N, T, 1]``, both 0 where a vector is 0 and has no direction."""
     squares = torch.linalg.vecdot(vectors, vectors).unsqueeze(-1)
     least = torch.finfo(vectors.dtype).tiny
     inverse = squares.clamp_min(least).rsqrt() * (squares > least)
