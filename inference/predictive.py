@@ -27,8 +27,9 @@ from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.posterior import Link, Posterior
 from probattn.inference.session import evaluating
 from probattn.inference.trunk import Trunk
+from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.building import as_program
-from probattn.sites.noise import SeededNoise
+from probattn.sites.noise import Scratch, SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
@@ -359,7 +360,8 @@ class _PredictionGuide(AttentionGuide):
     def __init__(self, model: Model, collector: AttentionDraws) -> None:
         super().__init__(model)
         self.collector = collector
-        self._shared = SharedUpward()
+        self.takes_outputs = collector.wanted is None
+        self._shared, self._scratch = SharedUpward(), Scratch()
         self._met: set[str] = set()
 
     def begin(self, noise: SeededNoise) -> None:
@@ -374,6 +376,8 @@ class _PredictionGuide(AttentionGuide):
 
     def _draw(self, msg: Message, posterior: SitePosterior) -> None:
         if msg["value"] is None:
+            assert isinstance(self.noise, SeededNoise)
+            self.noise.scratch = self._scratch if isinstance(posterior, AnsweringPosterior) else None
             msg["value"] = posterior.predict(self.noise, self._shared)
 
     def _pyro_post_sample(self, msg: Message) -> None:

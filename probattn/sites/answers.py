@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 from pyro.distributions import Unit
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine import runtime
@@ -10,11 +13,13 @@ from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor
 
+from probattn.distributions import Gamma, LogNormal
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.deferred import DeferredFactor
 from probattn.sites.layout import Layout
 from probattn.sites.noise import Noise
-from probattn.sites.posterior import SitePosterior, site_uniform
+from probattn.sites.posterior import PosteriorInputs, SitePosterior, predicted_weights, site_uniform
+from probattn.sites.shared import SharedUpward
 
 _INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
 """Handlers that never look at the value of a site."""
@@ -59,10 +64,27 @@ class WeightsPosterior(AnsweringPosterior):
         >>> from probattn.sites import SeededNoise
         >>> from probattn.sites.posterior import PosteriorInputs
         >>> inputs = PosteriorInputs(BayesianAttention(rho=0.0), torch.zeros(1, 2, 3, 3))
-        >>> posterior = WeightsPosterior(inputs, Gamma(torch.ones(1, 2, 3, 3), 1.0))
+        >>> posterior = WeightsPosterior(inputs, lambda: Gamma(torch.ones(1, 2, 3, 3), 1.0))
         >>> posterior.draw(SeededNoise([0], "cpu")).shape, posterior.answer.sum(dim=-1).allclose(torch.ones(()))
         (torch.Size([1, 0]), True)
+
+    Args:
+        inputs: the options, the scores and the upward path; batch shape ``[B, H, T, S]``.
+        prior: makes the prior, same batch shape, where a KL asks for it.
+        observations: number of data that a row of the batch explains.
     """
+
+    def __init__(
+        self, inputs: PosteriorInputs, prior: Callable[[], Gamma | LogNormal], observations: int = 1
+    ) -> None:
+        self._inputs, self._make_prior = inputs, prior
+        self.observations = observations
+        self._kl: Tensor | None = None
+
+    @cached_property
+    def prior(self) -> Gamma | LogNormal:
+        """The prior."""
+        return self._make_prior()
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
@@ -71,6 +93,17 @@ class WeightsPosterior(AnsweringPosterior):
         assert log_mean is not None
         self.answer = self.layout.zero_empty(weights)
         self._inputs = self.inputs.kept(log_mean)
+        return self._nothing()
+
+    def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
+        """Draws W ``[P * B, H, T, S]``, the answer, for a prediction; it keeps nothing of its noise."""
+        inputs = self.inputs.for_draws(shared, noise.draws)
+        drawn = predicted_weights(inputs, noise)
+        if drawn is None:
+            log_value = SitePosterior(inputs, self.prior).log_draw(noise, with_kl=False)
+            self.answer = self.layout.weights(log_value)
+        else:
+            self.answer = drawn[1]
         return self._nothing()
 
     def _nothing(self) -> Tensor:

@@ -48,6 +48,24 @@ class Noise(Protocol):
         """N(0, 1) numbers of ``like``'s shape, dtype and device."""
 
 
+class Scratch:
+    """Memory that tensors of changing sizes take in turn: each ends the one before."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """A contiguous tensor of the same shape, type and device, of any values."""
+        memory = self._memory
+        if (
+            memory is None
+            or (memory.dtype, memory.device) != (tensor.dtype, tensor.device)
+            or len(memory) < tensor.numel()
+        ):
+            memory = self._memory = tensor.new_empty(tensor.numel())
+        return memory[: tensor.numel()].view(tensor.shape)
+
+
 class GlobalNoise:
     """Noise from torch's global generators, the ones that ``pyro.set_rng_seed`` sets.
 
@@ -91,6 +109,9 @@ class SeededNoise:
         device: where the numbers are made.
         mirrored: for each draw whether it takes 1 - u in place of u, and -n in place of n; none if empty.
 
+    Attributes:
+        scratch: memory in which the numbers are made, where the last ones are not needed any more; None for new memory.
+
     Raises:
         ValueError: no seeds.
 
@@ -110,6 +131,7 @@ class SeededNoise:
         self._seeds = list(seeds)
         self._generators = [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
         self._calls = 0
+        self.scratch: Scratch | None = None
 
     @property
     def draws(self) -> int:
@@ -132,7 +154,8 @@ class SeededNoise:
         return _Streams(kind, [(seed, self._calls) for seed in self._seeds], like)
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
-        noise = torch.empty_like(like, memory_format=torch.contiguous_format)
+        scratch = self.scratch or Scratch()
+        noise = scratch.like(like)
         self._calls += 1
         draws = zip(self._parts(noise), self._seeds, self._generators, self._mirrored, strict=True)
         for part, seed, generator, mirrored in draws:

@@ -228,8 +228,10 @@ class SitePosterior:
         ``shared`` what they have in common.
         """
         inputs = self.inputs.for_draws(shared, noise.draws)
-        draw = _draw_weights(inputs, noise, self.mask)
-        return SitePosterior(inputs, self.prior).draw(noise, with_kl=False) if draw is None else draw
+        drawn = predicted_weights(inputs, noise)
+        if drawn is None:
+            return SitePosterior(inputs, self.prior).draw(noise, with_kl=False)
+        return carry_weights(*drawn, self.mask)
 
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
@@ -280,12 +282,12 @@ class SitePosterior:
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of S."""
-        return self.prior.batch_shape
+        return self.inputs.raw.shape
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of S."""
-        return self.prior.unexpanded[0].dtype
+        return self.inputs.raw.dtype
 
 
 def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: torch.Size) -> Tensor:
@@ -309,8 +311,11 @@ def site_uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tenso
     return uniform
 
 
-def _draw_weights(inputs: PosteriorInputs, noise: Noise, mask: AttentionMask | None) -> Tensor | None:
-    """S with its weights, for the options of the default and others close to it; None for the rest."""
+def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Tensor] | None:
+    """S and W of a prediction, for the options of the default and others close to it; None for the rest.
+
+    S takes the place of the noise, and W that of the scores.
+    """
     method, raw = inputs.method, inputs.raw
     if (
         torch.is_grad_enabled()
@@ -324,4 +329,4 @@ def _draw_weights(inputs: PosteriorInputs, noise: Noise, mask: AttentionMask | N
         return None
     uniform = site_uniform(method, noise, raw)
     value, weights = draw_weights(raw, positive, uniform, weibull_options(method, uniform.dtype))
-    return carry_weights(value, inputs.layout.zero_empty(weights), mask)
+    return value, inputs.layout.zero_empty(weights)

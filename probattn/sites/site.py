@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pyro
@@ -121,9 +122,10 @@ class LatentSite(nn.Module):
             mean = self.posterior(scores, layout, call).log_mean if self.method.learns_scale else scores
             return layout.weights(mean)
         inputs = self._inputs(scores, layout, call, origin)
-        prior = site_prior(self.method, self.prior, key, scores.shape, scores.dtype, layout)
+        make_prior = partial(site_prior, self.method, self.prior, key, scores.shape, scores.dtype, layout)
         if can_answer_with_weights(self.method, layout):
-            return _answer(name, WeightsPosterior(inputs, prior, observations))
+            return _answer(name, WeightsPosterior(inputs, make_prior, observations))
+        prior = make_prior()
         posterior = SitePosterior(inputs, prior, observations)
         value = pyro.sample(name, layout.event(prior), infer={INFER_KEY: posterior})
         if value.shape != scores.shape:

@@ -22,6 +22,7 @@ from probattn.sites.noise import Kind, Noise, Rows
 from probattn.sites.posterior import PosteriorInputs, prior_terms
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
+from probattn.sites.shared import SharedUpward
 from probattn.sites.tile_kl import TileKL
 from probattn.sites.tiles import TiledCall, tiled_attention
 
@@ -190,6 +191,10 @@ class TiledPosterior(AnsweringPosterior):
         if with_kl:
             self._kl = self._kl_apart(key, tiled.log_sum) if apart else tiled.kl
         return self._nothing()
+
+    def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
+        """Draws the output ``[P * B, H, T, E]``, the answer, for a prediction."""
+        return self.draw(noise, with_kl=False)
 
     def _nothing(self) -> Tensor:
         return self.attending.query.new_empty(self.batch_shape[0], 0)

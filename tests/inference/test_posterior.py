@@ -91,7 +91,8 @@ def test_a_data_set_and_a_loader_are_predicted_batch_by_batch():
     for name, weights in drawn.attention.items():
         assert torch.equal(weights, torch.cat([each.attention[name] for each in singly], dim=1))
     whole = posterior_predict(net, listed, 3, seed=4, attention="all", streaming=True)
-    assert torch.equal(whole.logits, posterior_predict(net, columns, 3, seed=(4, 0)).logits)
+    # Without the weights some sites draw in tiles.
+    torch.testing.assert_close(whole.logits, posterior_predict(net, columns, 3, seed=(4, 0)).logits)
     assert {tuple(each.shape) for each in whole.attention_std.values()} == {(5, 2, 4, 4)}
     with pytest.raises(ValueError, match="expected at least one batch, got none"):
         posterior_predict(net, DataLoader(listed, batch_size=9, drop_last=True))

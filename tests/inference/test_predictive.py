@@ -7,7 +7,9 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO
+from pyro.poutine.messenger import Messenger
 from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
 
 import probattn
 from probattn import BayesianAttention
@@ -209,3 +211,49 @@ def test_weibull_density_is_0_with_a_gradient_where_its_tail_overflows():
     )
     torch.where(torch.tensor([False, True]), density, 0.0).sum().backward()
     assert log_scale.grad.isfinite().all()
+
+
+class Watching(Messenger):
+    """Keeps the values of all attention sites."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = []
+
+    def _pyro_post_sample(self, msg):
+        if msg["value"].dim() == 4:
+            self.values.append(msg["value"])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"floor": 0.0, "rho": 0.1}, {"concentration": 4.0}, {"sigma": 0.1}, {"scores": "raw"}]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_draws_do_not_depend_on_who_looks_at_the_weights(options, dtype):
+    """Whether weights are returned, or a handler of the caller's sees S, decides how a site draws, not what."""
+    torch.manual_seed(2)
+    config = BertConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        vocab_size=20,
+        initializer_range=0.4,
+    )
+    net = convert(
+        BertForSequenceClassification(config).to(dtype), probattn.BayesianAttention(**options)
+    ).eval()
+    batch = {"input_ids": torch.randint(1, 20, (3, 6)), "attention_mask": torch.ones(3, 6, dtype=torch.long)}
+    batch["attention_mask"][0, 3:] = 0
+    plain = posterior_predict(net, batch, 5, chunk_size=2)
+    shown = posterior_predict(net, batch, 5, chunk_size=2, attention="all")
+    seen = Watching()
+    with seen:
+        watched = posterior_predict(net, batch, 5, chunk_size=2)
+    assert plain.logits.std(dim=0).min() > 0
+    for other in (shown, watched):
+        torch.testing.assert_close(other.logits, plain.logits, rtol=1e-4, atol=1e-5)
+    kept = [value.clone() for value in seen.values]
+    with seen:
+        posterior_predict(net, batch, 5, seed=1, chunk_size=2)
+    assert len(kept) >= 6 and all(map(torch.equal, seen.values, kept))  # later draws leave S alone

@@ -59,7 +59,7 @@ def test_weights_kl_and_gradients(options, mask, dtype):
     log_alpha = normal(B, H, 1, T, seed=2, dtype=dtype).requires_grad_()
     prior = Gamma(log_concentration=log_alpha, rate=method.rate).expand(torch.Size((B, H, T, T)))
     inputs = PosteriorInputs(method, scores, layout, known=UpwardOutputs(rise))
-    posterior = WeightsPosterior(inputs, prior)
+    posterior = WeightsPosterior(inputs, lambda: prior)
     assert posterior.draw(SeededNoise([4], "cpu")).shape == (B, 0)
     uniform = SeededNoise([4], "cpu").uniform(scores)
     uniform = uniform * 0.8 + 0.1 if method.noise == "truncated" else uniform
@@ -83,7 +83,7 @@ def test_weights_that_vanish_leave_finite_gradients(dtype):
     scores = (300 * normal(B, H, T, T, dtype=dtype)).requires_grad_()
     rise = torch.zeros_like(scores).requires_grad_()
     inputs = PosteriorInputs(BayesianAttention(), scores, known=UpwardOutputs(rise))
-    posterior = WeightsPosterior(inputs, Gamma(torch.ones(B, H, T, T, dtype=dtype), 1.0))
+    posterior = WeightsPosterior(inputs, lambda: Gamma(torch.ones(B, H, T, T, dtype=dtype), 1.0))
     posterior.draw(SeededNoise([4], "cpu"))
     assert (posterior.answer == 0).any()
     loss = (posterior.answer * normal(T, dtype=dtype)).sum() + posterior.kl().sum()
