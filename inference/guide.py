@@ -15,6 +15,7 @@ from torch import Tensor
 from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
+from probattn.sites.traced import GraphPass
 
 PREDICTION_KEY = "prediction"
 """A site with ``infer={"prediction": True}`` that is not observed is drawn from the model: a label to predict."""
@@ -56,6 +57,7 @@ class AttentionGuide(GuideMessenger):
         self.kl_weight = kl_weight
         self.noise: Noise = GlobalNoise() if noise is None else noise
         self.takes_outputs = False
+        self.graph_pass: GraphPass | None = None
 
     @property
     def kl_weight(self) -> float:
@@ -71,11 +73,11 @@ class AttentionGuide(GuideMessenger):
     @contextmanager
     def outputs_alone(self) -> Iterator[None]:
         """Lets sites answer with their outputs and KLs alone, without a value, within a ``with`` block."""
-        self.takes_outputs = True
+        self.takes_outputs, self.graph_pass = True, GraphPass()
         try:
             yield
         finally:
-            self.takes_outputs = False
+            self.takes_outputs, self.graph_pass = False, None
 
     def _pyro_sample(self, msg: Message) -> None:
         infer = cast(dict[str, Any], msg["infer"])

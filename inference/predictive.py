@@ -33,6 +33,7 @@ from probattn.sites.noise import Scratch, SeededNoise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
+from probattn.sites.traced import GraphPass
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
 BATCH_ROWS = 32
@@ -367,6 +368,7 @@ class _PredictionGuide(AttentionGuide):
     def begin(self, noise: SeededNoise) -> None:
         """Prepares the next pass."""
         self.noise = noise
+        self.graph_pass = GraphPass(with_kl=False) if self.collector.wanted is None else None
         self._met.clear()
         self.trace.nodes.clear()
 
@@ -377,7 +379,8 @@ class _PredictionGuide(AttentionGuide):
     def _draw(self, msg: Message, posterior: SitePosterior) -> None:
         if msg["value"] is None:
             assert isinstance(self.noise, SeededNoise)
-            self.noise.scratch = self._scratch if isinstance(posterior, AnsweringPosterior) else None
+            done = isinstance(posterior, AnsweringPosterior) and posterior.uses_up_noise
+            self.noise.scratch = self._scratch if done else None
             msg["value"] = posterior.predict(self.noise, self._shared)
 
     def _pyro_post_sample(self, msg: Message) -> None:

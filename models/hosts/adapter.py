@@ -11,7 +11,7 @@ from torch.jit._trace import is_tracing
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import register
-from probattn.models.hosts.masks import HostMask, read_mask
+from probattn.models.hosts.masks import HostMask, own_keys, read_mask, read_traced
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.penalty import AttendedCall, CallFactor
 from probattn.models.hosts.undriven import attend_as_before
@@ -25,6 +25,7 @@ from probattn.models.hosts.windows import (
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 from probattn.sites.layout import PAIRS
 from probattn.sites.tiled_posterior import Attending
+from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function is registered with transformers."""
@@ -89,6 +90,38 @@ class HostedSite(nn.Module):
         if self.penalty is not None and call.index in self.penalty.calls:
             self.penalty.announce(AttendedCall(call, host, attended, validity, windows, latent))
         return attended
+
+    @property
+    def traceable(self) -> bool:
+        """True if its calls may be parts of a compiled graph."""
+        plain = self.factor is None and self.penalty is None and not any(call.windowed for call in self.calls)
+        known = self.site is None or (isinstance(self.site, AttentionSite) and can_trace(self.site))
+        return plain and known and len(self.selected) in (0, len(self.calls))
+
+    def attend_in_graph(self, host: HostCall, within: GraphPass) -> Attended:
+        """:meth:`attend` as a part of a compiled graph."""
+        valid, bias, options = *read_traced(host.module, host.mask), host.options
+        cross = self.calls[0].kind == "cross"
+        real: Tensor | None = options.get("query_mask")
+        if real is None and cross:
+            real = within.queries.get(self.state)
+            real = None if real is None or real.shape != host.query.shape[::2][:2] else real
+        elif real is None and valid is not None:
+            real = own_keys(valid.expand(len(host.query), -1, -1, -1), host.query.shape[2])
+        if not cross:
+            within.queries[self.state] = real
+        if self.site is None:
+            return host.eager()
+        index = next(place for place, call in enumerate(self.calls) if call.name not in within.calls)
+        position = options.get("position_bias")
+        if position is not None:
+            bias = position if bias is None else bias + position
+        layout = graph_layout(valid, real, host.key)
+        attending = Attending(
+            host.query, host.key, host.value, layout, options.get("scaling"), bias, options.get("softcap")
+        )
+        output, weights = attend_in_graph(self.site, self.calls[index].name, attending, within, index)
+        return output.transpose(1, 2).contiguous(), weights
 
     def _call(self) -> AttentionCall:
         index = self.state.count(self.calls[0].module)
@@ -161,7 +194,6 @@ class HostedSite(nn.Module):
         return bool(penalised or asked or host.module._forward_hooks or "forward" in vars(host.module))
 
 
-@torch.compiler.disable(reason="a Pyro site cannot be a part of a compiled graph")
 def host_attention(
     module: nn.Module,
     query: Tensor,
@@ -177,10 +209,20 @@ def host_attention(
     the real queries of a network without self attention).
     """
     host = HostCall(module, query, key, value, attention_mask, options)
+    within, hosted = graph_pass(), getattr(module, ATTRIBUTE, None)
+    if within is not None and within.stacks:
+        if hosted is None:
+            return host.eager()
+        if isinstance(hosted, HostedSite) and hosted.state in within.stacks:
+            return hosted.attend_in_graph(host, within)
+    return _attend(host, hosted)
+
+
+@torch.compiler.disable(reason="a Pyro site cannot be a part of a compiled graph")
+def _attend(host: HostCall, hosted: Any) -> Attended:
     undriven = attend_as_before(host)
     if undriven is not None:
         return undriven
-    hosted = getattr(module, ATTRIBUTE, None)
     attended: Attended = host.eager() if hosted is None else hosted.attend(host)
     return attended
 

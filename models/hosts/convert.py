@@ -133,6 +133,7 @@ def convert(
     owners = {call.stack: call.owner for site in hosted.values() for call in site.calls}
     for stack, owner in owners.items():
         module, state = inner.get_submodule(owner), host.stacks[stack]
+        state.traceable = all(site.traceable for site in hosted.values() if site.state is state)
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     hooks += UndrivenPasses.hooks(inner, before, hosted)

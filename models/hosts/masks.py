@@ -41,6 +41,14 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
     return HostMask(valid, bias if bool(bias.any()) else None)
 
 
+def read_traced(module: nn.Module, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Validity and bias in a mask, whatever its values: a mask that may hold a bias has one."""
+    if mask is None:
+        return None, None
+    valid = valid_pairs(module, mask)
+    return valid, None if mask.dtype == torch.bool else mask.masked_fill(~valid, 0.0)
+
+
 def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
     """Bool of the mask's shape, True where a query may attend to a key; a ``TypeError`` as in :func:`read_mask`."""
     if mask.dtype == torch.bool:

@@ -17,6 +17,7 @@ from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
 from probattn.sites.noise import Origin
+from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped
 
 
@@ -39,7 +40,8 @@ class StackPass:
 
     The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
     pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too), in each thread its own.
-    ``chains`` are the upward chains of the stack, by :attr:`AttentionCall.chain`.
+    ``chains`` are the upward chains of the stack, by :attr:`AttentionCall.chain`; ``traceable`` tells that all its
+    calls may be parts of a compiled graph.
 
     Args:
         net: the whole network; None if its family may need attention weights.
@@ -49,6 +51,7 @@ class StackPass:
         parts = [] if net is None else [part for part in net.modules() if hasattr(part, "_supports_sdpa")]
         self._needs_weights = not parts or not all(part._supports_sdpa for part in parts)
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
+        self.traceable = False
         self._passes: dict[int, _Pass] = {}
 
     @property
@@ -75,8 +78,16 @@ class StackPass:
         """
         return self._needs_weights or self._current.shows_weights
 
-    @torch.compiler.disable(reason="passes are kept by thread")
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Opens a pass, in a graph that is being compiled one that the guide keeps."""
+        within = compiled_pass() if self.traceable else None
+        if within is None or _recomputes(owner):
+            self._begin(owner, args, kwargs)
+        else:
+            within.stacks.append(self)
+
+    @torch.compiler.disable(reason="passes are kept by thread")
+    def _begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass; refuses ``torch.nn.DataParallel``, and prepares layers that are checkpointed."""
         _refuse_replica(owner)
         if owner.training and torch.is_grad_enabled():
@@ -87,11 +98,13 @@ class StackPass:
             open=True, rows=rows, past=_cached(kwargs), shows_weights=bool(kwargs.get("output_attentions"))
         )
 
-    @torch.compiler.disable(reason="passes are kept by thread")
     def end(self, *_: object) -> None:
         """Closes the pass."""
-        self.clear()
+        within = compiled_pass()
+        if within is None or self not in within.stacks:
+            self.clear()
 
+    @torch.compiler.disable(reason="passes are kept by thread")
     def clear(self) -> None:
         """Forgets everything of a pass."""
         self._passes.pop(threading.get_ident(), None)
@@ -191,6 +204,10 @@ def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
     cache = kwargs.get("past_key_values")
     past: Tensor | int = cache.get_seq_length() if isinstance(cache, Cache) else 0
     return past.clone() if isinstance(past, Tensor) else past
+
+
+def _recomputes(owner: nn.Module) -> bool:
+    return any(getattr(part, "gradient_checkpointing", False) is True for part in owner.modules())
 
 
 def _refuse_replica(owner: nn.Module) -> None:

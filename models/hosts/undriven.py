@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.sites import AttentionSite
+from probattn.sites.traced import compiled_pass
 
 EXPECTS = "takes_expectations"
 """Attribute, true of a Pyro handler under which attention takes its expectation, as it does without any."""
@@ -88,17 +89,25 @@ class UndrivenPasses:
                 handles.append(module.register_forward_hook(passes.leave, always_call=True))
         return handles
 
-    @torch.compiler.disable(reason="passes are kept by thread")
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A forward pre-hook; that of the outermost part decides."""
+        if compiled_pass() is None:
+            self._enter(module, kwargs)
+
+    @torch.compiler.disable(reason="passes are kept by thread")
+    def _enter(self, module: nn.Module, kwargs: Mapping[str, Any]) -> None:
         passes = _PASSES.setdefault(threading.get_ident(), [])
         if not passes or passes[-1].owner is not self:
             passes.append(_Pass(self, self._is_undriven(module, kwargs)))
         passes[-1].depth += 1
 
-    @torch.compiler.disable(reason="passes are kept by thread")
     def leave(self, *_: object) -> None:
         """A forward hook that runs after errors too."""
+        if compiled_pass() is None:
+            self._leave()
+
+    @torch.compiler.disable(reason="passes are kept by thread")
+    def _leave(self) -> None:
         passes = _PASSES.get(threading.get_ident())
         if passes and passes[-1].owner is self:
             passes[-1].depth -= 1
@@ -147,9 +156,13 @@ def _looks(hook: Any) -> bool:
     return bool(getattr(getattr(hook, "__self__", None), "is_active", True))
 
 
-@torch.compiler.disable(reason="passes are kept by thread")
 def former_implementation(config: object) -> str | None:
     """What a configuration's attention implementation was, in an undriven pass of its network; None in others."""
+    return None if compiled_pass() is not None else _former_implementation(config)
+
+
+@torch.compiler.disable(reason="passes are kept by thread")
+def _former_implementation(config: object) -> str | None:
     passes = _PASSES.get(threading.get_ident())
     return passes[-1].owner.former(config) if passes and passes[-1].undriven else None
 

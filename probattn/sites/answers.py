@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import ClassVar
 
 from pyro.distributions import Unit
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -21,13 +22,13 @@ from probattn.sites.noise import Noise
 from probattn.sites.posterior import PosteriorInputs, SitePosterior, predicted_weights, site_uniform
 from probattn.sites.shared import SharedUpward
 
-_INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
+INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
 """Handlers that never look at the value of a site."""
 
 
 def takes_answers() -> bool:
     """True where a guide takes answers without a value, and no other handler looks for one."""
-    guides = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, _INDIFFERENT)]
+    guides = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, INDIFFERENT)]
     return len(guides) == 1 and bool(getattr(guides[0], "takes_outputs", False))
 
 
@@ -36,9 +37,11 @@ class AnsweringPosterior(SitePosterior):
 
     Attributes:
         answer: what the call makes of the draw; None before it.
+        uses_up_noise: whether nothing needs a draw's noise when it is done.
     """
 
     answer: Tensor | None = None
+    uses_up_noise: ClassVar[bool] = True
 
     def prior_event(self) -> TorchDistributionMixin:
         """The prior of a value that holds nothing."""

@@ -124,7 +124,7 @@ class LatentSite(nn.Module):
         inputs = self._inputs(scores, layout, call, origin)
         make_prior = partial(site_prior, self.method, self.prior, key, scores.shape, scores.dtype, layout)
         if can_answer_with_weights(self.method, layout):
-            return _answer(name, WeightsPosterior(inputs, make_prior, observations))
+            return answer(name, WeightsPosterior(inputs, make_prior, observations))
         prior = make_prior()
         posterior = SitePosterior(inputs, prior, observations)
         value = pyro.sample(name, layout.event(prior), infer={INFER_KEY: posterior})
@@ -227,7 +227,7 @@ class AttentionSite(LatentSite):
             )
             return result
         self._check(name, attending.query)
-        return _answer(name, TiledPosterior(self.method, attending, self.prior)), None
+        return answer(name, TiledPosterior(self.method, attending, self.prior)), None
 
     def _check(self, name: str, query: Tensor) -> None:
         self._refuse_unsupported(name)
@@ -236,12 +236,12 @@ class AttentionSite(LatentSite):
             raise ValueError(f"site {name!r}: expected {self.spec.num_heads} query heads, got {heads}")
 
 
-def _answer(name: str, posterior: AnsweringPosterior) -> Tensor:
+def answer(name: str, posterior: AnsweringPosterior) -> Tensor:
     """What a call makes of the draw that its guide asks for; the posterior, which may outlive it, lets go of it."""
     pyro.sample(name, posterior.prior_event(), infer={INFER_KEY: posterior})
-    answer, posterior.answer = posterior.answer, None
-    assert answer is not None
-    return answer
+    found, posterior.answer = posterior.answer, None
+    assert found is not None
+    return found
 
 
 def log_weights(name: str, value: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ class UpwardChain:
     def outputs(self, position: int, started: UpwardPass, rows: int) -> UpwardOutputs:
         """The outputs of a call, for ``rows`` rows, once in a pass; the first request computes those of all calls."""
         if not started.outputs:
-            started.outputs = self._outputs(started, rows)
+            started.outputs = self.compute(started, rows)
         outputs = started.outputs[position]
         if outputs is None:
             raise RuntimeError(f"attention call {position} of an upward chain ran twice in one forward pass")
@@ -127,7 +127,8 @@ class UpwardChain:
         """The maps of the call at ``position``."""
         return self._maps[position]
 
-    def _outputs(self, started: UpwardPass, rows: int) -> list[UpwardOutputs | None]:
+    def compute(self, started: UpwardPass, rows: int) -> list[UpwardOutputs | None]:
+        """The outputs of all calls, for the first ``rows`` rows of the batch."""
         weight = started.layout.query_weight
         weight = None if weight is None else weight[:rows]
         state = started.layout.softmax(started.scores[:rows])

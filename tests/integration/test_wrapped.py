@@ -64,15 +64,13 @@ def graphs():
     torch._dynamo.reset()
 
 
-TORCHS_OWN = pytest.mark.filterwarnings(
-    r"ignore:The \.grad attribute of a Tensor:UserWarning", "ignore:.*torch.jit:DeprecationWarning"
-)
+TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor:UserWarning")
 
 
 @TORCHS_OWN
 @pytest.mark.parametrize("place", ["wrapper", "after", "before", "objective"])
 def test_a_compiled_network_trains_to_the_same_losses(graphs, place):
-    """Attention stays outside the graphs; compiling the objective compiles nothing."""
+    """Compiling the objective compiles nothing."""
     plain = train(convert(bert(), BayesianAttention()))
     net = bert()
     if place == "before":

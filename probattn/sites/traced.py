@@ -1,0 +1,365 @@
+r"""Attention calls that a graph of ``torch.compile`` holds: plain arithmetic around noise that Pyro's handlers draw.
+
+While the graph runs, one operator a call announces the Pyro site, with a posterior that holds nothing yet, and returns
+the noise that the guide draws for it. The draw and its KL are operations of the graph, which a compiler may fuse and
+differentiate; the KL reaches the posterior when the graph has ended. No step depends on the values of a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, cast
+
+import torch
+from pyro.poutine import runtime
+from torch import Tensor
+
+from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
+from probattn.distributions.log_space import finite_exp
+from probattn.distributions.special import EULER_MASCHERONI
+from probattn.sites.answers import INDIFFERENT, AnsweringPosterior
+from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
+from probattn.sites.layout import PAIRS, Layout, by_head
+from probattn.sites.masks import MASKED_SCORE, AttentionMask
+from probattn.sites.noise import Kind, Noise
+from probattn.sites.posterior import PosteriorInputs, least_concentration, prior_terms, site_uniform
+from probattn.sites.scores import attention_scores, repeat_heads
+from probattn.sites.shared import SharedUpward
+from probattn.sites.site import AttentionSite, answer
+from probattn.sites.tiled_posterior import Attending
+from probattn.sites.upward import UpwardChain, UpwardOutputs, UpwardPass
+
+_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
+"""Tag of what must not be recorded once and replayed; older releases of torch have none."""
+
+
+class GraphCall(NamedTuple):
+    """What a call within a graph leaves for its posterior.
+
+    Attributes:
+        method: the options.
+        kl: KL(q || prior) in nats, ``[B]``; None where nobody needs it.
+        phi: Phi without gradient; of one entry where the spread of q(S) is a constant.
+        rise: what the upward path adds to the concentration, without gradient.
+        scale: what it adds to the scale.
+    """
+
+    method: BayesianAttention
+    kl: Tensor | None
+    phi: Tensor
+    rise: Tensor | None
+    scale: Tensor | None
+
+
+class GraphPass:
+    """A pass of a guide whose calls may be part of a graph: what they share, and what they leave.
+
+    Args:
+        with_kl: whether the KL is needed.
+    """
+
+    def __init__(self, *, with_kl: bool = True) -> None:
+        self.with_kl = with_kl
+        self.stacks: list[object] = []
+        self.calls: dict[str, GraphCall] = {}
+        self.queries: dict[object, Tensor | None] = {}
+        self.paths: dict[UpwardChain, list[UpwardOutputs | None]] = {}
+        self.order: Tensor | None = None
+
+
+def graph_pass() -> GraphPass | None:
+    """The pass of the guide whose handlers are active; None without one, or where another handler looks at sites."""
+    handlers = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, INDIFFERENT)]
+    found: GraphPass | None = getattr(handlers[0], "graph_pass", None) if len(handlers) == 1 else None
+    return found
+
+
+def compiled_pass() -> GraphPass | None:
+    """The same while torch compiles, None while code runs as it is."""
+    return graph_pass() if torch.compiler.is_compiling() else None
+
+
+def can_trace(site: AttentionSite) -> bool:
+    """True where a call of a site may be part of a graph; maps along queries depend on the values of a mask."""
+    return not (site.method.has_upward_path and site.method.upward == "positions")
+
+
+class GraphMask(Layout):
+    """The validity of pairs, like :class:`AttentionMask`, without questions that only values answer.
+
+    Args:
+        valid: bool ``[B, 1 | H, 1 | T, S]``, True where the query may attend to the key.
+        real: bool ``[B, T]``, True for real queries; None for all.
+    """
+
+    def __init__(self, valid: Tensor, real: Tensor | None) -> None:
+        self.valid = valid[:, :, :1] if valid.stride(2) == 0 else valid
+        self.real = real
+
+    @property
+    def query_weight(self) -> Tensor | None:
+        """``[B, 1, T, 1]``, 0 for padded queries; None where all are real."""
+        return None if self.real is None else self.real[:, None, :, None].float()
+
+    @property
+    def pair_valid(self) -> Tensor:
+        """Bool, True for the entries that take part in the KL."""
+        return self.valid if self.real is None else self.valid & self.real[:, None, :, None]
+
+    @property
+    def pair_weight(self) -> Tensor:
+        """:attr:`pair_valid` as factors 0 and 1."""
+        return self.pair_valid.float()
+
+    def weights(self, log_value: Tensor) -> Tensor:
+        """Weights W from log S; zeros for a query without any key."""
+        return torch.softmax(self.masked(log_value), dim=-1) * self.valid.any(dim=-1, keepdim=True)
+
+    def masked(self, values: Tensor) -> Tensor:
+        """Values with :data:`MASKED_SCORE` added at forbidden entries."""
+        return values + (~self.valid).to(values.dtype) * MASKED_SCORE
+
+    def zero_forbidden(self, values: Tensor) -> Tensor:
+        """Values with zeros at forbidden entries."""
+        return torch.where(self.valid, values, 0.0)
+
+    def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
+        """Log-softmax over the keys of each query of one value a key; 0 at forbidden entries."""
+        return self.zero_forbidden(torch.log_softmax(self.masked(by_head(values, num_heads)), dim=-1))
+
+
+def graph_layout(valid: Tensor | None, real: Tensor | None, key: Tensor) -> Layout:
+    """The layout of valid pairs and real queries, None for all."""
+    if valid is None and real is None:
+        return PAIRS
+    return GraphMask(
+        key.new_ones((1, 1, 1, key.shape[2]), dtype=torch.bool) if valid is None else valid, real
+    )
+
+
+def attend_in_graph(
+    site: AttentionSite, name: str, attending: Attending, within: GraphPass, call: int = 0
+) -> tuple[Tensor, Tensor]:
+    """:meth:`AttentionSite.forward` as a part of a graph; the layout is :class:`GraphMask` or that of all pairs."""
+    query, key, value, layout = attending.query, attending.key, attending.value, attending.layout
+    heads, method = query.shape[1], site.method
+    scores = attention_scores(query, repeat_heads(key, heads), **attending.options)
+    with torch.autocast(query.device.type, enabled=False):
+        if isinstance(layout, GraphMask):
+            scores = layout.masked(scores)
+        outputs = UpwardOutputs() if site.upward is None else _upward(site, scores, layout, within, call)
+        noise = _noise(name, method, query, scores, layout, within)
+        phi = layout.zero_forbidden(scores if method.scores == "raw" else layout.log_softmax(scores))
+        log_value, entries = _DRAWS[method.posterior](method, phi, outputs, noise)
+        weights = layout.weights(log_value).to(query.dtype)
+        kl = None
+        if within.with_kl:
+            log_alpha = phi.new_full((1, 1, 1, 1), math.log(method.prior_concentration))
+            if site.prior is not None:
+                log_alpha = site.prior(key, heads, layout).to(phi.dtype)
+            kl = entries(log_alpha, layout.pair_weight)
+        within.calls[name] = GraphCall(method, kl, *_kept(method, phi, outputs))
+    return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
+
+
+def _upward(
+    site: AttentionSite, scores: Tensor, layout: Layout, within: GraphPass, call: int
+) -> UpwardOutputs:
+    """What the upward path gives a call; the first call of a chain computes it for all."""
+    position = site.positions[call]
+    if position == 0:
+        within.paths[site.chain] = site.chain.compute(UpwardPass(scores, layout), len(scores))
+    path = within.paths[site.chain]
+    outputs, path[position] = path[position], None
+    assert outputs is not None
+    return outputs
+
+
+def _kept(
+    method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What the spread of q(S) follows from: where it is a constant, one entry tells all."""
+    if outputs.scale is None and (
+        method.posterior == "lognormal" or not isinstance(method.concentration, str)
+    ):
+        return phi.new_zeros(1, 1, 1, 1), None, None
+    rise, scale = (None if each is None else each.detach() for each in (outputs.concentration, outputs.scale))
+    return phi.detach(), rise, scale
+
+
+Entries = Callable[[Tensor, Tensor | None], Tensor]
+"""The KL ``[B]`` from the log concentration of the prior and the factors of the entries."""
+
+
+def _weibull(
+    method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs, noise: Tensor
+) -> tuple[Tensor, Entries]:
+    """log S, and its KL."""
+    if isinstance(method.concentration, str):
+        k = finite_exp(phi) + least_concentration(method, phi.dtype)
+        if outputs.concentration is not None:
+            k = k + method.rho * outputs.concentration
+    else:
+        k = phi.new_full((), method.concentration)
+    log_gamma = log_gamma_1p_reciprocal(k)
+    log_scale, log_mean = phi - log_gamma, phi
+    if outputs.scale is not None:
+        extra = outputs.scale.clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
+        log_scale = torch.logaddexp(log_scale, extra)
+        log_mean = log_scale + log_gamma
+    log_exponential = noise.clamp(min=torch.finfo(noise.dtype).eps).log().neg().log()
+
+    def kl(log_alpha: Tensor, weight: Tensor | None) -> Tensor:
+        terms = log_alpha.exp() * (EULER_MASCHERONI / k - log_scale) + k.log()
+        terms = terms + method.rate * finite_exp(log_mean)
+        return _total(terms, weight) + prior_terms(log_alpha, method.rate, weight, phi.shape)
+
+    return log_scale + log_exponential / k, kl
+
+
+def _log_normal(
+    method: BayesianAttention, phi: Tensor, _: UpwardOutputs, noise: Tensor
+) -> tuple[Tensor, Entries]:
+    """log S, and its KL."""
+    loc, ratio = phi - method.scale**2 / 2, method.scale / method.prior_scale
+
+    def kl(log_alpha: Tensor, weight: Tensor | None) -> Tensor:
+        terms = ((loc - log_alpha) / method.prior_scale).square() / 2
+        return _total(terms + ((ratio**2 - 1) / 2 - math.log(ratio)), weight)
+
+    return loc + method.scale * noise, kl
+
+
+_DRAWS = {"weibull": _weibull, "lognormal": _log_normal}
+
+
+def _total(terms: Tensor, weight: Tensor | None) -> Tensor:
+    return (terms if weight is None else terms * weight).sum(dim=(1, 2, 3))
+
+
+class GraphPosterior(AnsweringPosterior):
+    """q(S) of a call within a graph: gives it noise, and has its KL once the graph has ended.
+
+    Args:
+        name: name of the site.
+        method: the options.
+        like: of the map's shape, type and device.
+        layout: the mask, or the layout of all pairs.
+        within: where the graph leaves what it finds.
+    """
+
+    uses_up_noise: ClassVar[bool] = False
+
+    def __init__(
+        self, name: str, method: BayesianAttention, like: Tensor, layout: Layout, within: GraphPass
+    ) -> None:
+        self._name, self._method, self._like, self._layout, self._within = name, method, like, layout, within
+        self.observations = 1
+        self._kl: Tensor | None = None
+
+    @property
+    def inputs(self) -> PosteriorInputs:
+        """What the spread of q(S) follows from."""
+        call = self._within.calls[self._name]
+        return PosteriorInputs(call.method, call.phi, known=UpwardOutputs(call.rise, call.scale))
+
+    @property
+    def method(self) -> BayesianAttention:
+        """The options."""
+        return self._method
+
+    @property
+    def layout(self) -> Layout:
+        """Layout: which entries are valid, and which are normalised together."""
+        return self._layout
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of S."""
+        return self._like.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of S."""
+        return self._like.dtype
+
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
+        """Draws the noise of S, the answer; the value itself is ``[B, 0]``."""
+        kind: Kind = "normal" if self.method.posterior == "lognormal" else "uniform"
+        self.answer = (
+            noise.normal(self._like) if kind == "normal" else site_uniform(self.method, noise, self._like)
+        )
+        return self._nothing()
+
+    def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
+        """The same for a prediction."""
+        return self.draw(noise, with_kl=False)
+
+    def kl(self) -> Tensor:
+        """KL(q || prior) in nats, ``[B]``."""
+        found = self._within.calls[self._name].kl
+        assert found is not None
+        return found
+
+    def relative(self) -> Callable[[], Weibull | LogNormal]:
+        """Makes a distribution whose standard deviations over means are those of q(S)."""
+        return self.inputs.distribution
+
+    def _nothing(self) -> Tensor:
+        return self._like.new_empty(self.batch_shape[0], 0)
+
+
+@torch.library.custom_op(
+    "probattn::site_noise",
+    mutates_args=(),
+    tags=[torch.Tag.nondeterministic_seeded, *([_UNSAFE] if _UNSAFE is not None else [])],
+)
+def site_noise(
+    like: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    valid: Tensor | None,
+    real: Tensor | None,
+    _before: Tensor | None,
+    name: str,
+    options: str,
+) -> tuple[Tensor, Tensor]:
+    """Announces a site to Pyro's handlers and returns the noise that its guide draws for it, of the given shape.
+
+    ``options`` are family, noise and reduction, parted by spaces; ``_before`` is the second result of the site before,
+    which keeps the sites in order.
+    """
+    within, (posterior, noise, reduction) = graph_pass(), options.split()
+    if within is None:
+        raise RuntimeError(
+            f"site {name!r}: the compiled network runs outside the pass that it was compiled for"
+        )
+    layout: Layout = PAIRS
+    if valid is not None:
+        layout = AttentionMask(valid.expand(shape[0], -1, -1, -1), real)
+    method = BayesianAttention(
+        posterior=cast(PosteriorFamily, posterior),
+        noise=cast(NoiseKind, noise),
+        kl_reduction=cast(KLReduction, reduction),
+    )
+    map_like = like.new_empty((), dtype=dtype).expand(shape)
+    return answer(name, GraphPosterior(name, method, map_like, layout, within)), like.new_empty(0)
+
+
+@site_noise.register_fake
+def _(like: Tensor, shape: Sequence[int], dtype: torch.dtype, *_: object) -> tuple[Tensor, Tensor]:
+    return like.new_empty(shape, dtype=dtype), like.new_empty(0)
+
+
+def _noise(
+    name: str, method: BayesianAttention, query: Tensor, scores: Tensor, layout: Layout, within: GraphPass
+) -> Tensor:
+    """The noise of a call, after that of the calls before."""
+    valid, real = (layout.valid, layout.real) if isinstance(layout, GraphMask) else (None, None)
+    options = f"{method.posterior} {method.noise} {method.kl_reduction}"
+    noise: Tensor
+    noise, within.order = site_noise(
+        query.detach(), scores.shape, scores.dtype, valid, real, within.order, name, options
+    )
+    return noise

@@ -1,0 +1,159 @@
+"""Driven passes of compiled networks: one graph, with the numbers of the network that is not compiled."""
+
+import shutil
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+from probattn import AlignmentAttention, BayesianAttention
+from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn.models import Classifier, convert
+
+pytestmark = pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor:UserWarning")  # torch's own
+
+SIZES = {"num_labels": 2, "vocab_size": 40, "pad_token_id": 0}
+BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+FAMILIES = {
+    "bert": lambda: hf.BertForSequenceClassification(hf.BertConfig(**SIZES, **BERT)),
+    "albert": lambda: hf.AlbertForSequenceClassification(hf.AlbertConfig(embedding_size=8, **SIZES, **BERT)),
+    "gpt2": lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, **SIZES)),
+    "llama": lambda: hf.LlamaForSequenceClassification(
+        hf.LlamaConfig(num_key_value_heads=1, **SIZES, **BERT)
+    ),
+    "bart": lambda: hf.BartForSequenceClassification(
+        hf.BartConfig(
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            eos_token_id=39,
+            **SIZES,
+        )
+    ),
+}
+METHODS = {
+    "babn": BayesianAttention(),
+    "others": BayesianAttention(rho=3.0, floor=0.2, rate=2.0, prior="constant", noise="truncated"),
+    "scale": BayesianAttention(sigma=0.1, scores="raw", kl_reduction="sum"),
+    "bam": BayesianAttention.bam(),
+    "lognormal": BayesianAttention.bam(posterior="lognormal"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def network(family, method, dtype=torch.float64):
+    torch.manual_seed(0)
+    net = convert(FAMILIES[family]().to(dtype), METHODS[method])
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return net
+
+
+def rows(number=3, length=7, *, padded=True):
+    ids = torch.randint(1, 39, (number, length), generator=torch.Generator().manual_seed(length))
+    ids[:, -1] = 39
+    mask = torch.ones_like(ids)
+    if padded:
+        ids[0, length - 3 :], mask[0, length - 2 :] = torch.tensor([39, 0, 0]), 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(number) % 2}
+
+
+def step(net, batch):
+    """Terms of the objective, gradients, diagnostics, and draws."""
+    program = Classifier(net).train()
+    objective = AttentionELBO()(program, AttentionGuide(program, kl_weight=0.3))
+    torch.manual_seed(1)
+    terms = objective(batch)
+    terms.loss.backward()
+    gradients = {
+        name.replace("_orig_mod.", ""): value.grad.clone()
+        for name, value in program.named_parameters()
+        if value.grad is not None
+    }
+    program.zero_grad()
+    draws = posterior_predict(program, batch, 3, chunk_size=2).logits
+    return [term.detach() for term in terms], gradients, objective.diagnostics(), draws
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    sorted({*((each, "babn") for each in FAMILIES), *(("bert", each) for each in METHODS)}),
+)
+def test_one_graph_has_the_numbers_of_no_graph(name, method):
+    batch = rows()
+    plain = step(network(name, method), batch)
+    ours = step(torch.compile(network(name, method), fullgraph=True, backend="aot_eager"), batch)
+    assert ours[1].keys() == plain[1].keys() and ours[2].keys() == plain[2].keys()
+    torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-11)
+    assert plain[3].std(dim=0).min() > 0
+
+
+def test_batches_of_other_sizes_do_not_compile_anew_each():
+    net = torch.compile(network("bert", "babn"), fullgraph=True, backend="aot_eager", dynamic=True)
+    plain = network("bert", "babn")
+    torch._dynamo.utils.counters.clear()
+    for number, length in ((3, 7), (4, 9), (2, 12)):
+        batch = rows(number, length)
+        torch.testing.assert_close(step(net, batch), step(plain, batch), rtol=1e-9, atol=1e-11)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert (
+        graphs <= 4 and not torch._dynamo.utils.counters["graph_break"]
+    )  # training, prediction; fewer rows once
+
+
+def test_what_one_graph_cannot_hold_is_right_in_several():
+    """Aligned queries and keys, and weights that are asked for; undriven passes answer as before."""
+    nets = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = FAMILIES["bert"]().double()
+        nets.append(convert(net, METHODS["bam"], AlignmentAttention("gan")).eval())
+    plain, compiled = nets[0], torch.compile(nets[1], backend="aot_eager")
+    batch = rows()
+    torch.testing.assert_close(step(compiled, batch)[:2], step(plain, batch)[:2], rtol=1e-9, atol=1e-11)
+    net = network("bert", "babn").eval()
+    shown = posterior_predict(Classifier(net), batch, 2, attention="all")
+    again = posterior_predict(Classifier(torch.compile(net, backend="aot_eager")), batch, 2, attention="all")
+    torch.testing.assert_close(again.attention, shown.attention)
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    with torch.no_grad():
+        expected = net(**inputs).logits
+        torch.testing.assert_close(torch.compile(net, backend="aot_eager")(**inputs).logits, expected)
+
+
+def test_an_error_in_a_pass_leaves_nothing_behind():
+    net = network("bert", "babn")
+    compiled = torch.compile(net, backend="aot_eager")
+    wrong = rows() | {"labels": torch.zeros(5, dtype=torch.long)}
+    with pytest.raises(ValueError, match="expected class numbers"):
+        step(compiled, wrong)
+    torch.testing.assert_close(
+        step(compiled, rows())[:2], step(network("bert", "babn"), rows())[:2], rtol=1e-9, atol=1e-11
+    )
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++"))), reason="needs a C++ compiler, which torch.compile calls"
+)
+def test_kernels_of_the_compiler_have_the_numbers_too():
+    batch = rows(padded=False)
+    plain = step(network("bert", "babn", torch.float32), batch)
+    ours = step(torch.compile(network("bert", "babn", torch.float32), fullgraph=True), batch)
+    torch.testing.assert_close(ours[0], plain[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours[3], plain[3], rtol=0, atol=1e-3 * float(plain[3].std(dim=0).max()))
+    for name, gradient in plain[1].items():
+        torch.testing.assert_close(
+            ours[1][name], gradient, rtol=1e-3, atol=1e-3 * float(gradient.abs().max())
+        )
