@@ -120,10 +120,12 @@ BASES = {"undriven": "sdpa"}
 APART = ("draws", "moments")
 """Kinds whose base is no variant of theirs."""
 BARS = {
-    ("train", "BABN"): 1.6,
+    ("train", "BAM"): 1.15,
+    ("train", "BABN"): 1.2,
     ("train", COMPILED): 1.2,
-    ("train", "aligned, CT"): 1.4,
+    ("train", "aligned, CT"): 1.25,
     ("train", "aligned, GAN"): 1.2,
+    ("train", "aligned, OT"): 3.0,
     ("train", "repulsive"): 1.1,
     ("train", "repulsive, first layer"): 1.03,
     ("expectation", "BABN"): 1.15,
@@ -138,7 +140,7 @@ MEMORY_BARS = {("train", "BABN"): 1.3}
 BY_LENGTH = {
     "train": (*PLAIN, "BAM", "BABN", COMPILED),
     "undriven": ("sdpa", "BABN"),
-    "draws": ("MC dropout", "BAM", "BABN", COMPILED, LAST),
+    "draws": ("MC dropout", "BAM", "BABN", LAST),
     "moments": ("BAM", "BABN"),
 }
 """What is measured of several lengths."""

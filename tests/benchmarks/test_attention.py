@@ -64,9 +64,11 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
     assert bars == {("train", name): 1.2 for name in COMPILED} | {
         ("draws", name): 25 for name in COMPILED
     } | {
-        ("train", "BABN"): 1.6,
-        ("train", "aligned, CT"): 1.4,
+        ("train", "BAM"): 1.15,
+        ("train", "BABN"): 1.2,
+        ("train", "aligned, CT"): 1.25,
         ("train", "aligned, GAN"): 1.2,
+        ("train", "aligned, OT"): 3.0,
         ("train", "repulsive"): 1.1,
         ("train", "repulsive, first layer"): 1.03,
         ("expectation", "BABN"): 1.15,

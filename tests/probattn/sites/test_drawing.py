@@ -150,13 +150,13 @@ def test_a_prediction_is_a_draw_of_the_guide(method):
 
 def rows_of_paths(monkeypatch):
     """A list of the rows of every path that is computed from now on."""
-    computed, compute = [], UpwardChain._outputs
+    computed, compute = [], UpwardChain.compute
 
     def counted(chain, started, rows):
         computed.append(rows)
         return compute(chain, started, rows)
 
-    monkeypatch.setattr(UpwardChain, "_outputs", counted)
+    monkeypatch.setattr(UpwardChain, "compute", counted)
     return computed
 
 
