@@ -1,8 +1,8 @@
 r"""Draws of a learned Weibull posterior in one sweep over the attention map: with the KL, or with the weights.
 
 :class:`probattn.sites.SitePosterior` computes the same from distributions, one autograd node an operation. A map
-``[B, H, T, S]`` has millions of entries and each node is a pass over memory; here the map is cut along the batch into
-pieces that stay in a core's cache, and one analytic backward sweep follows one forward sweep. Exponentials of forbidden
+``[B, H, T, S]`` has millions of entries and each node is a pass over memory; here the map is cut into pieces
+that stay in a core's cache, and one analytic backward sweep follows one forward sweep. Exponentials of forbidden
 pairs saturate above zero: far below its range ``torch.exp`` takes five times as long on a CPU.
 
 :func:`draw_weibull`, for training, works with log S, which is safe for every concentration. :func:`draw_weights`, for
@@ -39,6 +39,7 @@ from probattn.sites.compiled import (
     compiled_terms,
     sites_compile,
 )
+from probattn.sites.layout import Places, cut, part_of
 
 CPU_PIECE = 2**18
 """Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
@@ -122,7 +123,11 @@ class _WeibullDraw(torch.autograd.Function):
         # W takes the place of the noise, which nothing needs then.
         value = uniform.detach() if normalise else torch.empty_like(log_mean)
         kl = log_mean.new_zeros(len(log_mean))
-        slope = None if alpha is None else log_mean.new_empty(len(kl), *four_dimensional(alpha).shape[1:])
+        shape, slope = None if alpha is None else alpha.shape, None
+        if alpha is not None:
+            alpha = four_dimensional(alpha)
+            slope = log_mean.new_zeros(len(kl), *alpha.shape[1:])
+        weight = None if weight is None else four_dimensional(weight)
         terms = compiled_terms if sites_compile() else _terms
         for piece in pieces(log_mean):
             part, noise = None if rise is None else rise[piece], uniform[piece]
@@ -134,13 +139,15 @@ class _WeibullDraw(torch.autograd.Function):
                 continue
             surprise, others = found
             if weight is not None:
-                surprise.mul_(by_rows(weight, piece))
-                others.mul_(by_rows(weight, piece))
-            slope[piece] = surprise.sum_to_size(slope[piece].shape)  # of kl by alpha
-            pull = (slope[piece] * by_rows(four_dimensional(alpha), piece)).flatten(1).sum(dim=1)
-            kl[piece] = others.flatten(1).sum(dim=1).add_(pull)
+                surprise.mul_(part_of(weight, piece))
+                others.mul_(part_of(weight, piece))
+            own = part_of(slope, piece)  # of kl by alpha
+            surprise = surprise.sum_to_size(own.shape)
+            own += surprise
+            pull = (surprise * part_of(alpha, piece)).flatten(1).sum(dim=1)
+            kl[piece[0]] += others.flatten(1).sum(dim=1).add_(pull)
         ctx.set_materialize_grads(False)
-        ctx.options = options
+        ctx.options, ctx.alpha_shape = options, shape
         drawn = (value, log_sum) if normalise else (uniform, None)
         ctx.save_for_backward(log_mean, rise, *drawn, alpha, weight, slope)
         if not normalise:
@@ -161,16 +168,16 @@ class _WeibullDraw(torch.autograd.Function):
             grad_kl = None
         if ctx.needs_input_grad[3] and grad_kl is not None:
             by_datum = slope * grad_kl.view(-1, 1, 1, 1)
-            grad_alpha = by_datum.sum_to_size(four_dimensional(alpha).shape).view(alpha.shape)
+            grad_alpha = by_datum.sum_to_size(alpha.shape).view(ctx.alpha_shape)
         grad_mean, grad_rise = torch.empty_like(log_mean), None if rise is None else torch.empty_like(rise)
         gradients = compiled_gradients if sites_compile() else _gradients
         for piece in pieces(log_mean):
             share: Tensor | None = None
             if grad_kl is not None:
-                share = grad_kl[piece].view(-1, 1, 1, 1)
-                share = share if weight is None else share * by_rows(weight, piece)
+                share = grad_kl[piece[0]].view(-1, 1, 1, 1)
+                share = share if weight is None else share * part_of(weight, piece)
             own = None if grad_value is None else grad_value[piece]
-            pulls = own, share, None if alpha is None else by_rows(alpha, piece)
+            pulls = own, share, None if alpha is None else part_of(alpha, piece)
             parts: list[Any] = [None if each is None else each[piece] for each in maps]
             grads = grad_mean[piece], None if grad_rise is None else grad_rise[piece]
             gradients(Drawn(*parts), pulls, grads, ctx.options)
@@ -272,14 +279,12 @@ def draw_weights(
     if sites_compile() and least * LARGEST_INVERSE >= 1:
         compiled_draw(scores, positive.values, uniform, options, least)
         return uniform, scores
-    batch, size = len(positive.values), max(1, positive.values[:1].numel())
-    step = max(1, CPU_PIECE // size) if scores.device.type == "cpu" else max(1, batch)
-    for start in range(0, batch, step):
-        rows = slice(start, min(start + step, batch))
-        base = positive.values[rows]
+    batch = len(positive.values)
+    for rows, *inside in pieces(positive.values):
+        base = positive.values[rows, *inside]
         least = options.rho * min(positive.smallest[rows]) + options.floor
-        for first in range(0, len(scores), batch):
-            piece = slice(first + rows.start, first + rows.stop)
+        for first in range(0, len(scores), max(1, batch)):
+            piece = slice(first + rows.start, first + rows.stop), *inside
             mean = torch.softmax(scores[piece], dim=-1)
             inverse = torch.add(mean, base, alpha=options.rho)
             inverse = (inverse.add_(options.floor) if options.floor else inverse).reciprocal_()
@@ -295,19 +300,12 @@ def draw_weights(
     return uniform, scores
 
 
-def by_rows(tensor: Tensor, piece: slice) -> Tensor:
-    """The piece of a tensor that may be broadcast along the batch."""
-    return tensor[piece] if tensor.dim() == 4 and tensor.shape[0] > 1 else tensor
-
-
 def four_dimensional(tensor: Tensor) -> Tensor:
     """The tensor with leading dimensions of size 1, four dimensions in all."""
     return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)
 
 
-def pieces(values: Tensor) -> Iterator[slice]:
-    """Slices of the batch; the whole of it off the CPU, where launching kernels is what costs."""
-    batch = values.shape[0]
-    row = max(1, values[:1].numel())
-    step = max(1, CPU_PIECE // row) if values.device.type == "cpu" else max(1, batch)
-    return (slice(start, start + step) for start in range(0, batch, step))
+def pieces(values: Tensor) -> Iterator[Places]:
+    """Places of a map that stay in a cache; the whole of it off the CPU, where launching kernels is what costs."""
+    rows = max(1, CPU_PIECE // max(1, values.shape[-1]))
+    return cut(values.shape, rows if values.device.type == "cpu" else max(1, values.shape[:3].numel()))

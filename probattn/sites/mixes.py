@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ class _PositiveMixes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         found = tuple(torch.empty_like(maps) for _ in weight)
-        for piece in pieces(maps):
+        for piece in _pieces(maps):
             for each, own, shift in zip(found, weight, bias, strict=True):
                 _mixed(own, shift, maps[piece], out=each[piece])
                 torch.ops.aten.softplus.out(each[piece], out=each[piece])
@@ -109,13 +109,20 @@ class _PositiveMixes(torch.autograd.Function):
         rows = weight.flatten(0, 1)  # [M * H, H]
         to_maps, to_rows, to_bias = torch.empty_like(maps), torch.zeros_like(rows), rows.new_zeros(len(rows))
         negative = rows.neg()
-        for piece in pieces(maps):
+        for piece in _pieces(maps):
             part = maps[piece]
             slope = _negative_slopes([each[piece] for each in found], [pull[piece] for pull in pulls])
             torch.matmul(negative.mT, slope, out=to_maps[piece])
             to_rows -= torch.matmul(slope, part.mT).sum(dim=0)
             to_bias -= slope.sum(dim=(0, 2))
         return to_maps, to_rows.view_as(weight), to_bias.view(weight.shape[:2])
+
+
+def _pieces(maps: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+    """Parts of maps ``[N, H, P]`` that stay in a cache, of all heads."""
+    size, heads, places = maps.shape
+    for rows, _, columns in pieces(maps.new_empty(()).expand(size, 1, places, heads)):
+        yield rows, slice(None), columns
 
 
 def _negative_slopes(softplus: Sequence[Tensor], pulls: Sequence[Tensor]) -> Tensor:

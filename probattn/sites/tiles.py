@@ -13,22 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probattn.sites.layout import Layout
+from probattn.sites.layout import Layout, Places, cut, part_of
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Rows
 
 TILE = 2**17
 """Scores of a tile; a handful of float32 buffers of this size fit a core's second-level cache."""
-
-Places = tuple[slice, slice, slice]
-"""Rows of the batch, heads and queries."""
 
 
 class KLOfTiles(Protocol):
@@ -81,7 +77,9 @@ class TiledCall:
         if not isinstance(self.layout, AttentionMask):
             return self.layout
         real, (batch, _, queries) = self.layout.query_valid, places
-        return AttentionMask(_part(self.layout.valid, places), None if real is None else real[batch, queries])
+        return AttentionMask(
+            part_of(self.layout.valid, places), None if real is None else real[batch, queries]
+        )
 
 
 def tiled_attention(
@@ -168,7 +166,7 @@ class _TiledAttention(torch.autograd.Function):
                 by_weights.sub_((pull * output[places]).sum(dim=-1, keepdim=True))
                 to_scores.addcmul_(by_weights, weights)
             if to_bias is not None:
-                part = _part(to_bias, places)
+                part = part_of(to_bias, places)
                 part += to_scores.sum_to_size(part.shape)
             if inner is not None and call.softcap is not None:
                 to_scores.mul_(1 - (inner / call.softcap).square_())
@@ -193,15 +191,7 @@ class _Sweep:
 
     def places(self) -> Iterator[Places]:
         """The tiles in the order of their rows: of several data, of several heads of one, or of one head."""
-        batch, heads, queries, keys = self._shape
-        rows = max(1, self.call.entries // max(keys, 1))
-        data, some, few = max(1, rows // (heads * queries)), max(1, rows // queries), min(rows, queries)
-        for datum, head, query in product(
-            range(0, batch, data), range(0, heads, some), range(0, queries, few)
-        ):
-            starts = ((datum, data, batch), (head, some, heads), (query, few, queries))
-            first, second, third = (slice(start, min(start + step, end)) for start, step, end in starts)
-            yield first, second, third
+        return cut(self._shape, max(1, self.call.entries // max(self._shape[3], 1)))
 
     def scores(self, places: Places) -> tuple[Tensor, Tensor | None]:
         """Masked scores of a tile ``[b, h, t, S]``, and those between cap and bias where there is a cap."""
@@ -211,9 +201,9 @@ class _Sweep:
             inner = scores.div_(self.call.softcap).tanh_().mul_(self.call.softcap)
             scores = inner.clone()
         if self.bias is not None:
-            scores += _part(self.bias, places)
+            scores += part_of(self.bias, places)
         if isinstance(self.call.layout, AttentionMask):
-            scores += _part(self.call.layout.additive, places)
+            scores += part_of(self.call.layout.additive, places)
         return scores, inner
 
     def weights(self, places: Places, scores: Tensor) -> Tensor:
@@ -225,16 +215,8 @@ class _Sweep:
         weights = torch.softmax(self.call.perturb(noise).add_(scores), dim=-1)
         mask = self.call.layout
         if isinstance(mask, AttentionMask) and mask.has_empty_rows:
-            weights.mul_(_part(mask.row_weight, places))
+            weights.mul_(part_of(mask.row_weight, places))
         return weights
-
-
-def _part(tensor: Tensor, places: Places) -> Tensor:
-    """The part of a tensor ``[B | 1, H | 1, T | 1, S]`` that a tile meets."""
-    index = tuple(
-        place if size > 1 else slice(None) for place, size in zip(places, tensor.shape[:3], strict=True)
-    )
-    return tensor[index]
 
 
 def _heads(tensor: Tensor | None, places: Places) -> Tensor | None:
