@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyro
 import pytest
 import torch
 
@@ -89,3 +90,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     traits = marker.args if marker else ()
     chosen = [each for each in _families().FAMILIES if all(getattr(each, trait) for trait in traits)]
     metafunc.parametrize("family", chosen, ids=[each.name for each in chosen])
+
+
+@pytest.fixture(autouse=True)
+def _pyro_validates() -> None:
+    """Pyro and torch check their arguments, as they do in a new process, whatever ran before in this one."""
+    pyro.enable_validation(True)
