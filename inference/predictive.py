@@ -380,7 +380,9 @@ class _PredictionGuide(AttentionGuide):
         if msg["value"] is None:
             assert isinstance(self.noise, SeededNoise)
             done = isinstance(posterior, AnsweringPosterior) and posterior.uses_up_noise
-            self.noise.scratch = self._scratch if done else None
+            # A gradient would need the noise later, and inference mode makes memory that nothing else may write.
+            free = done and not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+            self.noise.scratch = self._scratch if free else None
             msg["value"] = posterior.predict(self.noise, self._shared)
 
     def _pyro_post_sample(self, msg: Message) -> None:

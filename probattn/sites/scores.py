@@ -55,5 +55,5 @@ def attention_scores(
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if mask is not None:
-        scores = scores.add_(mask.additive.to(scores.dtype))  # no gradient needs them as they were
+        scores = scores + mask.additive.to(scores.dtype)
     return scores
