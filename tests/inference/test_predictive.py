@@ -257,3 +257,35 @@ def test_draws_do_not_depend_on_who_looks_at_the_weights(options, dtype):
     with seen:
         posterior_predict(net, batch, 5, seed=1, chunk_size=2)
     assert len(kept) >= 6 and all(map(torch.equal, seen.values, kept))  # later draws leave S alone
+
+
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("method", [BayesianAttention(), BayesianAttention.bam()], ids=["babn", "bam"])
+def test_a_program_may_differentiate_its_draws(method, antithetic):
+    """A draw's noise lasts as long as its gradient needs it."""
+    torch.manual_seed(0)
+    first, second = (
+        probattn.MultiheadAttention(8, 2, batch_first=True, method=method, site=site).eval() for site in "ab"
+    )
+
+    def program(batch):
+        with torch.enable_grad():
+            x = batch["x"].detach().requires_grad_()
+            hidden = first(3 * x, 3 * x, x, need_weights=False)[0]
+            output = second(9 * hidden, 9 * hidden, hidden, need_weights=False)[0]
+            return torch.autograd.grad(output[..., 0].sum(), x)[0].flatten(1)
+
+    plain = posterior_predict(program, X, 4, antithetic=antithetic).logits
+    shown = posterior_predict(program, X, 4, antithetic=antithetic, attention="all").logits
+    torch.testing.assert_close(plain, shown, rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_of_a_model_may_run_in_inference_mode():
+    def program(batch):
+        with torch.inference_mode():
+            hidden = model.layers[0](batch["x"], batch["x"], batch["x"])[0]
+        hidden = hidden.clone()
+        return model.layers[1](hidden, hidden, hidden)[0].mean(dim=1)
+
+    model = Twice("a", "b").eval()
+    assert posterior_predict(program, X, 4).logits.shape == (4, 3, 8)
