@@ -77,7 +77,7 @@ def posterior_moments(
         e^{s^2} - 1 \;\text{(log-normal)}
 
     over sites, heads, queries and keys. It takes one forward pass and a backward pass for each of K - 1 differences
-    of leading logits, K numbers where the link is not "softmax": about 2.5 plain passes for two classes, whatever the
+    of leading logits, K numbers where the link is not "softmax": 2.3 to 2.7 plain passes for two classes, whatever the
     accuracy that draws would need. The summands, over their sum, are each weight's share of the variance.
 
     Rows that depend on one another (the nodes of a graph, pictures scored against all texts of a batch) are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
@@ -32,7 +33,7 @@ def takes_answers() -> bool:
     return len(guides) == 1 and bool(getattr(guides[0], "takes_outputs", False))
 
 
-class AnsweringPosterior(SitePosterior):
+class AnsweringPosterior(SitePosterior, ABC):
     """q(S) of a call whose draw leaves an answer and a KL; the site's value ``[B, 0]`` holds nothing.
 
     Attributes:
@@ -51,8 +52,9 @@ class AnsweringPosterior(SitePosterior):
         """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
         return DeferredFactor(self.kl, self.batch_shape[:1])
 
+    @abstractmethod
     def _nothing(self) -> Tensor:
-        raise NotImplementedError
+        """The value ``[B, 0]``, of the map's type and on its device."""
 
 
 class WeightsPosterior(AnsweringPosterior):

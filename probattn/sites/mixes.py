@@ -69,10 +69,15 @@ class PositionMix(_Mix):
 Mix = HeadMix | PositionMix
 
 
-def mixed_positive(mixes: Sequence[Mix], state: Tensor, row_weight: Tensor | None) -> list[Tensor]:
-    """The softplus of several mixes of one state, each of its shape."""
+def mixed_positive(
+    mixes: Sequence[Mix], state: Tensor, row_weight: Tensor | None, *, swept: bool = True
+) -> list[Tensor]:
+    """The softplus of several mixes of one state, each of its shape.
+
+    ``swept`` allows one sweep over the map, whose gradient cannot be differentiated again.
+    """
     # A compiler finds the sweep of its own, and cuts nothing into pieces.
-    if torch.compiler.is_compiling() or not all(isinstance(mix, HeadMix) for mix in mixes):
+    if not swept or torch.compiler.is_compiling() or not all(isinstance(mix, HeadMix) for mix in mixes):
         return [F.softplus(mix(state, row_weight)) for mix in mixes]
     heads = len(mixes[0].weight)
     weight = torch.stack([mix.weight for mix in mixes]).to(state.dtype)

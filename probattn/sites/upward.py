@@ -132,7 +132,9 @@ class UpwardChain:
         weight = started.layout.query_weight
         weight = None if weight is None else weight[:rows]
         state = started.layout.softmax(started.scores[:rows])
-        (state,) = mixed_positive([self._maps[-1].hidden], state, weight)
+        # All else of a posterior with a learned scale can be differentiated twice; of the others nothing can.
+        swept = all(maps.scale is None for maps in self._maps)
+        (state,) = mixed_positive([self._maps[-1].hidden], state, weight, swept=swept)
         outputs: list[UpwardOutputs | None] = []
         for place in reversed(range(len(self._maps))):
             maps, below = self._maps[place], self._maps[place - 1] if place else None
@@ -140,7 +142,9 @@ class UpwardChain:
             asked = {name: mix for name, mix in mixes.items() if mix is not None}
             if below is not None:
                 asked["hidden"] = below.hidden
-            found = dict(zip(asked, mixed_positive(list(asked.values()), state, weight), strict=True))
+            found = dict(
+                zip(asked, mixed_positive(list(asked.values()), state, weight, swept=swept), strict=True)
+            )
             state = found.pop("hidden", state)
             outputs.append(UpwardOutputs(**found))
         return outputs[::-1]

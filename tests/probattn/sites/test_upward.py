@@ -1,8 +1,12 @@
 """The upward path's maps beside loops written out."""
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 
+import probattn
+from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.mixes import HeadMix, PositionMix
 from probattn.sites.site import AttentionSite, SiteSpec
@@ -46,3 +50,20 @@ def test_windows_need_no_window():
     tensors = [torch.randn(3, 8, 3, 4) for _ in range(3)]
     apart = [tensor.view(12, 2, 3, 4) for tensor in tensors]
     torch.testing.assert_close(site("s", *tensors)[0].view(12, 2, 3, 4), site("s", *apart)[0])
+
+
+def test_an_objective_with_a_learned_scale_can_be_differentiated_twice():
+    torch.manual_seed(0)
+    attend = probattn.MultiheadAttention(4, 2, batch_first=True, method=BayesianAttention(sigma=0.3))
+    x = torch.randn(2, 3, 4)
+
+    def model():
+        with pyro.plate("data", 2):
+            pyro.sample("y", dist.Normal(attend(x, x, x)[0], 1.0).to_event(2), obs=x)
+
+    weights = list(attend.parameters())
+    loss = AttentionELBO()(model, AttentionGuide(model))().loss
+    first = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+    sum(each.square().sum() for each in first if each is not None).backward()
+    upward = [each for name, each in attend.named_parameters() if name.endswith("upward.hidden.weight")]
+    assert upward and all(each.grad.abs().sum() > 0 for each in upward)
