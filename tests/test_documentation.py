@@ -98,6 +98,8 @@ def pages() -> list[object]:
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pyro.clear_param_store()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     with torch.random.fork_rng():
         run(path.name, path.read_text(encoding="utf-8"))
 
