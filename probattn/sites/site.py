@@ -219,15 +219,18 @@ class AttentionSite(LatentSite):
         """:meth:`forward` for one who needs no weights.
 
         A posterior of constant spread is then trained in memory that grows linearly with T and S: its draw and its KL
-        are computed in tiles, and the weights are None.
+        are computed in tiles, at least in float32, and the weights are None.
         """
-        if not can_tile(self.method, attending):
+        wide = attending.widened()
+        if not can_tile(self.method, wide):
             result: tuple[Tensor, Tensor] = self(
                 name, *attending.tensors, **attending.options, call=call, origin=origin
             )
             return result
         self._check(name, attending.query)
-        return answer(name, TiledPosterior(self.method, attending, self.prior)), None
+        with torch.autocast(attending.query.device.type, enabled=False):
+            output = answer(name, TiledPosterior(self.method, wide, self.prior))
+        return output.to(attending.query.dtype), None
 
     def _check(self, name: str, query: Tensor) -> None:
         self._refuse_unsupported(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -74,6 +74,16 @@ class Attending:
         """Factor of the scores."""
         return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
 
+    def widened(self) -> Attending:
+        """The same in float32 where tensors are of half precision."""
+        half = (torch.float16, torch.bfloat16)
+        wide = {
+            name: each.float()
+            for name in ("query", "key", "value", "bias")
+            if (each := getattr(self, name)) is not None and each.dtype in half
+        }
+        return replace(self, **wide)
+
     def scores(self) -> Tensor:
         """The masked scores, a map."""
         query, key, _, mask = self.tensors
@@ -92,7 +102,7 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
     types = {tensor.dtype for tensor in tensors} | (
         {attending.bias.dtype} if attending.bias is not None else set()
     )
-    if query.device.type != "cpu" or torch.is_autocast_enabled("cpu") or not attending.shape.numel():
+    if query.device.type != "cpu" or not attending.shape.numel():
         return False
     if types not in ({torch.float32}, {torch.float64}):
         return False
