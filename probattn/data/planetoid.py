@@ -65,6 +65,7 @@ class _Parts:
     ally: Tensor
     neighbours: dict[Any, Any]
     test: Tensor
+    classes: int
 
 
 def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
@@ -78,20 +79,16 @@ def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
     dictionaries are read from them.
 
     Args:
-        name: "cora", "citeseer" or "pubmed".
+        name: "cora", "citeseer", "pubmed", or that of any graph with files of this form, whose classes have numbers.
         folder: where the files lie; by default ``<name>`` in the folder that ``PROBATTN_DATA`` names.
 
     Returns:
         The graph, features as they are (words of Cora 0 or 1), no self loops.
 
     Raises:
-        DataError: an unknown name, a missing or damaged file, matrices that do not fit each other, or an edge to a
+        DataError: a missing or damaged file, matrices that do not fit each other, or an edge to a
             missing node.
     """
-    if name not in PLANETOID:
-        raise DataError(
-            f"unknown graph {name!r}: expected one of {', '.join(PLANETOID)}{suggestion(name, PLANETOID)}"
-        )
     place = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
     parts = _read(name, place)
     _check(name, place, parts)
@@ -103,7 +100,8 @@ def _read(name: str, folder: Path) -> _Parts:
     files = {ending: folder / f"ind.{name}.{ending}" for ending in endings}
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
-        raise DataError(f"graph {name!r}: {folder} lacks {', '.join(missing)}; {ORIGIN} has the files")
+        hint = suggestion(name, PLANETOID) if name not in PLANETOID else ""
+        raise DataError(f"graph {name!r}: {folder} lacks {', '.join(missing)}; {ORIGIN} has the files{hint}")
     neighbours = read_pickle(files["graph"])
     if not isinstance(neighbours, dict):
         raise DataError(
@@ -112,25 +110,31 @@ def _read(name: str, folder: Path) -> _Parts:
     matrices = {
         ending: as_matrix(files[ending], read_pickle(files[ending])) for ending in ("x", "tx", "allx")
     }
-    labels = {ending: _labels(files[ending], len(PLANETOID[name])) for ending in ("y", "ty", "ally")}
-    return _Parts(**matrices, **labels, neighbours=neighbours, test=_test_nodes(files["test.index"]))
+    labels = {}
+    classes = len(PLANETOID.get(name, ())) or None
+    for ending in ("y", "ty", "ally"):
+        labels[ending], classes = _labels(files[ending], classes)
+    assert classes is not None
+    return _Parts(
+        **matrices, **labels, classes=classes, neighbours=neighbours, test=_test_nodes(files["test.index"])
+    )
 
 
-def _labels(path: Path, classes: int) -> Tensor:
-    """Classes from indicator rows; a row of zeros has none."""
+def _labels(path: Path, classes: int | None) -> tuple[Tensor, int]:
+    """Classes from indicator rows, and their number, which may be known; a row of zeros has none."""
     rows = read_pickle(path)
     if (
         not isinstance(rows, np.ndarray)
         or rows.ndim != 2
-        or rows.shape[1] != classes
+        or rows.shape[1] != (classes or rows.shape[1])
         or rows.dtype.kind not in "iufb"
     ):
         got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, np.ndarray) else type(rows).__name__
         raise DataError(
-            f"{path}: expected indicators of {classes} classes, numbers [N, {classes}], got {got}"
+            f"{path}: expected indicators of {classes or 'C'} classes, numbers [N, {classes or 'C'}], got {got}"
         )
     labels = np.where(rows.any(axis=1), rows.argmax(axis=1), UNKNOWN)
-    return torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(labels.astype(np.int64)), rows.shape[1]
 
 
 def _test_nodes(path: Path) -> Tensor:
@@ -189,7 +193,7 @@ def _assemble(name: str, folder: Path, parts: _Parts) -> NodeGraph:
         train_mask=train,
         validation_mask=validation,
         test_mask=test,
-        label_names=PLANETOID[name],
+        label_names=PLANETOID.get(name, tuple(f"class {number}" for number in range(parts.classes))),
         source=name,
         licence=LICENCE,
     )

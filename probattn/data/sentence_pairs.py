@@ -151,15 +151,21 @@ Language = Literal["en", "de"]
 
 
 def load_multi30k(
-    folder: Path | str | None = None, *, source: Language = "en", target: Language = "de"
+    folder: Path | str | None = None,
+    *,
+    source: Language = "en",
+    target: Language = "de",
+    test: str = "test_2016_flickr",
 ) -> ParallelSplits:
-    """Reads Multi30k: 29,000 pairs to train on, 1,014 to choose by, 1,000 (``test_2016_flickr``) to measure on.
+    """Reads Multi30k: 29,000 pairs to train on, 1,014 to choose by, and those of one of its test sets to measure on.
 
     Args:
         folder: holds ``{train,val,test_2016_flickr}.{en,de}.gz``; by default ``multi30k`` in the folder that
             ``PROBATTN_DATA`` names.
         source: language to translate from.
         target: language to translate to.
+        test: the test set: ``test_2016_flickr`` (1,000 pairs), ``test_2017_flickr``, ``test_2017_mscoco``, or any other
+            whose files are there.
 
     Returns:
         The three splits.
@@ -173,16 +179,17 @@ def load_multi30k(
     place = (
         data_folder("multi30k", "multi30k", MULTI30K_ORIGIN) if folder is None else Path(folder).expanduser()
     )
-    files = [f"{name}.{language}.gz" for name in MULTI30K_FILES.values() for language in languages]
+    parts = MULTI30K_FILES | {"test": test}
+    files = [f"{name}.{language}.gz" for name in parts.values() for language in languages]
     missing = [name for name in files if not (place / name).is_file()]
     if missing:
         raise DataError(f"multi30k: {place} lacks {', '.join(missing)}; {MULTI30K_ORIGIN} has the files")
-    return ParallelSplits(**{role: _multi30k_split(place, role, source, target) for role in MULTI30K_FILES})
-
-
-def _multi30k_split(place: Path, role: str, source: Language, target: Language) -> SentencePairs:
-    files = [place / f"{MULTI30K_FILES[role]}.{language}.gz" for language in (source, target)]
-    pairs = read_pairs(files[0], files[1], (source, target))
-    return replace(
-        pairs, source=f"multi30k {source}-{target} ({MULTI30K_FILES[role]})", licence=MULTI30K_LICENCE
+    return ParallelSplits(
+        **{role: _multi30k_split(place, name, source, target) for role, name in parts.items()}
     )
+
+
+def _multi30k_split(place: Path, name: str, source: Language, target: Language) -> SentencePairs:
+    files = [place / f"{name}.{language}.gz" for language in (source, target)]
+    pairs = read_pairs(files[0], files[1], (source, target))
+    return replace(pairs, source=f"multi30k {source}-{target} ({name})", licence=MULTI30K_LICENCE)

@@ -28,15 +28,15 @@ class Source(Options):
     """A source of texts and the options of reading it.
 
     Args:
-        source: a data set that has a name (``rotten_tomatoes``, ``imdb``, ``bbc_news``, ``sst2``, ``trec``, ``mrpc``,
-            ``cola``, ``cola_out_of_domain``), a file ending in .csv, .tsv, .jsonl (relative to the working directory),
-            or ``hub:owner/name``.
+        source: a data set that has a name (the page on data lists them), a file ending in .csv, .tsv, .jsonl
+            (relative to the working directory), or ``hub:owner/name``.
         split: part of a named or hub data set; None for the usual one: its own for train, validation and test, all of
             it for shifted and out_of_domain (of a hub data set the test part).
         configuration: which configuration of a hub data set; None for its only one.
         text: column of the texts, in a file or hub data set.
         label: column of the labels, in a file or hub data set.
-        label_map: label in the data to class name, such as ``{0: negative, 1: positive}``.
+        label_map: label in the data to class name, such as ``{0: negative, 1: positive}``; two labels of one name are
+            one class.
         quotes: whether fields of a .csv or .tsv file may stand in double quotes; False for plain characters.
         text_pair: column of the second texts, in a file or hub data set of pairs of texts; None for single texts.
 
@@ -73,9 +73,9 @@ class Source(Options):
         if Path(self.source).expanduser().is_file():
             raise other_format(self.source)
         raise DataError(
-            f"unknown data set {self.source!r}: expected one of {', '.join(BUILT_IN)}, a file that ends in "
-            f"{', '.join('.' + suffix for suffix in SUFFIXES)}, or {PREFIX}owner/name"
-            f"{suggestion(self.source, BUILT_IN)}"
+            f"unknown data set {self.source!r}: expected a file that ends in "
+            f"{', '.join('.' + suffix for suffix in SUFFIXES)}, {PREFIX}owner/name, or a name "
+            f"({', '.join(_names())}){suggestion(self.source, BUILT_IN)}"
         )
 
     @property
@@ -130,8 +130,22 @@ class Source(Options):
         data = built_in.load(cast("Split | Literal['all']", split))
         if columns.use == "ignored":
             return replace(data, labels=None, label_names=())
-        renamed = tuple(columns.label_map.get(name, name) for name in data.label_names)
-        return _relabel(replace(data, label_names=renamed), columns.label_names)
+        return _relabel(_renamed(data, columns.label_map), columns.label_names)
+
+
+def _names() -> list[str]:
+    """The names of built-in data sets, those of a family as one."""
+    families = ("glue", "textfooler", "vader")
+    names = [name for name in BUILT_IN if not name.startswith(families)]
+    return [*names, *(f"{family}_*" for family in families)]
+
+
+def _renamed(data: TextDataset, label_map: Mapping[str, str]) -> TextDataset:
+    """Classes under other names; those with the same name become one."""
+    names = [label_map.get(name, name) for name in data.label_names]
+    distinct = tuple(dict.fromkeys(names))
+    labels = None if data.labels is None else tuple(distinct.index(names[label]) for label in data.labels)
+    return replace(data, labels=labels, label_names=distinct)
 
 
 def _relabel(data: TextDataset, label_names: tuple[str, ...] | None) -> TextDataset:

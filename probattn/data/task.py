@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from probattn.data.dataset import TextDataset
@@ -20,14 +20,14 @@ class Task:
         train: to fit the network on.
         validation: to choose by while training.
         test: to measure on, of the same kind.
-        shifted: the same task on other material.
+        shifted: the same task on other material, any number of sets.
         out_of_domain: texts that are not the task at all; without labels.
     """
 
     train: TextDataset
     validation: TextDataset
     test: TextDataset
-    shifted: TextDataset | None = None
+    shifted: tuple[TextDataset, ...] = ()
     out_of_domain: TextDataset | None = None
 
     @property
@@ -35,26 +35,30 @@ class Task:
         """Names of the classes, in the order of the network's outputs."""
         return self.train.label_names
 
-    def roles(self) -> dict[Role, TextDataset]:
-        """The data sets that there are, by role."""
-        sets: dict[Role, TextDataset | None] = {
+    def roles(self) -> dict[str, TextDataset]:
+        """The data sets that there are, by role; several shifted ones are "shifted", "shifted_2" and so on."""
+        sets: dict[str, TextDataset | None] = {
             "train": self.train,
             "validation": self.validation,
             "test": self.test,
-            "shifted": self.shifted,
+            **{_numbered("shifted", place): data for place, data in enumerate(self.shifted)},
             "out_of_domain": self.out_of_domain,
         }
         return {role: data for role, data in sets.items() if data is not None}
 
-    def shared_with_training(self) -> dict[Role, int]:
+    def shared_with_training(self) -> dict[str, int]:
         """Number of texts of each other data set that the training data hold too; sets without any are left out."""
         keys = self.train.keys()
         shared = {role: data.shared_with(keys) for role, data in self.roles().items() if role != "train"}
         return {role: count for role, count in shared.items() if count}
 
 
+def _numbered(role: str, place: int) -> str:
+    return f"{role}_{place + 1}" if place else role
+
+
 def load_task(
-    sources: Mapping[Role, Source],
+    sources: Mapping[Role, Source | Sequence[Source]],
     *,
     limits: Mapping[Role, int] | None = None,
     validation_fraction: float = 0.1,
@@ -67,7 +71,7 @@ def load_task(
     text, so that repeated texts stay together and the choice never changes.
 
     Args:
-        sources: by role; "train" must be there.
+        sources: by role; "train" must be there, "shifted" may be several.
         limits: most texts to use, by role: a fixed choice that looks random.
         validation_fraction: in (0, 1).
         test_fraction: in (0, 1).
@@ -84,20 +88,26 @@ def load_task(
     limits = limits or {}
     if "train" not in sources:
         raise DataError(f"expected a source to train on, got {', '.join(sources) or 'none'}")
-    sources = _with_own_splits(sources)
-    train = sources["train"].load("train")
+    shifted = sources.get("shifted", ())
+    several = (shifted,) if isinstance(shifted, Source) else tuple(shifted)
+    given = {role: each for role, each in sources.items() if isinstance(each, Source)}
+    single = _with_own_splits({role: each for role, each in given.items() if role != "shifted"})
+    train = single["train"].load("train")
+
+    def load(source: Source, role: Role) -> TextDataset:
+        data = source.load(role, train.label_names)
+        _require_alike(train, data, role)
+        return data
+
     loaded: dict[Role, TextDataset] = {"train": train}
-    for role in ROLES[1:]:
-        if role in sources:
-            loaded[role] = sources[role].load(role, train.label_names)
-            _require_alike(train, loaded[role], role)
+    loaded |= {role: load(single[role], role) for role in ROLES[1:] if role in single and role != "shifted"}
     loaded |= _held_out_splits(train, loaded, validation_fraction, test_fraction)
     limited = {role: data.take(limits.get(role)) for role, data in loaded.items()}
     task = Task(
         train=limited["train"].require_classes(),
         validation=limited["validation"],
         test=limited["test"],
-        shifted=limited.get("shifted"),
+        shifted=tuple(load(source, "shifted").take(limits.get("shifted")) for source in several),
         out_of_domain=limited.get("out_of_domain"),
     )
     for role, data in task.roles().items():

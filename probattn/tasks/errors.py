@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probattn.checks import MESSAGE, shortened
 from probattn.files.durable import os_error_words
 
-PLACE, PROBLEM = 140, 300
+PLACE, PROBLEM = 140, 420
 """Most characters of the recipe's name and of a problem."""
 
 

@@ -109,8 +109,18 @@ def test_without_a_folder_the_variable_names_it(tmp_path, monkeypatch):
 
 
 def test_an_unknown_graph_is_refused():
-    with pytest.raises(DataError, match=r"expected one of cora, citeseer, pubmed; did you mean 'cora'\?"):
-        load_planetoid("corra")
+    with pytest.raises(DataError, match=r"graph 'corra': .* lacks ind.corra.x, .*; did you mean 'cora'\?"):
+        load_planetoid("corra", "nowhere")
+
+
+def test_a_graph_of_another_name_is_read(tmp_path):
+    """Files of Citeseer's form under another name: the same graph, whose classes have numbers."""
+    known = load_planetoid("citeseer", write(tmp_path / "known"))
+    for path in (tmp_path / "known").iterdir():
+        path.rename(path.with_name(path.name.replace("citeseer", "mine")))
+    other = load_planetoid("mine", tmp_path / "known")
+    assert torch.equal(other.edge_index, known.edge_index) and torch.equal(other.labels, known.labels)
+    assert other.label_names == tuple(f"class {number}" for number in range(CLASSES))
 
 
 WIDE = sparse.csr_matrix(np.ones((len(TEST), WIDTH + 1), dtype=np.float32))

@@ -190,6 +190,16 @@ def test_multi30k_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert load_multi30k(source="de", target="en").train.sources == GERMAN[:3]
 
 
+def test_multi30k_with_another_test_set(tmp_path: Path) -> None:
+    folder = small_multi30k(tmp_path)
+    for path in list(folder.glob("test_2016_flickr.*")):
+        path.rename(path.with_name(path.name.replace("test_2016_flickr", "test_2017_mscoco")))
+    with pytest.raises(DataError, match=r"lacks test_2016_flickr\.en\.gz"):
+        load_multi30k(folder)
+    found = load_multi30k(folder, test="test_2017_mscoco")
+    assert found.test.source == "multi30k en-de (test_2017_mscoco)" and len(found.train) == 3
+
+
 def test_multi30k_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "multi30k").mkdir()
     folder = small_multi30k(tmp_path / "multi30k")

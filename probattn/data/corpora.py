@@ -1,0 +1,289 @@
+"""Data sets that are rows of fields: GLUE's, those of natural language inference, SICK; from files or from the hub."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probattn.checks import shown
+from probattn.data.errors import DataError, DataWarning
+from probattn.data.files import DATA_VARIABLE, read_text
+from probattn.data.hub import load_hub
+from probattn.data.identity import SPLITS, Examples, LabelledText, Split, disjoint, split_of
+
+Fields = Mapping[str, Any]
+"""Fields of a row by their names."""
+Parts = dict[Split, list[tuple[str, Fields]]]
+"""Place, for messages, and fields of the rows of each part."""
+
+ROLES = ("text", "text_pair", "label")
+UNLABELLED = ("", "-", "-1")
+"""What stands for a label that annotators did not agree on, or that is not published."""
+PLACES = 3
+"""Places of skipped lines that a warning names."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where the rows of a data set stand, and how their columns are called there.
+
+    The validation part is a tenth of the training rows where it has no file. Where only test files are there, they are
+    cut into parts of 80%, 10% and 10%, with a warning. Rows with the same first text (premise, question) are always in
+    one part.
+
+    Args:
+        name: the name of the data set.
+        columns: of the texts, of the second texts (empty for single texts) and of the labels; several names where files
+            and hub differ.
+        files: by part, the files to look for in the folder of public data; the first that is there is read.
+        origin: who has the files.
+        hub: name, configuration and labelled test part of the same rows on the hub; None for none.
+        header: names of the columns of files that begin without them.
+    """
+
+    name: str
+    columns: Mapping[str, tuple[str, ...]]
+    files: Mapping[Split, tuple[str, ...]]
+    origin: str
+    hub: tuple[str, str | None, str] | None = None
+    header: tuple[str, ...] = ()
+
+    def parts(self, *, raw: bool = False) -> Parts:
+        """The labelled rows by part, with the fields ``text``, ``text_pair`` and ``label``; ``raw`` ones as they stand.
+
+        Raises:
+            DataError: neither files nor hub have them, or a file is not what it should be.
+
+        Warns:
+            DataWarning: lines that are skipped, or only test files are there.
+        """
+        folder = os.environ.get(DATA_VARIABLE)
+        paths = self._paths(Path(folder)) if folder else {}
+        if not paths and self.hub is None:
+            raise self._missing(folder)
+        rows = {split: self._file(path) for split, path in paths.items()} or self._from_hub(folder)
+        found: Parts = {split: list(each if raw else self._labelled(each)) for split, each in rows.items()}
+        if "train" not in found and len(found) == 1 and self.files.keys() - {"test"}:
+            message = (
+                f"{self.name}: only {paths['test']} is there: it is cut into training, validation and test"
+            )
+            warnings.warn(message, DataWarning, stacklevel=2)
+            return self._cut(found["test"], raw, validation=0.1, test=0.1)
+        if "validation" not in found:
+            found = self._cut(found.get("train", ()), raw, validation=0.1, test=0.0) | {"test": found["test"]}
+        return {split: found.get(split, []) for split in SPLITS}
+
+    def _cut(self, rows: Iterable[tuple[str, Fields]], raw: bool, *, validation: float, test: float) -> Parts:
+        column = self.columns["text"][0] if raw else "text"
+        cut: Parts = {split: [] for split in SPLITS}
+        for where, fields in rows:
+            cut[split_of(fields[column], validation, test)].append((where, fields))
+        return cut
+
+    def labelled(self, classes: Sequence[str]) -> Examples:
+        """The rows as texts with classes, none in two parts; labels are names of classes, in any case, or numbers."""
+        examples: Examples = {}
+        for split, rows in self.parts().items():
+            examples[split] = [
+                LabelledText(fields["text"], _index(fields["label"], classes, where), fields.get("text_pair"))
+                for where, fields in rows
+            ]
+        return disjoint(examples)
+
+    def _paths(self, folder: Path) -> dict[Split, Path]:
+        """The files that are there; a training file without a test file is refused as missing it."""
+        found: dict[Split, Path] = {}
+        for split, names in self.files.items():
+            path = next((folder / name for name in names if (folder / name).is_file()), None)
+            if path is not None:
+                found[split] = path
+        return found if "test" in found else {}
+
+    def _missing(self, folder: str | None) -> DataError:
+        wanted = ", ".join(names[0] for names in self.files.values())
+        if folder:
+            return DataError(
+                f"data set {self.name!r}: expected {wanted} in {folder} ({DATA_VARIABLE}), got no such file; "
+                f"{self.origin} has the files"
+            )
+        return DataError(
+            f"data set {self.name!r}: expected the environment variable {DATA_VARIABLE} to name a folder with "
+            f"{wanted}, got no such variable; {self.origin} has the files"
+        )
+
+    def _from_hub(self, folder: str | None) -> dict[Split, Iterable[tuple[str, Fields]]]:
+        assert self.hub is not None
+        name, configuration, tested = self.hub
+        found: dict[Split, Iterable[tuple[str, Fields]]] = {}
+        wanted: dict[Split, str] = {"test": tested}
+        if "train" in self.files:
+            wanted["train"] = "train"
+        for split, part in wanted.items():
+            source = f"hub:{name} ({part})"
+            try:
+                table = load_hub(name, part, configuration, source)
+            except DataError as error:
+                raise DataError(f"{self._missing(folder)}, and so has the hub, but: {error}") from error
+            found[split] = [(f"{source} row {number}", row) for number, row in enumerate(table, start=1)]
+        return found
+
+    def _labelled(self, rows: Iterable[tuple[str, Fields]]) -> Iterator[tuple[str, Fields]]:
+        """The rows with a label, their fields by role."""
+        places: dict[str, str] | None = None
+        for where, fields in rows:
+            if places is None:
+                places = {role: self._column(role, fields, where) for role in ROLES if self.columns.get(role)}
+            row = {role: str(fields[name]).strip() for role, name in places.items()}
+            empty = next((role for role in places if role != "label" and not row[role]), None)
+            if empty is not None:
+                raise DataError(f"{where}: expected text in {places[empty]!r}, got none; remove the row")
+            if row["label"] not in UNLABELLED:
+                yield where, row
+
+    def _column(self, role: str, fields: Fields, where: str) -> str:
+        names = self.columns[role]
+        found = next((name for name in names if name in fields), None)
+        if found is None:
+            raise DataError(
+                f"{where}: expected a column {' or '.join(map(repr, names))}, got {', '.join(map(shown, fields))}"
+            )
+        return found
+
+    def _file(self, path: Path) -> Iterator[tuple[str, Fields]]:
+        """Rows of a file: an object a line (.jsonl), commas (.csv) or tabs, where quotes are plain characters."""
+        text = read_text(path)
+        if path.suffix == ".jsonl":
+            for line, content in enumerate(text.splitlines(), start=1):
+                try:
+                    yield f"{path} line {line}", json.loads(content)
+                except json.JSONDecodeError as error:
+                    raise DataError(f"{path} line {line}: expected JSON, got {error.msg}") from None
+            return
+        if path.suffix == ".csv":
+            for line, fields in enumerate(csv.DictReader(io.StringIO(text, newline="")), start=2):
+                yield f"{path} row {line}", fields
+            return
+        lines = text.split("\n")
+        names = self.header or tuple(lines[0].rstrip("\r").split("\t"))
+        broken = []
+        for line, content in enumerate(lines[0 if self.header else 1 :], start=1 if self.header else 2):
+            values = content.rstrip("\r").split("\t")
+            if len(values) == len(names):
+                yield f"{path} line {line}", dict(zip(names, values, strict=True))
+            elif content.strip():
+                broken.append(line)
+        if broken:
+            listed = ", ".join(map(str, broken[:PLACES])) + (", ..." if len(broken) > PLACES else "")
+            warnings.warn(
+                f"{path}: {len(broken):,} lines without {len(names)} fields are skipped ({listed})",
+                DataWarning,
+                stacklevel=2,
+            )
+
+
+def _index(label: str, classes: Sequence[str], where: str) -> int:
+    if label.isdigit() and int(label) < len(classes):
+        return int(label)
+    if label.lower() not in classes:
+        raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")
+    return classes.index(label.lower())
+
+
+GLUE_ORIGIN = "https://gluebenchmark.com/tasks"
+GLUE_HUB = "nyu-mll/glue"
+
+
+def _glue(
+    name: str,
+    folder: str,
+    columns: Mapping[str, tuple[str, ...]],
+    *,
+    hub: str = "",
+    part: str = "validation",
+    header: tuple[str, ...] = (),
+    own: tuple[str, ...] = (),
+) -> Corpus:
+    """A data set of GLUE (Wang et al. 2019), in a folder of its name, in GLUE's own, or on the hub.
+
+    Its test part is GLUE's labelled development part, called as on the hub; ``own`` are further files of it.
+    """
+    folders = (name, f"glue/{folder}", folder)
+    tested = part.replace("validation", "dev")
+    files: dict[Split, tuple[str, ...]] = {"test": (*(f"{place}/{tested}.tsv" for place in folders), *own)}
+    if part != "validation_mismatched":
+        files = {"train": tuple(f"{place}/train.tsv" for place in folders), **files}
+    return Corpus(name, columns, files, GLUE_ORIGIN, (GLUE_HUB, hub or name, part), header)
+
+
+def _columns(text: str, pair: str = "", label: str = "label") -> dict[str, tuple[str, ...]]:
+    """Columns by role, other names of the same after a comma."""
+    names = {"text": text, "text_pair": pair, "label": label}
+    return {role: tuple(each.split(",")) for role, each in names.items() if each}
+
+
+_MNLI = _columns("sentence1,premise", "sentence2,hypothesis", "gold_label,label")
+_COLA_HEADER = ("source", "label", "mark", "sentence")
+CORPORA: Mapping[str, Corpus] = {
+    each.name: each
+    for each in (
+        _glue("glue_cola", "CoLA", _columns("sentence"), hub="cola", header=_COLA_HEADER),
+        _glue("glue_sst2", "SST-2", _columns("sentence"), hub="sst2"),
+        _glue(
+            "glue_mrpc",
+            "MRPC",
+            _columns("#1 String,sentence1", "#2 String,sentence2", "Quality,label"),
+            hub="mrpc",
+        ),
+        _glue("qqp", "QQP", _columns("question1", "question2", "is_duplicate,label")),
+        _glue("stsb", "STS-B", _columns("sentence1", "sentence2", "score,label")),
+        _glue("qnli", "QNLI", _columns("question", "sentence")),
+        _glue("rte", "RTE", _columns("sentence1", "sentence2")),
+        _glue("mnli", "MNLI", _MNLI, part="validation_matched", own=("nli/mnli_dev.jsonl",)),
+        _glue("mnli_mismatched", "MNLI", _MNLI, hub="mnli", part="validation_mismatched"),
+        Corpus(
+            "mrpc",
+            _columns("#1 String", "#2 String", "Quality"),
+            {
+                "train": ("mrpc/msr-para-train.tsv",),
+                "validation": ("mrpc/msr-para-val.tsv",),
+                "test": ("mrpc/msr-para-test.tsv",),
+            },
+            "https://github.com/brmson/dataset-sts (data/para/msr)",
+        ),
+        Corpus(
+            "snli",
+            _columns("premise,sentence1", "hypothesis,sentence2", "label,gold_label"),
+            {
+                "train": ("snli/snli_1.0_train.jsonl", "snli_1.0/snli_1.0_train.jsonl"),
+                "validation": ("snli/snli_1.0_dev.jsonl", "snli_1.0/snli_1.0_dev.jsonl"),
+                "test": ("snli/snli_1.0_test.jsonl", "snli_1.0/snli_1.0_test.jsonl", "nli/snli_dev.jsonl"),
+            },
+            "https://nlp.stanford.edu/projects/snli",
+            ("stanfordnlp/snli", None, "test"),
+        ),
+        Corpus(
+            "scitail",
+            _columns("premise", "hypothesis"),
+            {"test": ("nli/scitail_test.jsonl",)},
+            "https://allenai.org/data/scitail",
+        ),
+        Corpus(
+            "sick",
+            _columns("sentence_A", "sentence_B", "entailment_judgment"),
+            {
+                "train": ("sick/SICK_train.txt",),
+                "validation": ("sick/SICK_trial.txt",),
+                "test": ("sick/SICK_test_annotated.txt",),
+            },
+            "https://zenodo.org/records/2787612",
+        ),
+    )
+}
+"""Data sets of rows by their names."""
