@@ -33,6 +33,12 @@ from probattn.models.hosts import (
     revert,
     save,
 )
+from probattn.models.pairs import (
+    DecomposableConfig,
+    DecomposableForSequenceClassification,
+    EsimConfig,
+    EsimForSequenceClassification,
+)
 from probattn.models.rating import ProxyProgram, RatedWords, WordRatings, own_head, rate_words, word_saliency
 from probattn.models.sentence import (
     SelfAttentiveConfig,
@@ -59,6 +65,10 @@ __all__ = [
     "CapturedCall",
     "CausalLanguageModel",
     "Classifier",
+    "DecomposableConfig",
+    "DecomposableForSequenceClassification",
+    "EsimConfig",
+    "EsimForSequenceClassification",
     "HeadRedundancy",
     "MaskedLanguageModel",
     "MultiLabelClassifier",

@@ -1,4 +1,4 @@
-"""Networks of LSTMs: their base, and an LSTM over sequences of different lengths."""
+"""The base of networks that are built from nothing, and an LSTM over sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SHUT = 1e4
 """Offset that holds a gate open or shut: its sigmoid is 1 or 0 in every type."""
 
 
-class LSTMPreTrainedModel(PreTrainedModel):
-    """Base of networks of LSTMs with one attention call, in the shape of transformers' networks."""
+class OwnPreTrainedModel(PreTrainedModel):
+    """Base of networks of our own, in the shape of transformers' networks."""
 
     main_input_name = "input_ids"
     # A weight map is what this network is read for, and fused kernels give none.

@@ -22,6 +22,10 @@ from torch.distributions import kl_divergence
 from probattn import BayesianAttention
 from probattn.distributions.carried import exp_carrying_log
 from probattn.models import (
+    DecomposableConfig,
+    DecomposableForSequenceClassification,
+    EsimConfig,
+    EsimForSequenceClassification,
     RecurrentForTranslation,
     RecurrentTranslationConfig,
     SelfAttentiveConfig,
@@ -82,6 +86,7 @@ class Family:
         layers: attention calls of a forward pass.
         pools: its queries are parameters, one for each head.
         projections: those that have a slice for each head.
+        two_texts: tells two texts in a row apart by ``token_type_ids``.
         since: the release of transformers from which it is supported; before, it is refused.
         shows_since: the release from which the unconverted network gives all its weights when it is asked for them.
     """
@@ -99,6 +104,7 @@ class Family:
     layers: int = 2
     pools: bool = False
     projections: tuple[str, ...] = ("query", "key", "value")
+    two_texts: bool = False
     since: str = "5.0"
     shows_since: str = "5.0"
 
@@ -127,6 +133,8 @@ class Family:
         inputs = {}
         if self.text:
             inputs |= _words(rows, LENGTH, generator)
+        if self.two_texts:
+            inputs["token_type_ids"] = (torch.arange(LENGTH) >= LENGTH // 2 - 1).long().repeat(rows, 1)
         if self.pair:
             inputs |= {"decoder_" + name: value for name, value in _words(rows, TARGETS, generator).items()}
         if self.pixels:
@@ -140,6 +148,10 @@ class Family:
         for prefix in ("", "decoder_"):
             if prefix + "input_ids" in inputs:
                 padded |= {prefix + name: value for name, value in self._pad(inputs, prefix, side).items()}
+        if self.two_texts:
+            filler = inputs["token_type_ids"].new_zeros(len(inputs["token_type_ids"]), EXTRA)
+            parts = (inputs["token_type_ids"], filler)
+            padded["token_type_ids"] = torch.cat(parts if side == "right" else parts[::-1], 1)
         if self.places and not self.pair:
             padded["position_ids"] = (padded["attention_mask"].cumsum(1) - 1).clamp_min(0) + self._first_place
         return padded
@@ -348,6 +360,37 @@ def self_attentive() -> hf.PreTrainedModel:
     )
 
 
+def self_attentive_pairs() -> hf.PreTrainedModel:
+    sizes = {"embedding_size": 8, "hidden_size": 6, "attention_size": 8, "num_attention_heads": 4}
+    return louder(
+        SelfAttentiveForSequenceClassification(
+            SelfAttentiveConfig(vocab_size=WORDS, classifier_size=16, gate_size=5, **sizes)
+        )
+    )
+
+
+def decomposable() -> hf.PreTrainedModel:
+    return louder(
+        DecomposableForSequenceClassification(
+            DecomposableConfig(vocab_size=WORDS, embedding_size=8, hidden_size=12)
+        )
+    )
+
+
+def louder(net: hf.PreTrainedModel) -> hf.PreTrainedModel:
+    """The same with larger weights, so that attention matters."""
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.mul_(2)
+    return net
+
+
+def esim() -> hf.PreTrainedModel:
+    return louder(
+        EsimForSequenceClassification(EsimConfig(vocab_size=WORDS, embedding_size=8, hidden_size=6))
+    )
+
+
 def recurrent() -> hf.PreTrainedModel:
     sizes = {"embedding_size": 8, "hidden_size": 6, "decoder_hidden_size": 10, "output_size": 16}
     return RecurrentForTranslation(
@@ -471,6 +514,21 @@ FAMILIES = [
         layers=1,
         pools=True,
         projections=("query",),
+    ),
+    Family(
+        "self_attentive_pairs",
+        self_attentive_pairs,
+        plain=True,
+        classifier=self_attentive_pairs,
+        places=False,
+        layers=2,
+        pools=True,
+        projections=("query",),
+        two_texts=True,
+    ),
+    *(
+        Family(name, build, classifier=build, places=False, projections=(), two_texts=True)
+        for name, build in (("decomposable", decomposable), ("esim", esim))
     ),
     Family(
         "recurrent",

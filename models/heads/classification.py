@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+from probattn.distributions import SmoothedCategorical
 from probattn.models.program import HeadProgram, Link, check_classes, read_logits
 
 
@@ -26,9 +27,12 @@ class Classifier(HeadProgram):
         num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
             data.
         label_name: key of the labels in a batch.
+        label_smoothing: share of the label that goes to all classes alike, in [0, 1), while training; the likelihood
+            is then :class:`~probattn.distributions.SmoothedCategorical`.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, logits or labels of another shape, or labels out of range.
+        ValueError: ``num_data`` below 1, or ``label_smoothing`` outside [0, 1); of a call, logits or labels of another
+            shape, or labels out of range.
 
     Example:
         >>> import torch
@@ -38,6 +42,21 @@ class Classifier(HeadProgram):
         >>> model({"input_ids": torch.ones(3, 4, dtype=torch.long)}).shape
         torch.Size([3, 2])
     """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        num_data: int | None = None,
+        label_name: str = "labels",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(net, num_data=num_data, label_name=label_name)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                f"{type(self).__name__}.label_smoothing: expected a number in [0, 1), got {label_smoothing}"
+            )
+        self.label_smoothing = label_smoothing
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[B, C]`` of two classes or more."""
@@ -57,7 +76,9 @@ class Classifier(HeadProgram):
         label = None if labels is None else labels[self.label_name]
         if label is not None:
             check_classes(self, "labels", label, prediction.shape[:1], prediction.shape[1])
-        law = dist.Categorical(logits=prediction.float())
+        law: Any = dist.Categorical(logits=prediction.float())
+        if self.training and self.label_smoothing and label is not None:
+            law = SmoothedCategorical(prediction.float(), self.label_smoothing)
         pyro.sample("label", law, obs=label, infer={"prediction": label is None})
 
 

@@ -29,12 +29,14 @@ class SelfAttentiveConfig(PretrainedConfig):
         hidden_dropout: the same between the LSTM's layers.
         classifier_dropout: the same before and within the ReLU network, or before the linear map.
         **kwargs: ``attention_activation`` is ``"tanh"``, the default, or ``"relu"``. ``uniform_attention=True`` has
-            every word attended to equally, without scores, whose parameters get gradients of 0. The rest is for
-            ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left out, is that of the padding word,
-            whose embedding is 0 and learns nothing.
+            every word attended to equally, without scores, whose parameters get gradients of 0. ``gate_size`` is the
+            number of values by which each head compares two texts (Lin et al. 2017, appendix B); 0, the default, is
+            for single texts. The rest is for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left
+            out, is that of the padding word, whose embedding is 0 and learns nothing.
 
     Raises:
-        ValueError: a size below 1 (``classifier_size``: 0), a dropout outside [0, 1), or another choice than these.
+        ValueError: a size below 1 (``classifier_size``, ``gate_size``: 0), a dropout outside [0, 1), or another choice
+            than these.
 
     Example:
         >>> SelfAttentiveConfig(num_attention_heads=10).attention_size
@@ -72,14 +74,15 @@ class SelfAttentiveConfig(PretrainedConfig):
         self.classifier_dropout = classifier_dropout
         self.attention_activation = kwargs.pop("attention_activation", "tanh")
         self.uniform_attention = kwargs.pop("uniform_attention", False)
+        self.gate_size = kwargs.pop("gate_size", 0)
         self._check_sizes()
         self._check_choices()
         super().__init__(**{"pad_token_id": 0} | kwargs)
 
     def _check_sizes(self) -> None:
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "attention_size")
-        for name in (*sizes, "num_attention_heads", "classifier_size"):
-            size, least = getattr(self, name), 0 if name == "classifier_size" else 1
+        for name in (*sizes, "num_attention_heads", "classifier_size", "gate_size"):
+            size, least = getattr(self, name), 0 if name in ("classifier_size", "gate_size") else 1
             if isinstance(size, bool) or not isinstance(size, int) or size < least:
                 raise ValueError(f"SelfAttentiveConfig.{name}: expected an integer >= {least}, got {size!r}")
         for name in ("embedding_dropout", "hidden_dropout", "classifier_dropout"):

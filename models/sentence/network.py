@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
-from probattn.models.lstm import LSTMPreTrainedModel, read_padded
+from probattn.models.lstm import OwnPreTrainedModel, read_padded
 from probattn.models.sentence.configuration import SelfAttentiveConfig
 from probattn.models.shared_keys import attention_function, eager_attention_forward
 
@@ -53,7 +53,7 @@ class SelfAttentiveAttention(nn.Module):
         return output[:, 0], weights
 
 
-class SelfAttentivePreTrainedModel(LSTMPreTrainedModel):
+class SelfAttentivePreTrainedModel(OwnPreTrainedModel):
     """Base of the networks."""
 
     config_class = SelfAttentiveConfig
@@ -87,7 +87,18 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
             bidirectional=True,
         )
         self.attention = SelfAttentiveAttention(config)
+        self.gates = (
+            nn.ModuleList(
+                Gate(config.num_attention_heads, 2 * config.hidden_size, config.gate_size) for _ in range(2)
+            )
+            if config.gate_size
+            else None
+        )
         self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The vectors of words."""
+        return self.embed_tokens
 
     def forward(
         self,
@@ -95,19 +106,23 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
+        token_type_ids: Tensor | None = None,
         **_: Any,
     ) -> BaseModelOutputWithPooling:
-        """Reads sentences.
+        """Reads sentences, or pairs of them where there are gates.
 
         Args:
             input_ids: numbers of words, int64 ``[B, S]``, S >= 1.
             attention_mask: ``[B, S]``, 0 at padding; None where there is none.
             inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
             output_attentions: whether to give the weights; None for the configuration's value.
+            token_type_ids: ``[B, S]``, 0 for the first text of a pair and 1 for the second, where there are gates; None
+                compares a text with itself. Without gates it is of no effect.
 
         Returns:
             ``last_hidden_state`` H ``[B, S, 2u]``, 0 at padding; ``pooler_output``, the rows of M one after the other,
-            ``[B, r * 2u]``; ``attentions``, A ``[B, r, 1, S]`` as the only layer's, if requested.
+            ``[B, r * 2u]``, or what the gates make of those of two texts, ``[B, r * g]``; ``attentions``, A ``[B, r, 1,
+            S]`` of each text, if requested.
 
         Raises:
             ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
@@ -120,16 +135,44 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
                 f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
                 f"{list(attention_mask.shape)}"
             )
-        hidden = read_padded(self.lstm, self.dropout(embedded), attention_mask)[0]  # [B, S, 2u]
-        mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
-        matrix, weights = self.attention(hidden, mask)  # [B, r, 2u]
+        words = self.dropout(embedded)
+        if self.gates is None:
+            hidden, matrix, weights = self._read(words, attention_mask)
+            maps = [weights]
+        else:
+            real = words.new_ones(words.shape[:2], dtype=torch.bool)
+            real = real if attention_mask is None else attention_mask.bool()
+            sides = [real, real] if token_type_ids is None else [real & (token_type_ids == n) for n in (0, 1)]
+            read = [self._read(words, side) for side in sides]
+            hidden = torch.where(sides[0][..., None], read[0][0], read[1][0])
+            gated = [gate(matrix) for gate, (_, matrix, _) in zip(self.gates, read, strict=True)]
+            matrix, maps = gated[0] * gated[1], [weights for _, _, weights in read]
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden,
             pooler_output=matrix.flatten(1),
-            attentions=(weights,) if output_attentions else None,
+            attentions=cast(tuple[Tensor, ...], tuple(maps)) if output_attentions else None,
         )
+
+    def _read(self, words: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """H ``[B, S, 2u]``, M ``[B, r, 2u]`` and A of the words that are real."""
+        hidden = read_padded(self.lstm, words, real)[0]
+        mask = create_bidirectional_mask(self.config, hidden[:, :1], real, hidden)
+        return (hidden, *self.attention(hidden, mask))
+
+
+class Gate(nn.Module):
+    """A map of its own for each head, by which two texts are compared (Lin et al. 2017, appendix B)."""
+
+    def __init__(self, heads: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = inputs**-0.5
+        self.weight = nn.Parameter(torch.empty(heads, inputs, outputs).uniform_(-bound, bound))
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        """``[B, r, g]`` of M ``[B, r, 2u]``."""
+        return torch.einsum("bru,rug->brg", matrix, self.weight)
 
 
 class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
@@ -140,6 +183,9 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
 
     .. math:: p = \mathrm{softmax}\bigl(\textstyle\sum_l \alpha_l U h_l + b\bigr), \qquad
         \alpha = \mathrm{softmax}(a), \quad a_l = v^\top \mathrm{ReLU}(Q h_l)
+
+    With ``gate_size`` it classifies pairs: both texts are read by the same LSTM and heads, and head i compares its rows
+    of their matrices by :math:`(M_{1,i} W_{1,i}) \odot (M_{2,i} W_{2,i})` (Lin et al. 2017, appendix B).
 
     Args:
         config: sizes, and ``num_labels``.
@@ -165,7 +211,7 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
         assert config.num_labels is not None
         self.num_labels = config.num_labels
         self.sentence = SelfAttentiveModel(config)
-        features = 2 * config.hidden_size * config.num_attention_heads
+        features = (config.gate_size or 2 * config.hidden_size) * config.num_attention_heads
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.dense = nn.Linear(features, config.classifier_size) if config.classifier_size else None
         self.classifier = nn.Linear(config.classifier_size or features, self.num_labels)
@@ -178,13 +224,14 @@ class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
+        token_type_ids: Tensor | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput:
-        """Classifies sentences; other arguments are those of :class:`SelfAttentiveModel`.
+        """Classifies sentences, or pairs; other arguments are those of :class:`SelfAttentiveModel`.
 
         With ``labels``, int64 ``[B]``, the output has the mean cross-entropy ``loss``. ``logits`` are ``[B, C]``.
         """
-        read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions)
+        read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions, token_type_ids)
         hidden = self.dropout(read.pooler_output)
         if self.dense is not None:
             hidden = self.dropout(torch.relu(self.dense(hidden)))

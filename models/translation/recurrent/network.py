@@ -12,7 +12,7 @@ from transformers import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.lstm import LSTMPreTrainedModel
+from probattn.models.lstm import OwnPreTrainedModel
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.models.translation.recurrent.decoder import (
@@ -70,7 +70,7 @@ class RecurrentTranslationOutput(ModelOutput):
     contexts: Tensor | None = None
 
 
-class RecurrentPreTrainedModel(LSTMPreTrainedModel):
+class RecurrentPreTrainedModel(OwnPreTrainedModel):
     """Base of the networks."""
 
     config_class = RecurrentTranslationConfig

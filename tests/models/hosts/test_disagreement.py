@@ -62,6 +62,7 @@ def penalties(families, family, net, inputs, method):
     return expected
 
 
+@pytest.mark.only("projections")
 def test_a_factor_is_the_penalty_of_what_its_call_did(families, family):
     inputs = family.inputs()
     inputs = family.pad(inputs, "right") if family.padded else inputs
@@ -79,7 +80,7 @@ def test_a_factor_is_the_penalty_of_what_its_call_did(families, family):
             assert value.min() > 1e-4, (method, name)
 
 
-@pytest.mark.only("padded")
+@pytest.mark.only("padded", "projections")
 @pytest.mark.parametrize(
     ("side", "methods"),
     [("left", ("frobenius", "outputs", "subspaces")), ("right", ("positions", "subspaces"))],
@@ -93,6 +94,7 @@ def test_padding_moves_no_factor(families, family, side, methods):
             torch.testing.assert_close(after[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.only("projections")
 def test_at_weight_0_gradients_are_those_of_the_eager_network_bit_for_bit(families, family):
     inputs = family.inputs()
 

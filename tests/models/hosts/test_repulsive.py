@@ -18,6 +18,7 @@ def heads(net):
     return {name: slices for name, (_, slices) in repulsive_heads(net).items()}
 
 
+@pytest.mark.only("projections")
 def test_a_particle_is_its_head(families, family):
     """Moving one particle moves what attention is handed for that head, and for no other, at the first call."""
     method = RepulsiveAttention(projections=family.projections)
@@ -46,6 +47,7 @@ def test_a_particle_is_its_head(families, family):
         found.parameter.grad = None
 
 
+@pytest.mark.only("projections")
 def test_every_call_has_its_projections_once(families, family):
     net = convert(family.network(), RepulsiveAttention(projections=family.projections))
     found = heads(net)
@@ -66,6 +68,7 @@ def test_every_call_has_its_projections_once(families, family):
     assert covered == sizes
 
 
+@pytest.mark.only("projections")
 def test_the_forward_pass_stays_and_revert_undoes_it(families, family):
     net, inputs = family.network(), family.inputs()
     plain = families.forward(net, inputs)

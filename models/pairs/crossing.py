@@ -1,0 +1,181 @@
+"""What networks of two texts share: which words are of which text, and attention from each text to the other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from probattn.models.lstm import OwnPreTrainedModel
+from probattn.models.shared_keys import attention_function, eager_attention_forward
+
+__all__ = [
+    "CrossAttention",
+    "OneWayAttention",
+    "PairConfig",
+    "PairPreTrainedModel",
+    "Sides",
+    "eager_attention_forward",
+    "hidden_layers",
+]
+
+
+class PairConfig(PretrainedConfig):
+    """Sizes that networks of two texts have in common.
+
+    Args:
+        vocab_size: number of words.
+        embedding_size: of a word.
+        hidden_size: of a hidden layer, or of an LSTM in each direction.
+        dropout: share of the numbers that is dropped before each map in training, in [0, 1).
+        freeze_embeddings: whether words keep the vectors that they start from.
+        **kwargs: the rest is for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id`` is 0 if left out.
+
+    Raises:
+        ValueError: a size below 1, or a dropout outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 20_000,
+        embedding_size: int = 300,
+        hidden_size: int = 200,
+        dropout: float = 0.2,
+        freeze_embeddings: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.dropout = dropout
+        self.freeze_embeddings = freeze_embeddings
+        for name in ("vocab_size", "embedding_size", "hidden_size"):
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"{type(self).__name__}.{name}: expected an integer >= 1, got {size!r}")
+        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+            raise ValueError(f"{type(self).__name__}.dropout: expected a number in [0, 1), got {dropout!r}")
+        super().__init__(**{"pad_token_id": 0} | kwargs)
+
+
+class Sides(NamedTuple):
+    """The words of each of two texts that stand in one row, bool ``[B, S]``."""
+
+    first: Tensor
+    second: Tensor
+
+
+class OneWayAttention(nn.Module):
+    """Some words of a row attend to others of it, by one head."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(
+        self, compared: Tensor, hidden: Tensor, own: Tensor, other: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """What each of the ``own`` words finds among the ``other`` ones, ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
+        valid = own[:, None, :, None] & other[:, None, None, :]
+        mask = hidden.new_zeros(valid.shape).masked_fill(~valid, torch.finfo(hidden.dtype).min)
+        output, weights = attention_function(self.config)(
+            self,
+            compared[:, None],
+            compared[:, None],
+            hidden[:, None],
+            mask,
+            scaling=1.0,
+            dropout=0.0,
+            query_mask=own,
+        )
+        return output[:, :, 0], None if weights is None else weights * own[:, None, :, None]
+
+
+class CrossAttention(nn.Module):
+    r"""Each text's words attend to the other's, by dot products.
+
+    .. math:: e_{ij} = q_i^\top k_j, \quad
+        \beta_i = \textstyle\sum_j \mathrm{softmax}_j(e_{ij})\, b_j, \quad
+        \alpha_j = \textstyle\sum_i \mathrm{softmax}_i(e_{ij})\, a_i
+
+    (Parikh et al. 2016, Eq. 1 and 2; Chen et al. 2017, Eq. 11 to 13). Both texts stand in one row. It is two attention
+    calls, the first text's words and then the second's as queries, over maps of all words of the row, in which other
+    pairs are 0. Since they have no pair in common each is a stack of its own.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.first, self.second = (nn.ModuleDict({"attention": OneWayAttention(config)}) for _ in range(2))
+
+    def forward(self, compared: Tensor, hidden: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """What each word finds in the other text, ``[B, S, E]``, and the two maps ``[B, 1, S, S]``, if there are some.
+
+        Args:
+            compared: queries and keys ``[B, S, D]``.
+            hidden: values ``[B, S, E]``.
+            sides: the words of the texts.
+        """
+        found, first = self.first["attention"](compared, hidden, *sides)
+        other, second = self.second["attention"](compared, hidden, *sides[::-1])
+        return torch.where(sides.first[..., None], found, other), [first, second]
+
+
+class PairPreTrainedModel(OwnPreTrainedModel):
+    """Base of networks that classify two texts in one row, told apart by ``token_type_ids``."""
+
+    def __init__(self, config: PairConfig) -> None:
+        super().__init__(config)
+        assert config.num_labels is not None
+        self.num_labels = config.num_labels
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
+        self.embed_tokens.weight.requires_grad_(not config.freeze_embeddings)
+
+    def embedded(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+    ) -> tuple[Tensor, Sides]:
+        """Vectors of words ``[B, S, E]`` and the words of each text; without ``token_type_ids`` a text and itself."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
+        words: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        shape = words.shape[:2]
+        for name, given in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if given is not None and given.shape != shape:
+                raise ValueError(
+                    f"{type(self).__name__}: expected {name} {list(shape)}, got {list(given.shape)}"
+                )
+        real = words.new_ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        if token_type_ids is None:
+            return words, Sides(real, real)
+        return words, Sides(real & (token_type_ids == 0), real & (token_type_ids == 1))
+
+    def output(
+        self,
+        logits: Tensor,
+        labels: Tensor | None,
+        maps: list[Tensor | None],
+        output_attentions: bool | None,
+    ) -> SequenceClassifierOutput:
+        """Logits with the mean cross-entropy of labels, and the maps where they are asked for."""
+        wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        return SequenceClassifierOutput(
+            loss=None if labels is None else F.cross_entropy(logits, labels),
+            logits=logits,
+            attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted else None,
+        )
+
+
+def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn.Sequential:
+    """Maps with ReLU, dropout before each."""
+    parts: list[nn.Module] = []
+    for place in range(layers):
+        parts += [nn.Dropout(dropout), nn.Linear(size if place else inputs, size), nn.ReLU()]
+    return nn.Sequential(*parts)
