@@ -24,7 +24,7 @@ from probattn.models.graph import NodeClassifier, measure_attention
 from probattn.tasks import Graphs, load_task
 from probattn.tasks.run import package_versions
 
-RECIPES = {"cora": "cora_deterministic", "pubmed": "pubmed_deterministic"}
+RECIPES = {name: f"{name}_deterministic" for name in ("cora", "citeseer", "pubmed")}
 VARIANTS: dict[str, list[str]] = {
     "deterministic": [],
     "gan": ["alignment.method=gan"],

@@ -38,6 +38,7 @@ STUDIES = (
     "agreement",
     "alignment",
     "copying",
+    "domain",
     "graph",
     "head_count",
     "moments",

@@ -10,6 +10,7 @@ from probattn.metrics.functional.calibration import (
     BinSums,
     CalibrationNorm,
     ReliabilityBins,
+    best_temperature,
     bin_sums,
     calibration_error,
     calibration_error_from_sums,
@@ -65,6 +66,7 @@ from probattn.metrics.functional.significance import (
 )
 
 __all__ = [
+    "best_temperature",
     "BinSums",
     "BleuScore",
     "CalibrationNorm",

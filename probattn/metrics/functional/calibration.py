@@ -267,3 +267,49 @@ def overconfidence_error_from_sums(sums: BinSums) -> Tensor:
     confidence = sums.confidence / sums.counts.clamp(min=1)
     excess = (sums.confidence - sums.correct).clamp(min=0)  # [M], |B_m| times the excess
     return ((confidence * excess).sum() / sums.counts.sum()).float()
+
+
+LARGEST_LOG = 7.0
+"""Temperatures are looked for between exp(-7) and exp(7)."""
+
+
+def best_temperature(logits: Tensor, target: Tensor) -> Tensor:
+    r"""The temperature of the softmax that makes held-out labels most likely (Guo et al. 2017, section 4.2).
+
+    .. math:: T = \arg\min_{T > 0} -\sum_i \log \mathrm{softmax}(z_i / T)_{y_i}
+
+    The objective is convex in 1 / T; the root of its derivative is bracketed and halved in log T to rounding. Logits of
+    a mean over draws are the logarithms of its probabilities.
+
+    Args:
+        logits: held-out ones, finite, ``[N, C]``.
+        target: labels, int64 ``[N]``.
+
+    Returns:
+        0-d float64; the end of the range [exp(-7), exp(7)] where the likelihood has no maximum within, as where every
+        prediction is right.
+
+    Raises:
+        ValueError: no logits, logits of another shape, or that are not finite.
+
+    Example:
+        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 0.0]])
+        >>> best_temperature(logits, torch.tensor([0, 0, 1, 1])).round(decimals=4)  # three of four right: 4 / log 3
+        tensor(3.6410, dtype=torch.float64)
+    """
+    if logits.dim() != 2 or not len(logits) or target.shape != logits.shape[:1]:
+        raise ValueError(
+            f"best_temperature: expected logits [N, C] and labels [N], N >= 1, got {list(logits.shape)} and "
+            f"{list(target.shape)}"
+        )
+    if not bool(logits.isfinite().all()):
+        raise ValueError("best_temperature: expected finite logits, got NaN or an infinity")
+    values = logits.double() - logits.double().amax(dim=-1, keepdim=True)
+    true = values.gather(1, target[:, None])[:, 0]
+    low, high = (values.new_tensor(end) for end in (-LARGEST_LOG, LARGEST_LOG))
+    for _ in range(64):
+        middle = (low + high) / 2
+        weights = (values * (-middle).exp()).softmax(dim=-1)
+        excess = ((weights * values).sum(dim=-1) - true).mean()  # the derivative by 1 / T
+        low, high = torch.where(excess > 0, middle, low), torch.where(excess > 0, high, middle)
+    return ((low + high) / 2).exp()

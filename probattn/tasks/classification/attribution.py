@@ -13,7 +13,6 @@ from probattn.inference.attribution import Pair, leading_pairs, reweighted_expec
 from probattn.inference.deletion import variance_removed
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.report import Answer, AttributionExample, Change, Example, Reason
-from probattn.models import Classifier
 from probattn.models.hosts.convert import conversion
 from probattn.tasks.classification.looks import second_text
 from probattn.tasks.programs import Network
@@ -57,7 +56,7 @@ def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
 
 
 def attribution_of(
-    own: Network[Classifier],
+    own: Network[Any],
     batch: dict[str, Tensor],
     example: Example,
     names: Sequence[str],
@@ -130,7 +129,7 @@ def _words(codec: Any, example: Example, ids: Sequence[int], tokens: Sequence[st
     return [Word(token, [place]) for place, token in enumerate(tokens)]
 
 
-def _removed(own: Network[Classifier], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:
+def _removed(own: Network[Any], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:
     """The deletion test of one input, by share and by spread."""
     record = conversion(own.net)
     if record is None or record.method is None or record.method.learns_scale:
@@ -143,7 +142,7 @@ def _removed(own: Network[Classifier], batch: dict[str, Tensor], seed: int) -> d
 class _Changing:
     """One input with half and with twice of some attention."""
 
-    own: Network[Classifier]
+    own: Network[Any]
     batch: Mapping[str, Tensor]
     share: Mapping[str, Tensor]
     names: Sequence[str]

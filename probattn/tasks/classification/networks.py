@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -19,13 +20,27 @@ from transformers import (
 
 from probattn.checks import shortened
 from probattn.data import TextDataset, WordVectors, word_tokenizer, word_vectors
-from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification
+from probattn.models import (
+    DecomposableConfig,
+    DecomposableForSequenceClassification,
+    EsimConfig,
+    EsimForSequenceClassification,
+    SelfAttentiveConfig,
+    SelfAttentiveForSequenceClassification,
+)
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
 from probattn.models.hosts.store import verify_network
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.programs import quiet_loading
+
+NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
+    "self_attentive": (SelfAttentiveConfig, SelfAttentiveForSequenceClassification),
+    "decomposable": (DecomposableConfig, DecomposableForSequenceClassification),
+    "esim": (EsimConfig, EsimForSequenceClassification),
+}
+"""Configuration and network by the names of networks that are built from nothing."""
 
 Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A weight's name, its shape as saved and its shape as wanted."""
@@ -60,19 +75,24 @@ def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words
         seed: of the vectors of words that have none.
 
     Raises:
-        RunError: the texts are pairs.
+        RunError: the texts are pairs and the network reads single ones, or the other way round.
         DataError: no words, or no vectors.
     """
-    if data.pairs is not None:
-        raise RunError(f"network {network.name!r}: expected single texts, got pairs ({data.source})")
+    wanted = network.name != "self_attentive" or bool(network.config.get("gate_size"))
+    if wanted != (data.pairs is not None):
+        kinds = ("single texts", "pairs of texts")
+        hint = "; for pairs give network.config a gate_size, such as 300" if not wanted else ""
+        raise RunError(
+            f"network {network.name!r}: expected {kinds[wanted]}, got {kinds[not wanted]} ({data.source}){hint}"
+        )
     options = network.vocabulary or VocabularyRecipe()
-    tokenizer = word_tokenizer(data.texts, **options.model_dump())
+    tokenizer = word_tokenizer([*data.texts, *(data.pairs or ())], **options.model_dump())
     if network.embeddings is None:
         return Words(tokenizer, None)
     return Words(tokenizer, word_vectors(tokenizer.get_vocab(), network.embeddings, seed=seed))
 
 
-def new_config(network: NetworkRecipe, words: Words | None = None, **options: Any) -> SelfAttentiveConfig:
+def new_config(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedConfig:
     """The configuration of a network that is built from nothing.
 
     Args:
@@ -94,11 +114,12 @@ def new_config(network: NetworkRecipe, words: Words | None = None, **options: An
                     f"network.config: expected embedding_size {size}, that of the vectors, got "
                     f"{given['embedding_size']}; leave it out"
                 )
-    unknown = given.keys() - SelfAttentiveConfig().to_dict().keys()
+    config_class, _ = NEW_CLASSES[network.name]
+    unknown = given.keys() - config_class().to_dict().keys()
     if unknown:
         raise RunError(f"network.config: {network.name!r} has no entry {min(unknown)!r}")
     try:
-        return SelfAttentiveConfig(**given, **options)
+        return config_class(**given, **options)
     except (TypeError, ValueError) as error:
         raise RunError(f"network.config: {one_line(error)}") from error
 
@@ -106,12 +127,13 @@ def new_config(network: NetworkRecipe, words: Words | None = None, **options: An
 def build_network(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedModel:
     """The network of :func:`new_config` with new weights, from torch's generator, and the vectors of its words."""
     try:
-        net = SelfAttentiveForSequenceClassification(new_config(network, words, **options))
+        config = new_config(network, words, **options)
+        net: PreTrainedModel = NEW_CLASSES[network.name][1](config)
     except (TypeError, ValueError) as error:
         raise RunError(f"network.config: {one_line(error)}") from error
     if words is not None and words.vectors is not None:
         with torch.no_grad():
-            net.sentence.embed_tokens.weight.copy_(words.vectors.weight)
+            cast(nn.Embedding, net.get_input_embeddings()).weight.copy_(words.vectors.weight)
     return net
 
 

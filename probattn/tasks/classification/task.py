@@ -144,7 +144,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         Of a built-in out-of-domain set without a limit of the recipe at most :data:`OUT_OF_DOMAIN_LIMIT` texts are
         taken, a fixed choice.
         """
-        data = {str(role): item for role, item in self.texts.roles().items() if role in REPORT_ROLES}
+        data = {role: item for role, item in self.texts.roles().items() if _role(role) in REPORT_ROLES}
         if self.is_capped and "out_of_domain" in data:
             data["out_of_domain"] = data["out_of_domain"].take(OUT_OF_DOMAIN_LIMIT)
         return data
@@ -257,7 +257,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 calls_with_maps(net, recipe.report.map_layers)
             except ValueError as error:
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
-        return Classifier(net, num_data=len(data.train))
+        return Classifier(net, num_data=len(data.train), label_smoothing=recipe.training.label_smoothing)
 
     def save_beside(self, folder: Path) -> None:
         """Saves the tokenizer."""
@@ -367,7 +367,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         described = DataSet(
             key=key,
             title=_title(data.source),
-            role=REPORT_ROLES[key],
+            role=REPORT_ROLES[_role(key)],
             size=len(data),
             labelled=labels is not None,
             source=data.source,
@@ -589,6 +589,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "mutual_information": round(answer.mutual_information, DIGITS),
             "spread": round(example.spread, DIGITS),
         }
+
+
+def _role(key: str) -> str:
+    """The role of a data set by its key: "shifted_2" is the second shifted one."""
+    return key.rstrip("0123456789").removesuffix("_")
 
 
 def class_names(network: TrainedClassifier) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from transformers import AutoModelForMultipleChoice
 
 from probattn.checks import shown
 from probattn.data import DataError
+from probattn.data.corpora import Corpus
 from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
@@ -51,14 +52,48 @@ def snli(split: Split) -> Rows:
 
 ENTAILED = "entailment"
 
+SWAG = Corpus(
+    "swag",
+    {"text": ("sent1",)},
+    {"train": ("swag/train.csv",), "test": ("swag/val.csv",)},
+    "https://github.com/rowanz/swagaf (data)",
+    ("allenai/swag", "regular", "validation"),
+)
+HELLASWAG = Corpus(
+    "hellaswag",
+    {"text": ("ctx_a",)},
+    {
+        "train": ("hellaswag/hellaswag_train.jsonl",),
+        "test": ("hellaswag/hellaswag_val.jsonl",),
+    },
+    "https://github.com/rowanz/hellaswag (data)",
+    ("Rowan/hellaswag", None, "validation"),
+)
+
+
+def swag(split: Split) -> Rows:
+    """SWAG (Zellers et al. 2018): a sentence and the beginning of the next with four endings each."""
+    for where, fields in SWAG.parts(raw=True)[split]:
+        endings = [f"{fields['sent2']} {fields[f'ending{number}']}" for number in range(4)]
+        yield where, {"text": fields["sent1"], "endings": endings, "label": fields["label"]}
+
+
+def hellaswag(split: Split) -> Rows:
+    """HellaSWAG (Zellers et al. 2019): the beginning of a passage with four endings each."""
+    for where, fields in HELLASWAG.parts(raw=True)[split]:
+        begin = fields.get("ctx_b") or ""
+        endings = [f"{begin} {ending}".strip() for ending in fields["endings"]]
+        yield where, {"text": fields["ctx_a"], "endings": endings, "label": fields["label"]}
+
 
 class ChoicesSection(ExamplesSection):
     """Texts with endings, one of which is right.
 
-    `snli` has a name: a premise with a hypothesis of each label, the entailed one is right (Bowman et al. 2015).
+    `swag` and `hellaswag` have names (Zellers et al. 2018, 2019), and so has `snli`: a premise with a hypothesis of
+    each label, the entailed one is right (Bowman et al. 2015).
     """
 
-    named: ClassVar[Any] = {"snli": snli}
+    named: ClassVar[Any] = {"snli": snli, "swag": swag, "hellaswag": hellaswag}
 
     text: str = Field(default="text", min_length=1, description="Column of the texts.")
     beginning: str | None = Field(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from probattn.inference.report import MODEL_LABELS, MODEL_TITLES, DataSet, Group, Sheet
+from probattn.inference.report.attribution import attribution_section
 from probattn.inference.report.charts.lines import common_floor, reliability_chart
 from probattn.inference.report.charts.svg import isolated
 from probattn.inference.report.markup import Figure, Section, exact, plain
@@ -47,6 +48,7 @@ def render(results: MeasuredResults, measures: Measures, unit: str) -> str:
             Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
             if results.listings
             else None,
+            attribution_section(results.attribution, [each.site for each in results.health]),
             posterior_section(results.health),
             training_section(results.curves),
             run_section(run, results.data, note, results.seeds),

@@ -13,7 +13,7 @@ from probattn.data import DataError
 from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
-from probattn.tasks.classification.recipe import SELF_ATTENTIVE, PredictionRecipe, PretrainedRecipe
+from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
 from probattn.tasks.sections.base import Section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -45,7 +45,7 @@ class ExampleLimits(Section):
 
     train: int | None = Field(default=None, ge=1, description="To train on.")
     validation: int | None = Field(default=None, ge=1, description="To validate on.")
-    test: int | None = Field(default=None, ge=1, description="To test on.")
+    test: int | None = Field(default=None, ge=1, description="To test on, also of shifted data.")
 
 
 class ExamplesSection(Section):
@@ -75,6 +75,12 @@ class ExamplesSection(Section):
         default=None,
         min_length=1,
         description="To measure on; null for the training set's own test part, or a share of its examples.",
+    )
+    shifted: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The same task on other material, measured beside `test`; null for none. Of a data set that has a "
+        "name its test part is taken, of a file all.",
     )
     quotes: bool = Field(
         default=True,
@@ -109,8 +115,8 @@ class ExamplesSection(Section):
         # Not abstract: a section without suffixes has no such files.
         raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
 
-    def load(self) -> dict[Split, list[Mapping[str, Any]]]:
-        """All examples by part.
+    def load(self) -> dict[str, list[Mapping[str, Any]]]:
+        """All examples by part; "shifted" where such data are named.
 
         Raises:
             DataError: in one line, whatever is wrong with them.
@@ -124,7 +130,12 @@ class ExamplesSection(Section):
             given = {split: source or self.train for split, source in given.items()}
         parts = {split: self._examples(source, split) for split, source in given.items() if source}
         parts |= self._held_out(parts)
-        return {split: self._taken(split, parts[split]) for split in SPLITS}
+        found: dict[str, list[Mapping[str, Any]]] = {
+            split: self._taken(split, parts[split]) for split in SPLITS
+        }
+        if self.shifted is not None:
+            found["shifted"] = self._taken("test", self._examples(self.shifted, "test"))
+        return found
 
     def _examples(self, source: str, split: Split) -> list[Mapping[str, Any]]:
         with long_fields():
@@ -199,7 +210,7 @@ class ExamplesSection(Section):
     def resolved(self) -> Self:
         """The same, with the paths of files made absolute."""
         paths: dict[str, str] = {}
-        for split in SPLITS:
+        for split in (*SPLITS, "shifted"):
             source = getattr(self, split)
             if source and source not in self.named and not source.startswith(PREFIX):
                 paths[split] = str(Path(source).expanduser().absolute())
@@ -221,8 +232,8 @@ class HeadNetworkRecipe(PretrainedRecipe):
     @field_validator("name")
     @classmethod
     def _pretrained(cls, value: str) -> str:
-        if value == SELF_ATTENTIVE:
-            raise ValueError(f"expected a pretrained network, {SELF_ATTENTIVE!r} has another head")
+        if value in NEW_NETWORKS:
+            raise ValueError(f"expected a pretrained network, {value!r} has another head")
         return value
 
 

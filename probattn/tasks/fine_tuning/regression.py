@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from probattn.checks import shown
 from probattn.data import DataError
-from probattn.data.files import data_file
+from probattn.data.corpora import CORPORA, Corpus
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.inference.report import MODEL_TITLES, ModelKey
@@ -35,27 +34,26 @@ STATED = (0.8, 0.95)
 """Those that are compared between models."""
 
 
-def sick(split: Split) -> Rows:
-    """Pairs of SICK (Marelli et al. 2014) with their relatedness, 1 to 5."""
-    name = {"train": "SICK_train", "validation": "SICK_trial", "test": "SICK_test_annotated"}[split]
-    path = data_file("sick", f"sick/{name}.txt", origin="https://zenodo.org/records/2787612")
-    with path.open(encoding="utf-8", newline="") as lines:
-        for row, fields in enumerate(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
-            yield (
-                f"{path} line {row}",
-                {
-                    "text": fields["sentence_A"],
-                    "text_pair": fields["sentence_B"],
-                    "label": fields["relatedness_score"],
-                },
-            )
+def corpus(found: Corpus, split: Split) -> Rows:
+    """Pairs of a data set of rows with their numbers."""
+    yield from found.parts()[split]
+
+
+RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
 
 
 class RegressionSection(TextsSection):
-    """Texts, or pairs of texts, with a number each. `sick` has a name: relatedness (Marelli et al. 2014)."""
+    """Texts, or pairs of texts, with a number each.
 
-    named: ClassVar[Any] = {"sick": sick}
-    paired_names: ClassVar[tuple[str, ...]] = ("sick",)
+    `sick` and `stsb` have names: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity of
+    STS-B, 0 to 5 (GLUE; Cer et al. 2017).
+    """
+
+    named: ClassVar[Any] = {
+        "sick": partial(corpus, replace(CORPORA["sick"], columns=RELATEDNESS)),
+        "stsb": partial(corpus, CORPORA["stsb"]),
+    }
+    paired_names: ClassVar[tuple[str, ...]] = ("sick", "stsb")
 
     label: str = Field(default="label", min_length=1, description="Column of the numbers.")
     noise: Literal["normal", "student_t"] = Field(

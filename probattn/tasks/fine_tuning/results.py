@@ -11,7 +11,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from probattn.inference.report import Comparison, Curve, DataSet, ModelKey, RunDescription, bootstrap_p
+from probattn.inference.report import (
+    AttributionExample,
+    Comparison,
+    Curve,
+    DataSet,
+    ModelKey,
+    RunDescription,
+    bootstrap_p,
+)
 from probattn.inference.report.claims import corrected, is_reliable, over_seeds
 from probattn.inference.report.measures import MeasureText, Verdict
 from probattn.inference.report.record import LATENT, MODELS, SINGLE, Record, ReliabilityBin, SingleRun
@@ -77,6 +85,7 @@ class MeasuredResults(Record):
         scores: one entry a model and data set.
         differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
         listings: tables of single classes, examples and so on.
+        attribution: where the variance of some answers comes from.
         health: the posterior, per site.
         curves: training curves.
     """
@@ -89,6 +98,7 @@ class MeasuredResults(Record):
     scores: Annotated[tuple[MeasuredScores, ...], Field(min_length=1)]
     differences: tuple[MeasuredDifference, ...] = ()
     listings: tuple[Listing, ...] = ()
+    attribution: tuple[AttributionExample, ...] = ()
     health: tuple[SiteHealth, ...] = ()
     curves: tuple[Curve, ...] = ()
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,11 +18,13 @@ from transformers import AutoModelForQuestionAnswering
 
 from probattn.checks import shown
 from probattn.data import DataError
-from probattn.data.files import read_text
-from probattn.data.identity import Split
+from probattn.data.files import DATA_VARIABLE, read_text
+from probattn.data.hub import load_hub
+from probattn.data.identity import Split, split_of
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import MODEL_TITLES, ModelKey, Sheet
+from probattn.inference.report import MODEL_TITLES, AttributionExample, Example, ModelKey, Sheet
 from probattn.metrics.functional import area_under_risk_coverage
+from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.answers import (
     Candidates,
@@ -32,11 +38,13 @@ from probattn.tasks.fine_tuning.answers import (
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import AURC, ECE, bin_columns, calibration_error, number, share
+from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
+from probattn.tasks.programs import Network
 
 BEST = 5
 """Spans that an answer lists with their probabilities."""
@@ -69,14 +77,86 @@ def restaurant8k(split: Split) -> Rows:
             yield where, {"question": SLOT_QUESTIONS[slot], "context": text, "answers": answers}
 
 
+SQUAD_ORIGIN = "https://rajpurkar.github.io/SQuAD-explorer"
+
+
+def squad(version: str, split: Split) -> Rows:
+    """Questions of SQuAD 1.1 (Rajpurkar et al. 2016) or 2.0 (Rajpurkar et al. 2018).
+
+    From the files of SQuAD in the folder of public data, else from a part of its development set there, else from the
+    hub. The development set is for testing, and a tenth of the training contexts for validation; of a part alone, a
+    tenth of the contexts each. Of version 1.1 only questions with an answer.
+    """
+    folder = os.environ.get(DATA_VARIABLE)
+    base = Path(folder or "") / "squad"
+    files = {"train": base / f"train-v{version}.json", "test": base / f"dev-v{version}.json"}
+    part = base / "dev-part-v2.0.json"
+    tested = 0.0
+    if folder and files["train"].is_file() and files["test"].is_file():
+        rows = squad_rows(files["test" if split == "test" else "train"])
+    elif folder and part.is_file():
+        rows, tested = squad_rows(part), 0.1
+    else:
+        rows = _squad_of_hub(version, "validation" if split == "test" else "train", files["train"])
+    whole = split == "test" and not tested
+    for where, fields in rows:
+        answered = bool(next(given_answers(fields["answers"], None, where), None))
+        if (answered or version != "1.1") and (whole or split_of(fields["context"], 0.1, tested) == split):
+            yield where, fields
+
+
+def _squad_of_hub(version: str, part: str, wanted: Path) -> Rows:
+    name = "rajpurkar/squad" if version == "1.1" else "rajpurkar/squad_v2"
+    try:
+        table = load_hub(name, part, None, f"hub:{name} ({part})")
+    except DataError as error:
+        raise DataError(
+            f"data set 'squad': expected squad/{wanted.name} and the development set beside it in the folder that "
+            f"{DATA_VARIABLE} names ({SQUAD_ORIGIN} has them), or the hub, but: {error}"
+        ) from error
+    for place, row in enumerate(table, start=1):
+        yield f"hub:{name} ({part}) row {place}", row
+
+
+def squad_rows(path: Path) -> Rows:
+    """Question, context and answers of a file in SQuAD's form; ``DataError`` for another."""
+    try:
+        articles = json.loads(read_text(path))["data"]
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for asked in paragraph["qas"]:
+                    where = f"{path} question {asked.get('id', shown(asked['question']))}"
+                    answers = [] if asked.get("is_impossible") else asked["answers"]
+                    yield (
+                        where,
+                        {
+                            "question": asked["question"],
+                            "context": paragraph["context"],
+                            "answers": answers,
+                        },
+                    )
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} line {error.lineno}: expected JSON, got {error.msg}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: expected SQuAD's form (data, paragraphs, context, qas, question, answers), got another "
+            f"({type(error).__name__}: {error}); for a list of objects, a line each, end the name in .jsonl"
+        ) from None
+
+
 class SpansSection(ExamplesSection):
     """Questions about a context each, with the answers that stand in it, or none.
 
-    Files that end in .json are SQuAD's (version 1.1 or 2.0). Contexts are assigned to parts as a whole, with all their
-    questions.
+    Files that end in .json are SQuAD's (version 1.1 or 2.0); `squad1` and `squad2` have names, and so has
+    `restaurant8k`, whose questions ask for the slots of a booking (Coope et al. 2020). Contexts are assigned to parts
+    as a whole, with all their questions.
     """
 
-    named: ClassVar[Any] = {"restaurant8k": restaurant8k}
+    named: ClassVar[Any] = {
+        "restaurant8k": restaurant8k,
+        "squad1": partial(squad, "1.1"),
+        "squad2": partial(squad, "2.0"),
+    }
     suffixes: ClassVar[tuple[str, ...]] = ("json",)
 
     question: str = Field(default="question", min_length=1, description="Column of the questions.")
@@ -139,28 +219,9 @@ class SpansSection(ExamplesSection):
 
     def read_file(self, path: Path) -> Rows:
         """Questions of a file in SQuAD's form."""
-        try:
-            articles = json.loads(read_text(path))["data"]
-            for article in articles:
-                for paragraph in article["paragraphs"]:
-                    for asked in paragraph["qas"]:
-                        where = f"{path} question {asked.get('id', shown(asked['question']))}"
-                        answers = [] if asked.get("is_impossible") else asked["answers"]
-                        yield (
-                            where,
-                            {
-                                self.question: asked["question"],
-                                self.context: paragraph["context"],
-                                self.answers: answers,
-                            },
-                        )
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path} line {error.lineno}: expected JSON, got {error.msg}") from None
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{path}: expected SQuAD's form (data, paragraphs, context, qas, question, answers), got another "
-                f"({type(error).__name__}: {error}); for a list of objects, a line each, end the name in .jsonl"
-            ) from None
+        names = {"question": self.question, "context": self.context, "answers": self.answers}
+        for where, fields in squad_rows(path):
+            yield where, {names[name]: value for name, value in fields.items()}
 
 
 class SpansRecipe(HeadRecipe):
@@ -178,6 +239,11 @@ class Spans(HeadTask):
     one with the most context on its scarcer side, as ``run_squad.py`` chooses it for a token. The probability of an
     outcome, span or no answer, is the mean over draws of the softmax over all outcomes; the answer is the most probable
     one, entropy and mutual information are those of all outcomes, nats.
+
+    Measures of the tuned answer are those of the best span where
+    :math:`\log p(\text{no answer}) - \max \log p(\text{span}) \le \tau`, and of none elsewhere, with the
+    :math:`\tau` that has the highest F1 on the validation questions, as SQuAD's script finds it on the questions
+    themselves (Rajpurkar et al. 2018).
     """
 
     section = "spans"
@@ -185,6 +251,7 @@ class Spans(HeadTask):
     unit = "questions"
     auto = AutoModelForQuestionAnswering
     inputs = ("context", "question")
+    calibrates = True
     measures: ClassVar[Any] = {
         "exact": share(
             "Exact match", "Share of answers equal to a true one, as SQuAD's script compares them"
@@ -193,6 +260,13 @@ class Spans(HeadTask):
             "F1 of words",
             "Overlap of words with the best true answer, as SQuAD's script has it",
             short="F1",
+        ),
+        "exact_tuned": share(
+            "Exact match, threshold tuned",
+            "The same, with the threshold of no answer that has the highest F1 on the validation questions",
+        ),
+        "f1_tuned": share(
+            "F1 of words, threshold tuned", "The same of F1", short="F1 with a tuned threshold"
         ),
         "answered": share("Exact match, answerable", "Share of exact matches among questions with an answer"),
         "refused": share("Accuracy, unanswerable", "Share of questions without an answer that get none"),
@@ -271,7 +345,8 @@ class Spans(HeadTask):
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Matches, log-likelihood and confidence of each question."""
-        found: dict[str, list[float]] = {name: [] for name in ("exact", "f1", "given", "answerable", "nll")}
+        names = ("exact", "f1", "given", "answerable", "nll", "margin", "span_exact", "span_f1")
+        found: dict[str, list[float]] = {name: [] for name in names}
         confidence = []
         for example, (candidates, joint) in zip(batch.examples, self.outcomes(posterior, batch), strict=True):
             answers = [text for text, _ in example["answers"]]
@@ -283,10 +358,25 @@ class Spans(HeadTask):
             found["given"].append(bool(outcome > 0))
             found["answerable"].append(bool(answers))
             found["nll"].append(negative_log_likelihood(joint, candidates.true(example["answers"])))
+            span, margin = best_span(joint)
+            text = candidates.text(example["context"], span)
+            found["margin"].append(margin)
+            found["span_exact"].append(best_match(exact_match, text, answers))
+            found["span_f1"].append(best_match(word_f1, text, answers))
         columns = {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
         size, stacked = len(batch.examples), torch.stack(confidence)
         bins = bin_columns(stacked, columns["exact"] > 0, torch.arange(size), size, self.recipe.report.bins)
         return columns | {"confidence": stacked, "bins": bins}
+
+    def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
+        """Matches with the threshold of no answer that is best for the validation questions."""
+        threshold = best_threshold(held_out["margin"], held_out["span_f1"], held_out["answerable"] == 0)
+        given = columns["margin"] <= threshold
+        nothing = (columns["answerable"] == 0).double()
+        tuned = {
+            f"{name}_tuned": torch.where(given, columns[f"span_{name}"], nothing) for name in ("exact", "f1")
+        }
+        return {**columns, **tuned, "threshold": torch.full_like(columns["margin"], threshold)}
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
         """The measures of some questions."""
@@ -294,6 +384,7 @@ class Spans(HeadTask):
         return {
             "exact": exact.mean().item(),
             "f1": columns["f1"].mean().item(),
+            **{name: columns[name].mean().item() for name in ("exact_tuned", "f1_tuned") if name in columns},
             "answered": _mean(exact[answerable]),
             "refused": _mean(exact[~answerable]),
             "nll": _mean(columns["nll"][~columns["nll"].isnan()]),
@@ -320,6 +411,25 @@ class Spans(HeadTask):
             about="Answered: the share that gets an answer, right or wrong. Answers longer than "
             f"{self.section_of_examples.max_answer_length} tokens, which cannot be given: {long:,}.",
         )
+        if all("threshold" in each for each in columns.values()):
+            yield Listing(
+                title="Threshold of no answer",
+                headings=("Attention", "Threshold", "Exact match", "F1", "Exact match, tuned", "F1, tuned"),
+                rows=tuple(
+                    (
+                        MODEL_TITLES[key],
+                        f"{each['threshold'][0].item():+.3f}",
+                        *(
+                            f"{each[name].mean().item():.1%}"
+                            for name in ("exact", "f1", "exact_tuned", "f1_tuned")
+                        ),
+                    )
+                    for key, each in columns.items()
+                ),
+                about="There is an answer where the logarithm of the probability of no answer exceeds that of the best "
+                "span by no more than the threshold; 0 is the more probable of the two. Tuned: the highest F1 on the "
+                "validation questions.",
+            )
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """The most probable outcome of each question, and those that follow; without text where there is no answer."""
@@ -344,6 +454,43 @@ class Spans(HeadTask):
                 }
             )
         return answers
+
+    def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
+        """Of the window of the most probable span, the leading outcomes, no answer among them."""
+        (batch,) = self.batches(own, self.encode(own.codec, [example]), [example])
+        posterior = self.posteriors(own, batch.tensors, 0)["bayesian_mean"]
+        ((candidates, joint),) = self.outcomes(posterior, batch)
+        span, _ = best_span(joint)
+        if span == 0:
+            return None
+        window = int(candidates.window[span - 1])
+        probabilities = joint.mean_probabilities[0]
+        inside = torch.cat([torch.zeros(1, dtype=torch.bool), candidates.window == window])
+        leading = probabilities.where(inside, -1.0).topk(min(BEST, int(inside.sum()))).indices.tolist()
+        outcomes = sorted([0, *leading], key=lambda outcome: -probabilities[outcome])
+        names = distinct([candidates.text(example["context"], outcome) or NOTHING for outcome in outcomes])
+        places = torch.cat([torch.zeros(1, 2, dtype=torch.long), candidates.positions])[outcomes]
+        best = probabilities[outcomes[0]].item()
+        found = Example(
+            data="test",
+            text=example["question"],
+            pair=example["context"],
+            label=self.truth(example),
+            predicted=names[0],
+            probability=best,
+            spread=joint.logits[:, 0].softmax(dim=-1)[:, outcomes[0]].std(correction=0).item(),
+            entropy=joint.entropy.item(),
+        )
+        inputs = own.program.inputs(batch.tensors)
+        row = {name: value[window : window + 1].to(own.device) for name, value in inputs.items()}
+        return attribution_of(
+            Network(OutcomeScores(own.program, places), own.folder, own.key, own.codec),
+            row,
+            found,
+            names,
+            seed=self.recipe.prediction.seed,
+            reason="uncertain",
+        )
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true answers."""
@@ -371,6 +518,73 @@ def _cut(codec: Any, questions: list[str], most: int) -> list[str]:
         question[: offsets[-1][1]] if len(offsets) == most else question
         for question, offsets in zip(questions, places, strict=True)
     ]
+
+
+class OutcomeScores(nn.Module):
+    """Scores ``[B, K]`` of K outcomes, by first and last position in a window, from the scores of its tokens."""
+
+    def __init__(self, program: nn.Module, places: Tensor) -> None:
+        super().__init__()
+        self.program = program
+        self.net = program.net
+        self.places = places
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Scores of rows of the window."""
+        logits: Tensor = self.program(inputs)  # [B, 2, T]
+        first, last = self.places.to(logits.device).unbind(dim=1)
+        return logits[:, 0, first] + logits[:, 1, last]
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that came before.
+
+    Example:
+        >>> distinct(["Rome", "no answer", "Rome"])
+        ['Rome', 'no answer', 'Rome (2)']
+    """
+    counts: Counter[str] = Counter()
+    found = []
+    for name in names:
+        counts[name] += 1
+        found.append(f"{name} ({counts[name]})" if counts[name] > 1 else name)
+    return found
+
+
+def best_span(joint: Posterior) -> tuple[int, float]:
+    """The most probable span, and by how much log p(no answer) exceeds its own; no answer where there is no span."""
+    logs = (joint.logits[:, 0].double().log_softmax(dim=-1)).logsumexp(dim=0)
+    if len(logs) == 1:
+        return 0, math.inf
+    span = int(logs[1:].argmax()) + 1
+    return span, float(logs[0] - logs[span])
+
+
+def best_threshold(margin: Tensor, scores: Tensor, unanswerable: Tensor) -> float:
+    """The threshold with the highest mean score if questions are answered whose margin is at most it.
+
+    Args:
+        margin: by how much no answer is more probable than the best span, ``[N]``.
+        scores: of the best span, ``[N]``; of no answer it is 1 where there is none, else 0.
+        unanswerable: bool ``[N]``.
+
+    Returns:
+        The smallest such threshold; -inf to answer nothing.
+
+    Example:
+        >>> margin = torch.tensor([-2.0, 0.5, 1.0, 3.0])
+        >>> best_threshold(margin, torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([False, False, True, True]))
+        0.5
+    """
+    order = margin.argsort(stable=True)
+    gains = scores[order].double() - unanswerable[order].double()
+    totals = torch.cat([gains.new_zeros(1), gains.cumsum(dim=0)])
+    ends = torch.cat([margin[order], margin.new_full((1,), math.inf)])
+    last = torch.cat(
+        [torch.ones(1, dtype=torch.bool), ends[:-1] < ends[1:]]
+    )  # equal margins are answered together
+    best = int(totals.masked_fill(~last, -math.inf).argmax())
+    return float(margin[order[best - 1]]) if best else -math.inf
 
 
 def _mean(values: Tensor) -> float | None:

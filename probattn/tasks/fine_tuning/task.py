@@ -17,7 +17,15 @@ from probattn.inference.expansion import Method, expansion_pays, posterior_momen
 from probattn.inference.moments import Uncertainty
 from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.inference.report import DataSet, Group, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report import (
+    AttributionExample,
+    DataSet,
+    Group,
+    ModelKey,
+    RunDescription,
+    Sheet,
+    training_curves,
+)
 from probattn.inference.report.evaluation import reliability_bins
 from probattn.inference.report.measures import MeasureText
 from probattn.metrics.functional.calibration import BinSums
@@ -43,6 +51,8 @@ HEALTH_BATCHES = 4
 """Batches over which the spread of the weights is averaged."""
 HEALTH_CHUNK = 2
 """Draws per pass while all sites' weights are looked at: a pass holds them all."""
+ATTRIBUTED = 4
+"""Most uncertain examples whose variance is attributed to words."""
 DIGITS = 6
 """Digits behind the point of figures in answers."""
 ROOM = 160
@@ -160,51 +170,64 @@ class HeadTask(HeadNetworks):
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> MeasuredResults:
         """Predicts the test examples with every network and measures what came out."""
         report, own = self.recipe.report, networks[-1]
-        table: dict[ModelKey, Columns] = {}
+        table: dict[tuple[str, ModelKey], Columns] = {}
         answers: list[Answer] = []
         for network in networks:
-            found, answers = self._predicted(network, "test")
             held = self._predicted(network, "validation")[0] if self.calibrates else {}
-            table |= {
-                key: self.calibrated(columns, held[key]) if held else columns
-                for key, columns in found.items()
-                if not held or key in held
-            }
-        test = DataSet(
-            key="test",
-            title=shortened(f"{Path(self.section_of_examples.train).stem} (test)", 60),
-            role="in_domain",
-            size=len(self.examples["test"]),
-            labelled=True,
-            source=self.section_of_examples.test or self.section_of_examples.train,
-            unit=self.unit,
-        )
+            for key in self._measured():
+                found, given = self._predicted(network, key)
+                answers = given if key == "test" else answers
+                table |= {
+                    (key, model): self.calibrated(columns, held[model]) if held else columns
+                    for model, columns in found.items()
+                    if not held or model in held
+                }
+        home = {model: columns for (key, model), columns in table.items() if key == "test"}
         return MeasuredResults(
             kind=str(self.section),
             run=run,
-            data=(test,),
-            scores=tuple(self._scores(model, columns) for model, columns in table.items()),
+            data=tuple(self._described(key) for key in self._measured()),
+            scores=tuple(self._scores(key, model, columns) for (key, model), columns in table.items()),
             differences=compare(
-                {(test.key, model): columns for model, columns in table.items()},
+                table,
                 self._compared,
                 resamples=report.resamples,
                 level=report.level,
                 seed=self.recipe.prediction.seed,
             ),
-            listings=(*self.listings(table), *self._uncertain(answers)),
+            listings=(*self.listings(home), *self._uncertain(answers)),
+            attribution=tuple(self._attributed(own, answers)),
             health=self._health(own),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+        )
+
+    def _measured(self) -> list[str]:
+        """The parts of the data that are measured."""
+        return [key for key in ("test", "shifted") if key in self.examples]
+
+    def _described(self, key: str) -> DataSet:
+        section = self.section_of_examples
+        source = section.shifted if key == "shifted" else section.test or section.train
+        named = section.shifted if key == "shifted" else section.train
+        return DataSet(
+            key=key,
+            title=shortened(f"{Path(named).stem} (test)", 60),
+            role="shifted" if key == "shifted" else "in_domain",
+            size=len(self.examples[key]),
+            labelled=True,
+            source=source,
+            unit=self.unit,
         )
 
     def _compared(self, columns: Columns) -> dict[str, float | None]:
         """The figures that are measures of the task."""
         return {name: value for name, value in self.figures(columns).items() if name in self.measures}
 
-    def _scores(self, model: ModelKey, columns: Columns) -> MeasuredScores:
+    def _scores(self, key: str, model: ModelKey, columns: Columns) -> MeasuredScores:
         sums = self.bins(columns)
         return MeasuredScores(
             model=model,
-            data="test",
+            data=key,
             values=self.figures(columns),
             reliability=() if sums is None else reliability_bins(sums),
         )
@@ -232,10 +255,23 @@ class HeadTask(HeadNetworks):
         }
         return columns, [answers[place] for place in back.tolist()]
 
+    def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
+        """Where the variance of an example's answer comes from; None where the task has one number a word, or none."""
+        return None
+
+    def _attributed(self, own: TrainedHead, answers: Sequence[Answer]) -> Iterator[AttributionExample]:
+        if own.key == "bayesian_mean":
+            shown = self._ranked(answers)[: min(ATTRIBUTED, self.recipe.report.uncertain)]
+            found = (self.attributed(own, self.examples["test"][place]) for place in shown)
+            yield from (each for each in found if each is not None)
+
+    def _ranked(self, answers: Sequence[Answer]) -> list[int]:
+        """Places of the answers, the most uncertain first."""
+        return sorted(range(len(answers)), key=lambda place: -answers[place][self.ranked_by])
+
     def _uncertain(self, answers: Sequence[Answer]) -> Iterator[Listing]:
         examples, key = self.examples["test"], self.ranked_by
-        ranked = sorted(range(len(answers)), key=lambda place: -answers[place][key])
-        shown = ranked[: self.recipe.report.uncertain]
+        shown = self._ranked(answers)[: self.recipe.report.uncertain]
         if shown:
             truths = [self.truth(examples[place]) for place in shown]
             sheet = self.sheet(

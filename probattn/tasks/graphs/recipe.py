@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -75,7 +75,10 @@ class GraphTrainingRecipe(_Training):
 class GraphDataRecipe(Section):
     """A citation graph, with its standard split and with a self loop at every node."""
 
-    name: Literal["cora", "citeseer", "pubmed"] = Field(description="Which graph.")
+    name: str = Field(
+        pattern=r"^[\w-]+$",
+        description="Which graph: `cora`, `citeseer`, `pubmed`, or any other whose files have this form.",
+    )
     folder: str | None = Field(
         default=None,
         min_length=1,

@@ -220,7 +220,12 @@ class TranslationDataRecipe(Section):
         "`my/train.de`, a sentence a line, packed as `.en.gz` or not.",
     )
     validation: str | None = Field(default=None, min_length=1, description="Likewise, to choose by.")
-    test: str | None = Field(default=None, min_length=1, description="Likewise, to measure on.")
+    test: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Likewise, to measure on; of `multi30k` the name of another of its test sets, such as "
+        "`test_2017_flickr`.",
+    )
     train_pairs: int | None = Field(
         default=None, ge=1, description="Training pairs, a fixed choice; null for all."
     )
@@ -258,7 +263,8 @@ class TranslationDataRecipe(Section):
     def _one_corpus(self) -> TranslationDataRecipe:
         if self.source == self.target:
             raise ValueError(f"target: expected another language than source, got {self.target!r} twice")
-        given = [part for part in PARTS if getattr(self, part) is not None]
+        own = PARTS if self.corpus is None else PARTS[:2]
+        given = [part for part in own if getattr(self, part) is not None]
         if self.corpus is not None and given:
             raise ValueError(f"{given[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
         if self.corpus is None and len(given) < len(PARTS):
@@ -288,8 +294,9 @@ class TranslationDataRecipe(Section):
         """
         if self.corpus is not None:
             reverse = self.source == "de"
+            tests = {} if self.test is None else {"test": self.test}
             found = load_multi30k(
-                self.folder, source="de" if reverse else "en", target="en" if reverse else "de"
+                self.folder, source="de" if reverse else "en", target="en" if reverse else "de", **tests
             )
             splits = found.roles()
         else:
@@ -308,7 +315,8 @@ class TranslationDataRecipe(Section):
 
     def resolved(self) -> TranslationDataRecipe:
         """The same, with the paths of files and folders made absolute."""
-        given = {name: getattr(self, name) for name in ("folder", *PARTS)}
+        names = ("folder", *(PARTS if self.corpus is None else ()))
+        given = {name: getattr(self, name) for name in names}
         paths = {
             name: str(Path(path).expanduser().absolute()) for name, path in given.items() if path is not None
         }

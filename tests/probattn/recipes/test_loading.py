@@ -12,13 +12,17 @@ LINGUISTIC = tuple(f"{task}_{method}" for task in ("cola", "mrpc") for method in
 ADDITIVE = ("bbc_additive", "imdb_additive", "sst2_additive")
 HEADS = ("sentiment_repulsive", "sst2_self_attentive", "trec_self_attentive")
 GRAPHS = (
-    "cora_babn",
-    "cora_bam",
-    "cora_ct",
-    "cora_deterministic",
-    "cora_gan",
-    "pubmed_ct",
-    "pubmed_deterministic",
+    *(
+        f"{graph}_{method}"
+        for graph in ("citeseer", "cora")
+        for method in ("babn", "bam", "ct", "deterministic", "gan")
+    ),
+    *(f"pubmed_{method}" for method in ("ct", "deterministic", "gan")),
+)
+UNDERSTANDING = (
+    *(f"{data}_paper" for data in ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2")),
+    *(f"{data}_babn" for data in ("mnli", "qnli", "qqp", "rte", "sick", "snli", "spam", "sst2")),
+    *(f"snli_{network}" for network in ("decomposable", "esim", "self_attentive")),
 )
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
 EXPERIMENTS = tuple(
@@ -36,6 +40,12 @@ FINE_TUNING = (
     "sequences_t5",
     "slots_babn",
     "spans_babn",
+    "squad1_paper",
+    "squad2_babn",
+    "squad2_paper",
+    "stsb_babn",
+    "stsb_paper",
+    "swag_babn",
 )
 
 
@@ -59,7 +69,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_that_come_with_the_library() -> None:
-    known = {*NAMES, *ADDITIVE, *LINGUISTIC, *HEADS, *GRAPHS, *TRANSLATION, *EXPERIMENTS, *FINE_TUNING}
+    known = {
+        *NAMES,
+        *ADDITIVE,
+        *LINGUISTIC,
+        *HEADS,
+        *GRAPHS,
+        *TRANSLATION,
+        *EXPERIMENTS,
+        *FINE_TUNING,
+        *UNDERSTANDING,
+    }
     assert recipe_names() == tuple(sorted(known))
     found = (ROOT / "probattn" / "tasks").glob("*/recipes/*.yaml")
     assert {path.stem for path in found} == known

@@ -1,5 +1,6 @@
 """Calibration error, overconfidence error and the reliability diagram."""
 
+import math
 import warnings
 from typing import Any
 
@@ -8,9 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
-from probattn.metrics.functional import calibration_error, overconfidence_error, reliability_diagram
+from probattn.metrics.functional import (
+    best_temperature,
+    calibration_error,
+    overconfidence_error,
+    reliability_diagram,
+)
 
 
 def predictions(seed: int, size: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -196,3 +203,40 @@ def test_a_bin_of_one_example_has_the_confidence_of_that_example() -> None:
     assert overconfidence_error(preds, target).item() == pytest.approx(
         (0.9 * 0.9 + 0.75 * 0.75) / 3, rel=1e-6
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("classes", [2, 7])
+def test_the_best_temperature_is_scipys(classes: int, scale: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    logits = torch.randn(300, classes, generator=generator, dtype=torch.float64)
+    labels = torch.distributions.Categorical(
+        logits=logits
+    ).sample()  # so that the best temperature is near the scale
+    given = (scale * logits).to(dtype)
+
+    def loss(log: float) -> float:
+        return torch.nn.functional.cross_entropy(given.double() / math.exp(log), labels).item()
+
+    found = optimize.minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9})
+    assert best_temperature(given, labels).item() == pytest.approx(math.exp(found.x), rel=1e-5)
+
+
+def test_temperatures_without_a_best_one_are_at_the_end_of_the_range() -> None:
+    logits = torch.tensor([[3.0, 0.0], [0.0, 3.0]])
+    assert best_temperature(logits, torch.tensor([0, 1])).log().item() == pytest.approx(-7)
+    assert best_temperature(logits, torch.tensor([1, 0])).log().item() == pytest.approx(7)
+
+
+@pytest.mark.parametrize(
+    ("logits", "target", "message"),
+    [
+        (torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), r"N >= 1, got \[0, 2\]"),
+        (torch.zeros(3, 2), torch.zeros(2, dtype=torch.long), r"got \[3, 2\] and \[2\]"),
+        (torch.full((1, 2), torch.nan), torch.zeros(1, dtype=torch.long), "expected finite logits"),
+    ],
+)
+def test_temperatures_of_wrong_logits_are_refused(logits, target, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        best_temperature(logits, target)

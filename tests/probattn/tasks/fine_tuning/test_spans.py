@@ -13,9 +13,15 @@ from torchmetrics.functional.text import squad
 from probattn.data import DataError
 from probattn.data.files import data_file
 from probattn.inference.posterior import Posterior
-from probattn.tasks.fine_tuning.answers import Candidates, best_match, ends_of, exact_match, word_f1
+from probattn.tasks.fine_tuning.answers import (
+    Candidates,
+    best_match,
+    ends_of,
+    exact_match,
+    word_f1,
+)
 from probattn.tasks.fine_tuning.encoding import Batch, padded
-from probattn.tasks.fine_tuning.spans import Spans, SpansRecipe, SpansSection
+from probattn.tasks.fine_tuning.spans import Spans, SpansRecipe, SpansSection, best_threshold
 
 TEXT = " ".join([*WORDS, *reversed(WORDS)])
 """24 words, more than two windows of the tiny network hold."""
@@ -396,3 +402,54 @@ def test_windows_that_share_more_than_half_are_refused(trained, tmp_path):
     assert "stride: expected at most half of max_length, 8, got 9" in refused(
         "train", recipe, "--output", tmp_path / "x", *keys
     )
+
+
+def test_the_threshold_of_no_answer_is_the_best_of_all():
+    """Against every threshold, as SQuAD's script finds it; margins may be equal."""
+    source = random.Random(0)
+    for _ in range(50):
+        count = source.randint(1, 30)
+        margin = torch.tensor([float(source.randint(-4, 4)) for _ in range(count)], dtype=torch.float64)
+        unanswerable = torch.tensor([source.random() < 0.5 for _ in range(count)])
+        scores = torch.tensor([source.choice([0.0, 0.4, 1.0]) for _ in range(count)], dtype=torch.float64)
+        scores = scores * ~unanswerable
+
+        found, *others = [
+            torch.where(margin <= threshold, scores, unanswerable.double()).mean().item()
+            for threshold in [best_threshold(margin, scores, unanswerable), -math.inf, *margin.tolist()]
+        ]
+        assert found == pytest.approx(max(others))
+
+
+def test_squads_files_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
+
+    def write(name, count):
+        paragraphs = [
+            {
+                "context": f"In {year} it rained in Rome.",
+                "qas": [
+                    {
+                        "id": f"{year}a",
+                        "question": "When?",
+                        "answers": [{"text": str(year), "answer_start": 3}],
+                    },
+                    {"id": f"{year}b", "question": "Why?", "is_impossible": True, "answers": []},
+                ],
+            }
+            for year in range(1000, 1000 + count)
+        ]
+        (tmp_path / "squad").mkdir(exist_ok=True)
+        (tmp_path / "squad" / name).write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+    write("dev-part-v2.0.json", 60)
+    parts = SpansSection(train="squad2").load()
+    contexts = {split: {each["context"] for each in examples} for split, examples in parts.items()}
+    assert sum(map(len, parts.values())) == 120 and sum(map(len, contexts.values())) == 60
+    assert all(contexts.values())
+    first = SpansSection(train="squad1").load()
+    assert sum(map(len, first.values())) == 60 and all(each["answers"] for each in first["test"])
+    write("train-v2.0.json", 50)
+    write("dev-v2.0.json", 4)
+    whole = SpansSection(train="squad2").load()
+    assert len(whole["test"]) == 8 and len(whole["train"]) + len(whole["validation"]) == 100

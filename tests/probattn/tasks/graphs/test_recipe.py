@@ -82,8 +82,8 @@ def test_a_section_graph_makes_it_one_of_a_graph(file: Path) -> None:
     ("override", "message"),
     [
         (
-            "graph.name=corra",
-            "graph.name (override graph.name=corra): expected 'cora', 'citeseer' or 'pubmed', got",
+            "graph.name=../cora",
+            "graph.name (override graph.name=../cora): expected letters, digits, spaces, '.', '-', '_', got",
         ),
         ("graph.nam=cora", "unknown key 'nam' in graph"),
         ("data.train=imdb", "unknown key 'data'"),

@@ -119,7 +119,7 @@ def test_one_of_steps_and_epochs(file: Path) -> None:
         ("translation.source=fr", "multi30k has 'en' and 'de', got 'fr' and 'de'"),
         ("translation.source=de", "another language than source, got 'de' twice"),
         ("translation.train=my/train", "validation: expected a path without ending, since corpus is null"),
-        ("translation={corpus: multi30k, test: my/test}", "test: expected null beside corpus 'multi30k'"),
+        ("translation={corpus: multi30k, train: my/train}", "train: expected null beside corpus 'multi30k'"),
         (
             "translation={train: a, validation: b, test: c, folder: d}",
             "folder: expected null, since corpus is null",
