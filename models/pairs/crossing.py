@@ -80,7 +80,7 @@ class OneWayAttention(nn.Module):
     def forward(
         self, compared: Tensor, hidden: Tensor, own: Tensor, other: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """What each of the ``own`` words finds among the ``other`` ones, ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
+        """What ``own`` words find among ``other`` ones, ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
         valid = own[:, None, :, None] & other[:, None, None, :]
         mask = hidden.new_zeros(valid.shape).masked_fill(~valid, torch.finfo(hidden.dtype).min)
         output, weights = attention_function(self.config)(

@@ -23,7 +23,12 @@ _WORDS = r"\d+(?:[.,]\d+)+|\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*
 
 
 def word_tokenizer(
-    texts: Iterable[str], *, size: int | None = None, min_frequency: int = 1, split: WordSplit = "words"
+    texts: Iterable[str],
+    *,
+    size: int | None = None,
+    min_frequency: int = 1,
+    split: WordSplit = "words",
+    pairs: bool = False,
 ) -> Any:
     """A tokenizer whose vocabulary is the words of these texts, in lower case.
 
@@ -37,6 +42,7 @@ def word_tokenizer(
         split: "words" parts punctuation and English clitics (``do n't``, ``it 's``) from words, as treebanks and the
             vocabularies of word vectors do; "spaces" splits at spaces, for texts that are split so
             already (SST-2, TREC).
+        pairs: whether it also gives ``token_type_ids``, 0 for the words of the first text and 1 for those of a second.
 
     Returns:
         A ``PreTrainedTokenizerFast`` of transformers: it can be saved, and ``AutoTokenizer`` loads it.
@@ -51,7 +57,7 @@ def word_tokenizer(
         >>> word_tokenizer(["It isn't bad."]).tokenize("it isn't")
         ['it', 'is', "n't"]
     """
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     _check(size, min_frequency, split)
@@ -74,7 +80,13 @@ def word_tokenizer(
             f"word_tokenizer: expected a word that occurs {min_frequency} times or more, found none; lower "
             "min_frequency or give more texts"
         )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PADDING, unk_token=UNKNOWN)
+    names = ["input_ids", "attention_mask"]
+    if pairs:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1")
+        names.insert(1, "token_type_ids")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PADDING, unk_token=UNKNOWN, model_input_names=names
+    )
 
 
 def _check(size: int | None, min_frequency: int, split: str) -> None:

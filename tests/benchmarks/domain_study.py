@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import study
 import torch
+import typer
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -151,6 +152,7 @@ class DomainStudy(study.Study):
     seeds: study.Seeds = 3
     tasks: study.Names = "sentiment,inference,relatedness"
     variants: study.Names = None
+    recipe: Annotated[str, typer.Option(help="Recipe that tasks and variants change.")] = "sentiment_babn"
     output: study.Output = study.DATA / "domains.json"
     set_: study.Keys = None
 
@@ -164,7 +166,7 @@ class DomainStudy(study.Study):
 
     def setting(self) -> study.Content:
         """Keys that all runs change."""
-        return {"recipe": "sentiment_babn", "set": self.overrides}
+        return {"recipe": self.recipe, "set": self.overrides}
 
     def jobs(self) -> Iterator[study.Job]:
         """The variants of each task, seed by seed."""
@@ -173,7 +175,7 @@ class DomainStudy(study.Study):
             keys = (*common, *TASKS[task], *VARIANTS[name], *self.overrides, f"training.seed={seed}")
             head = {"task": task, "variant": name, "seed": seed}
             folder = f"{task}/{name.replace(' ', '_')}/seed-{seed}"
-            yield study.Job(head, "sentiment_babn", keys, folder)
+            yield study.Job(head, self.recipe, keys, folder)
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network and measures it in every domain."""

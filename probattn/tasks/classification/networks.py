@@ -86,7 +86,7 @@ def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words
             f"network {network.name!r}: expected {kinds[wanted]}, got {kinds[not wanted]} ({data.source}){hint}"
         )
     options = network.vocabulary or VocabularyRecipe()
-    tokenizer = word_tokenizer([*data.texts, *(data.pairs or ())], **options.model_dump())
+    tokenizer = word_tokenizer([*data.texts, *(data.pairs or ())], pairs=wanted, **options.model_dump())
     if network.embeddings is None:
         return Words(tokenizer, None)
     return Words(tokenizer, word_vectors(tokenizer.get_vocab(), network.embeddings, seed=seed))

@@ -10,7 +10,8 @@ from runs import succeeds
 
 from probattn.data import Task, TextDataset
 from probattn.inference.report import Example, read_results
-from probattn.tasks import load_network
+from probattn.recipes import Recipe
+from probattn.tasks import Classification, load_network
 from probattn.tasks.classification.looks import second_text
 from probattn.tasks.classification.task import data_digest
 
@@ -119,3 +120,68 @@ def test_where_the_second_text_begins(run):
     assert second_text(trained.codec, example, 8) == 5
     assert second_text(trained.codec, example, 6) == 4  # [CLS] a good [SEP] the [SEP]
     assert second_text(trained.codec, example.model_copy(update={"pair": None}), 8) is None
+
+
+NEW = {
+    "decomposable": "config: {hidden_size: 8, freeze_embeddings: true}",
+    "esim": "config: {hidden_size: 6}",
+    "self_attentive": "config: {hidden_size: 6, attention_size: 5, num_attention_heads: 3, classifier_size: 8, "
+    "gate_size: 4}",
+}
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+@pytest.mark.parametrize("name", NEW)
+def test_a_network_of_two_texts_is_built_from_nothing(name, paired, tmp_path):
+    """With two shifted sets and smoothed labels, from the recipe to predictions."""
+    source = f"{{source: {paired.parent / 'pairs.tsv'}, text: one, text_pair: two}}"
+    recipe = tmp_path / "new.yaml"
+    recipe.write_text(
+        f"""
+network: {{name: {name}, {NEW[name]}}}
+data: {{train: {source}, shifted: [{source}, {source}], limits: {{shifted: 20}}}}
+attention: {{method: babn}}
+training: {{steps: 4, batch_size: 8, learning_rate: 1e-2, label_smoothing: 0.1, device: cpu}}
+prediction: {{num_samples: 2}}
+report: {{resamples: 100, uncertain: 1, texts: [a good film], pairs: [the bad plot]}}
+""",
+        encoding="utf-8",
+    )
+    run = tmp_path / "run"
+    succeeds("train", recipe, "--output", run, "--quiet")
+    succeeds("report", run)
+    results = read_results(run / "metrics.json")
+    assert [(data.key, data.role, data.size) for data in results.data][1:] == [
+        ("shifted", "shifted", 20),
+        ("shifted_2", "shifted", 20),
+    ]
+    assert results.attention and results.attribution
+    network = load_network(run)
+    batch = next(iter(network_batches(network)))
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
+    turned = batch | {"token_type_ids": 1 - batch["token_type_ids"]}
+    assert not network.program(batch).equal(network.program(turned))
+
+
+def network_batches(network):
+    data = TextDataset(("a good film",), None, (), "given", pairs=("the bad plot",))
+    return Classification(Recipe(data={"train": "snli"})).batches(network, data)
+
+
+def test_networks_of_two_texts_take_no_single_ones(paired, tmp_path, command):
+    told = command("train", paired, "-o", tmp_path / "a", "--set", "network={name: self_attentive}").output
+    assert "expected single texts, got pairs of texts" in told and "gate_size" in told
+    single = f"data={{train: {{source: {paired.parent / 'pairs.tsv'}, text: one}}}}"
+    told = command(
+        "train",
+        paired,
+        "-o",
+        tmp_path / "b",
+        "--set",
+        "network={name: esim}",
+        "--set",
+        single,
+        "--set",
+        "report={}",
+    ).output
+    assert "expected pairs of texts, got single texts" in told

@@ -1,0 +1,39 @@
+"""The study of domains on a tiny network."""
+
+from __future__ import annotations
+
+import json
+
+import domain_study
+import pytest
+
+from probattn.recipes import load_recipe
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+def test_every_variant_is_measured_in_every_domain(recipe, tmp_path, monkeypatch):
+    source = load_recipe(str(recipe)).data.train.source
+    monkeypatch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted=[{source}, {source}]"]})
+    options = {
+        "recipe": str(recipe),
+        "tasks": "tiny",
+        "variants": "soft,label smoothing,bam",
+        "output": tmp_path / "domains.json",
+        "set_": ["training.epochs=null", "training.steps=2", "data.limits={train: 60, shifted: 30}"],
+    }
+    domain_study.STUDY(folder=tmp_path / "runs", seeds=2, **options).main()
+    content = json.loads((tmp_path / "domains.json").read_text(encoding="utf-8"))
+    assert len(content["runs"]) == 6
+    assert all(run["data"]["validation"]["temperature"] > 0 for run in content["runs"])
+    for variants in content["summary"]["tiny"].values():
+        assert set(variants) == {"soft", "label smoothing", "bam"}
+        assert variants["bam"]["accuracy"]["difference"]["seeds"] == 2
+        assert all(0 <= row["scaled_ece"]["value"]["mean"] <= 1 for row in variants.values())
+    soft, smoothed = (content["runs"][place]["data"]["home"] for place in (0, 1))
+    assert soft != smoothed
+
+
+def test_the_tasks_are_recipes() -> None:
+    for keys in domain_study.TASKS.values():
+        for variant in domain_study.VARIANTS.values():
+            load_recipe("sentiment_babn", [*keys, *variant, "data.out_of_domain=null"])
