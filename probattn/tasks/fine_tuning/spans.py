@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering
 
-from probattn.checks import shown
+from probattn.checks import shortened, shown
 from probattn.data import DataError
 from probattn.data.files import DATA_VARIABLE, read_text
 from probattn.data.hub import load_hub
@@ -48,6 +48,8 @@ from probattn.tasks.programs import Network
 
 BEST = 5
 """Spans that an answer lists with their probabilities."""
+NAME = 30
+"""Characters of an answer where the report names it among others."""
 NOTHING = "no answer"
 """What tables show for an empty answer."""
 SLOT_QUESTIONS = {
@@ -418,7 +420,7 @@ class Spans(HeadTask):
                 rows=tuple(
                     (
                         MODEL_TITLES[key],
-                        f"{each['threshold'][0].item():+.3f}",
+                        _threshold(each["threshold"][0].item()),
                         *(
                             f"{each[name].mean().item():.1%}"
                             for name in ("exact", "f1", "exact_tuned", "f1_tuned")
@@ -468,7 +470,8 @@ class Spans(HeadTask):
         inside = torch.cat([torch.zeros(1, dtype=torch.bool), candidates.window == window])
         leading = probabilities.where(inside, -1.0).topk(min(BEST, int(inside.sum()))).indices.tolist()
         outcomes = sorted([0, *leading], key=lambda outcome: -probabilities[outcome])
-        names = distinct([candidates.text(example["context"], outcome) or NOTHING for outcome in outcomes])
+        texts = [candidates.text(example["context"], outcome) or NOTHING for outcome in outcomes]
+        names = distinct([shortened(text, NAME) for text in texts])
         places = torch.cat([torch.zeros(1, 2, dtype=torch.long), candidates.positions])[outcomes]
         best = probabilities[outcomes[0]].item()
         found = Example(
@@ -585,6 +588,10 @@ def best_threshold(margin: Tensor, scores: Tensor, unanswerable: Tensor) -> floa
     )  # equal margins are answered together
     best = int(totals.masked_fill(~last, -math.inf).argmax())
     return float(margin[order[best - 1]]) if best else -math.inf
+
+
+def _threshold(value: float) -> str:
+    return f"{value:+.3f}" if math.isfinite(value) else "none answered"
 
 
 def _mean(values: Tensor) -> float | None:

@@ -373,6 +373,15 @@ def test_a_run_is_measured_and_reported(trained):
     assert all(set(values) == set(Spans.measures) for values in models.values())
     assert all(value >= 0 for values in models.values() for value in values.values() if value is not None)
     succeeds("report", trained)
+    results = Spans.results_class.model_validate_json((trained / "metrics.json").read_text(encoding="utf-8"))
+    assert results.attribution
+    for each in results.attribution:
+        assert each.example.text == "was the film good" and sum(each.by_word()) == pytest.approx(1, abs=0.01)
+            1, abs=0.01
+        )
+        assert each.expected.label in (*each.classes, each.example.predicted)
+    values = results.scores[0].values
+    assert values["f1_tuned"] >= 0 and "Threshold of no answer" in [each.title for each in results.listings]
     page = (trained / "report.html").read_text()
     assert "With and without an answer" in page and "Exact match, answerable" in page
 
