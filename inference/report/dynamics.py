@@ -122,6 +122,8 @@ class PairAgreement(Record):
         tau: mean of Kendall's rank correlation; None where no output has one, since a rating is constant.
         xi: by accuracy; None without a second run.
         xi_bleu: by BLEU; None where that was not recorded.
+        xi_tau: by accuracy, of tau in place of A; None without tau.
+        xi_tau_bleu: the same by BLEU.
     """
 
     first: Rating
@@ -130,6 +132,8 @@ class PairAgreement(Record):
     tau: Annotated[float, Field(ge=-1, le=1)] | None
     xi: Contextualized | None = None
     xi_bleu: Contextualized | None = None
+    xi_tau: Contextualized | None = None
+    xi_tau_bleu: Contextualized | None = None
 
 
 class Agreement(Record):

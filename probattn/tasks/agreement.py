@@ -167,8 +167,7 @@ def measure_agreement(
         measures |= {"course": course, "uniform_step": best}
     runs = None if other is None else SecondRun.of(learned, other)
     if runs is not None:
-        measures |= {"second_accuracy": runs.accuracy[-1][1]}
-        measures |= {"second_bleu": runs.bleu[-1][1]} if runs.bleu else {}
+        measures |= {"second_accuracy": runs.end("accuracy"), "second_bleu": runs.end("bleu")}
     return Agreement(
         run=str(run),
         outputs=len(learned.last.lengths),
@@ -179,44 +178,75 @@ def measure_agreement(
     )
 
 
+Course = list[tuple[int, float, float]]
+"""(step, performance, how far attention agrees with the first run's)."""
+
+
 @dataclass(frozen=True)
 class SecondRun:
-    """(step, performance, agreement with the first run's attention) of a second run: by accuracy and, if any, BLEU."""
+    """Courses of a second run, by performance (accuracy, BLEU where recorded) and by measure of agreement (A, tau)."""
 
-    accuracy: list[tuple[int, float, float]]
-    bleu: list[tuple[int, float, float]]
+    courses: Mapping[tuple[str, str], Course]
 
     @classmethod
     def of(cls, learned: Recorded, other: Recorded) -> SecondRun:
         """Measures it."""
-        agreed = {step: learned.last.agreement(v=each.attention) for step, each in other.rated.items()}
-        scores = recorded_bleu(other.folder)
+        last, rated = learned.last, other.rated
+        agreed: dict[str, dict[int, float | None]] = {
+            "agreement": {step: last.agreement(v=each.attention) for step, each in rated.items()},
+            "tau": {step: _tau(last, last.attention, each.attention) for step, each in rated.items()},
+        }
+        performed = {"accuracy": {step: each.accuracy for step, each in rated.items()}}
+        if bleu := recorded_bleu(other.folder):
+            performed["bleu"] = dict(bleu)
         return cls(
-            [(step, each.accuracy, agreed[step]) for step, each in other.rated.items()],
-            [(step, score, agreed[step]) for step, score in scores.items()],
+            {
+                (performance, measure): [
+                    (step, score, value)
+                    for step, score in scores.items()
+                    if (value := values[step]) is not None
+                ]
+                for performance, scores in performed.items()
+                for measure, values in agreed.items()
+            }
         )
+
+    def end(self, performance: str) -> float | None:
+        """Performance after the last update; None where it was not recorded."""
+        course = self.courses.get((performance, "agreement"))
+        return course[-1][1] if course else None
+
+    def xi(self, value: float | None, performance: str, measure: str) -> Contextualized | None:
+        """Performance when the second run first agreed with the first by more than a value (Eq. 11)."""
+        course = self.courses.get((performance, measure))
+        if value is None or not course:
+            return None
+        result = contextualized_agreement(value, course)
+        return Contextualized(performance=result.performance, step=result.step, reached=result.reached)
+
+
+def _tau(rated: RatedWords, u: Tensor, v: Tensor) -> float | None:
+    """Mean of Kendall's rank correlation; None where no output has one."""
+    (left, mask), (right, _) = rated.padded(u), rated.padded(v)
+    tau = kendall_tau(left, right, mask).nanmean().item()
+    return None if math.isnan(tau) else tau
 
 
 def _pair(
     rated: RatedWords, pair: tuple[Rating, Rating], ratings: Mapping[Rating, Tensor], runs: SecondRun | None
 ) -> PairAgreement:
     u, v = (ratings[name] for name in pair)
-    agreement = rated.agreement(u, v)
-    (left, mask), (right, _) = rated.padded(u), rated.padded(v)
-    tau = kendall_tau(left, right, mask).nanmean().item()
-    return PairAgreement(
-        first=pair[0],
-        second=pair[1],
-        agreement=agreement,
-        tau=None if math.isnan(tau) else tau,
-        xi=None if runs is None else _xi(agreement, runs.accuracy),
-        xi_bleu=None if runs is None or not runs.bleu else _xi(agreement, runs.bleu),
+    agreement, tau = rated.agreement(u, v), _tau(rated, u, v)
+    found = (
+        {}
+        if runs is None
+        else {
+            f"xi{of}{by}": runs.xi(value, performance, measure)
+            for of, value, measure in (("", agreement, "agreement"), ("_tau", tau, "tau"))
+            for by, performance in (("", "accuracy"), ("_bleu", "bleu"))
+        }
     )
-
-
-def _xi(agreement: float, runs: list[tuple[int, float, float]]) -> Contextualized:
-    result = contextualized_agreement(agreement, runs)
-    return Contextualized(performance=result.performance, step=result.step, reached=result.reached)
+    return PairAgreement(first=pair[0], second=pair[1], agreement=agreement, tau=tau, **found)
 
 
 def _uniform(learned: Recorded, folder: Path) -> Recorded:
@@ -273,7 +303,16 @@ def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> Proxy
 
 def agreement_table(found: Agreement) -> Sheet:
     """The record as a table for the terminal, without columns that hold nothing, and what its letters mean."""
-    heads = ("A(u, v)", "agreement", "by chance", "Kendall's tau", "xi", "xi, BLEU")
+    heads = (
+        "A(u, v)",
+        "agreement",
+        "by chance",
+        "Kendall's tau",
+        "xi",
+        "xi, BLEU",
+        "xi of tau",
+        "of tau, BLEU",
+    )
     rows = [
         (
             f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
@@ -282,6 +321,8 @@ def agreement_table(found: Agreement) -> Sheet:
             "" if item.tau is None else f"{100 * item.tau:.1f}",
             _starred(item.xi, 100),
             _starred(item.xi_bleu, 1),
+            _starred(item.xi_tau, 100),
+            _starred(item.xi_tau_bleu, 1),
         )
         for item in found.pairs
     ]

@@ -52,11 +52,12 @@ def measure(folders: Mapping[str, Path]) -> dict[str, Any]:
             "second": {step: last.agreement(v=each.attention) for step, each in second.rated.items()},
         },
     }
-    ends = {"xi": row.second_accuracy, "xi_bleu": row.second_bleu}
+    ends = {f"xi{of}": row.second_accuracy for of in ("", "_tau")}
+    ends |= {f"xi{of}_bleu": row.second_bleu for of in ("", "_tau")}
     for table, performance in ends.items():
         if performance is not None:
             end = {"performance": performance, "step": max(second.rated), "reached": True}
-            values = {key: getattr(item, table).model_dump() for key, item in kept.items()}
+            values = {key: xi.model_dump() for key, item in kept.items() if (xi := getattr(item, table))}
             found[table] = values | {"end": end}
     if "frozen" in folders:
         found["frozen"] = measure_frozen(learned, Recorded.read(folders["frozen"]))

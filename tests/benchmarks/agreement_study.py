@@ -119,10 +119,12 @@ def summarise(runs: Sequence[study.Run]) -> study.Content:
             summary[key][table] = {
                 name(pair): study.interval(run[table][name(pair)] for run in own) for pair in PAIRS
             }
-        for table in ("xi", "xi_bleu"):
-            if table in own[0]:
+        for table in ("xi", "xi_bleu", "xi_tau", "xi_tau_bleu"):
+            if all(table in run for run in own):
                 summary[key][table] = {
-                    column: _mean_xi([run[table][column] for run in own]) for column in own[0][table]
+                    column: _mean_xi([run[table][column] for run in own])
+                    for column in own[0][table]
+                    if all(column in run[table] for run in own)
                 }
         for value in ("chance", "accuracy", "uniform_accuracy"):
             summary[key][value] = study.interval(run[value] for run in own)

@@ -52,6 +52,11 @@ def tables(content: Mapping[str, Any]) -> str:
         _xi(kept, "xi", XI, "accuracy", scale=100),
         *([_xi(bleu, "xi_bleu", XI_BLEU, "BLEU", scale=1)] if (bleu := _with(kept, "xi_bleu")) else []),
         _tau(kept),
+        *(
+            _xi(found, name, {}, unit, scale=scale)
+            for name, unit, scale in (("xi_tau", "of τ, accuracy", 100), ("xi_tau_bleu", "of τ, BLEU", 1))
+            if (found := _with(kept, name))
+        ),
         *_frozen(_with(kept, "frozen")),
         *_optimal({key: row for key, row in rows.items() if "optimal_probe" in row}),
     ]
@@ -83,7 +88,9 @@ def _xi(rows: Mapping[str, Any], name: str, paper: Mapping[str, Any], unit: str,
 
 def _reached(row: Mapping[str, Any], name: str, pair: str, scale: float) -> str:
     """The mean, starred where some seed never reached the agreement."""
-    found = row[name][pair]
+    found = row[name].get(pair)
+    if found is None:
+        return ""
     return f"{scale * found['mean']:.1f}{'' if found['reached'] == row['seeds'] else '*'}"
 
 

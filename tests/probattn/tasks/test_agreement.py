@@ -81,6 +81,10 @@ def test_record_and_table(runs, command):
     assert pairs["attention", "probe"]["agreement"] == last.agreement()
     second = [(step, rated(runs["second"], step)) for step in (0, 3, 6)]
     rows = [(step, each.accuracy, last.agreement(v=each.attention)) for step, each in second]
+    taus = []
+    for step, each in second:
+        (left, mask), (right, _) = last.padded(last.attention), last.padded(each.attention)
+        taus.append((step, each.accuracy, kendall_tau(left, right, mask).nanmean().item()))
     for item in pairs.values():
         expected = contextualized_agreement(item["agreement"], rows)
         assert item["xi"] == {
@@ -88,7 +92,9 @@ def test_record_and_table(runs, command):
             "step": expected.step,
             "reached": expected.reached,
         }
-        assert -1 <= item["tau"] <= 1 and item["xi_bleu"] is None
+        assert -1 <= item["tau"] <= 1 and item["xi_bleu"] is None and item["xi_tau_bleu"] is None
+        expected = contextualized_agreement(item["tau"], taus)
+        assert item["xi_tau"]["step"] == expected.step and item["xi_tau"]["reached"] == expected.reached
     assert found["second_accuracy"] == second[-1][1].accuracy and found["second_bleu"] is None
     succeeds("agreement", runs["learned"], *options)
     assert json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8")) == found

@@ -377,8 +377,6 @@ def test_a_run_is_measured_and_reported(trained):
     assert results.attribution
     for each in results.attribution:
         assert each.example.text == "was the film good" and sum(each.by_word()) == pytest.approx(1, abs=0.01)
-            1, abs=0.01
-        )
         assert each.expected.label in (*each.classes, each.example.predicted)
     values = results.scores[0].values
     assert values["f1_tuned"] >= 0 and "Threshold of no answer" in [each.title for each in results.listings]
