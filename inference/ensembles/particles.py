@@ -38,6 +38,7 @@ class EnsembleOptions(ParticleOptions):
         kernel: as for :class:`probattn.RepulsiveAttention`. "sliced_rbf" keeps more of the posterior's variance
             in many dimensions than "median_rbf".
         bandwidth: of the kernel, > 0.
+        offset: of the kernel "cosine", >= 0.
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
             Other priors are factors of the model. Weight decay of an optimiser is one more prior.
         temperature: T > 0 of "spos" and "sgld", whose noise stands for exp(-U / T): 1 is the posterior, "datum" is

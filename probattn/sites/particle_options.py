@@ -51,6 +51,7 @@ class ParticleOptions(Options):
         kernel: a kernel of :mod:`probattn.particles`, or "identity", which couples no particles.
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
+        offset: added to the kernel "cosine", >= 0, by default 1; 0 is that of An et al. (2020, appendix C.6).
         prior: "uniform", or the standard deviation > 0 of a normal prior around 0 of every number of a particle.
         temperature: T > 0 of "spos" and "sgld"; 1 is the posterior, "datum" is N, the posterior exp(-u) of one datum.
         langevin: w > 0, weight of the Langevin part of "spos" relative to SVGD's.
@@ -66,6 +67,7 @@ class ParticleOptions(Options):
     repulsion: NonNegative = 0.01
     kernel: KernelName = "median_rbf"
     bandwidth: Positive | None = None
+    offset: NonNegative | None = None
     prior: Literal["uniform"] | Positive = "uniform"
     temperature: Literal["datum"] | Positive = 1.0
     langevin: Positive = 1.0
@@ -77,6 +79,10 @@ class ParticleOptions(Options):
             owner = type(self).__name__
             raise ValueError(f"{owner}.bandwidth: the kernel {self.kernel!r} has none; leave it out")
 
+        if self.offset is not None and self.kernel != "cosine":
+            owner = type(self).__name__
+            raise ValueError(f"{owner}.offset: the kernel {self.kernel!r} has none; leave it out")
+
     @property
     def couples(self) -> bool:
         """True if particles act on each other, so that a single particle would have none to repel."""
@@ -86,6 +92,8 @@ class ParticleOptions(Options):
         """The kernel that the options name; ``generator`` gives a sliced one its directions."""
         if self.kernel == "sliced_rbf":
             return SlicedRBF(generator=generator)
+        if self.kernel == "cosine" and self.offset is not None:
+            return CosineKernel(self.offset)
         plain = _PLAIN_KERNELS.get(self.kernel)
         kernel: ParticleKernel = _KERNELS[self.kernel](bandwidth=self.bandwidth) if plain is None else plain()
         return kernel

@@ -66,6 +66,7 @@ class RepulsiveAttention(ParticleOptions, Method):
             "linear", "cosine", or "identity", which couples no heads; see :mod:`probattn.particles`.
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
+        offset: added to the kernel "cosine", >= 0, by default 1; 0 with ``smoothing`` is the third step of Table 9.
         prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
         temperature: temperature T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior exp(-N U / T)
             of the N training data: 1 is the posterior. "datum" is T = N, the posterior exp(-U) of one datum, which Eq.

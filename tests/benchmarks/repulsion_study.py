@@ -79,12 +79,16 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
         "spos": ("repulsion.sampler=spos",),
         "sgld": ("repulsion.sampler=sgld",),
         "svgd_normal": ("repulsion.sampler=svgd", "repulsion.prior=1.0"),
+        "cosine_penalty": ("repulsion=null", "disagreement={method: parameters, weight: 1.0}"),
+        "cosine_gradient": ("repulsion.kernel=cosine", "repulsion.offset=0", "repulsion.smoothing=false"),
+        "cosine_kernel": ("repulsion.kernel=cosine", "repulsion.offset=0"),
         "frobenius": ("repulsion=null", "disagreement={method: frobenius, weight: 1.0}"),
     }
 )
 """Keys of the recipe that each method changes; the first is what all are compared with.
 
-The weight of `svgd_strong` is the paper's, which MiniLM's recipe has.
+The weight of `svgd_strong` is the paper's, which MiniLM's recipe has. The three with `cosine` are the steps from a penalty
+to repulsion of the paper's table 9.
 """
 
 NOISY = ("spos", "sgld")

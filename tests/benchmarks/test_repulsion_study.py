@@ -78,6 +78,7 @@ def test_every_method_has_every_seed_and_a_folder_of_its_own(tmp_path):
         return {job.head[name] for job in found if head.items() <= job.head.items()}
 
     expected = {"plain", "svgd", "svgd_strong", "spos", "sgld", "svgd_normal", "frobenius"}
+    expected |= {f"cosine_{step}" for step in ("penalty", "gradient", "kernel")}
     assert expected == values("method", subject="trec") == set(methods)
     assert values("method", subject="sst2_transformer") == expected - {"svgd_strong"}
     assert load_any_recipe(repulsion_study.SUBJECTS["sst2_transformer"].recipe).repulsion.weight == 0.01
@@ -100,7 +101,8 @@ def test_every_override_is_a_key_of_the_recipes(tmp_path):
         names = [type(method).__name__ for method in loaded.methods()]
         if job.head["temperature"] is not None:
             assert loaded.repulsion.temperature == job.head["temperature"]
-        expected = {"plain": [], "frobenius": ["DisagreementAttention"]}.get(
+        penalty = ["DisagreementAttention"]
+        expected = {"plain": [], "frobenius": penalty, "cosine_penalty": penalty}.get(
             job.head["method"], ["RepulsiveAttention"]
         )
         assert names == expected, job

@@ -219,7 +219,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def _watched(self, tokenized: Any, tokenizer: Any) -> Watched:
         assert self.recipe.probe is not None
-        texts = self.texts.validation.take(self.recipe.probe.examples)
+        texts: TextDataset = getattr(self.texts, self.recipe.probe.part).take(self.recipe.probe.examples)
         rows = tokenized(texts)
         return Watched(
             self.recipe.probe,

@@ -210,8 +210,10 @@ class ProbeRecipe(Section):
         description="Updates after which they are recorded, and 0 for before the first; null for 0, 10, 20, 50, 100, "
         "200, 500 and so on. The last one always is.",
     )
-    examples: int = Field(
-        default=200, ge=1, description="Validation examples that are looked at, a fixed choice."
+    examples: int = Field(default=200, ge=1, description="Examples that are looked at, a fixed choice.")
+    part: Literal["validation", "train"] = Field(
+        default="validation",
+        description="Which examples: those of `validation`, or of `train` (tables 7 and 8 of Snell et al. 2021).",
     )
     batch_size: int = Field(default=32, ge=1, description="Examples of a batch.")
     shown: int = Field(default=2, ge=0, le=20, description="Examples whose maps the report shows.")

@@ -146,7 +146,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def _watched(self, subwords: Subwords) -> Watched:
         options = self.recipe.probe
         assert options is not None
-        rows = self.tokenized(self.splits.validation.take(options.examples), subwords)
+        chosen: SentencePairs = getattr(self.splits, options.part).take(options.examples)
+        rows = self.tokenized(chosen, subwords)
 
         def measure(model: nn.Module) -> float:
             assert isinstance(model, Translator)

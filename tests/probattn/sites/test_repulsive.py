@@ -59,3 +59,10 @@ def test_the_defaults_are_the_papers_settings():
     assert (method.sampler, method.step_size, method.repulsion) == ("svgd", 0.1, 0.01)
     assert (method.kernel, method.bandwidth, method.prior) == ("median_rbf", None, "uniform")
     assert (method.projections, method.temperature, method.langevin) == (("query", "key", "value"), 1.0, 1.0)
+
+
+def test_the_cosine_kernel_of_table_9_has_no_offset() -> None:
+    assert RepulsiveAttention(kernel="cosine").build_kernel().offset == 1
+    assert RepulsiveAttention(kernel="cosine", offset=0.0).build_kernel().offset == 0
+    with pytest.raises(ValueError, match="offset: the kernel 'median_rbf' has none"):
+        RepulsiveAttention(offset=0.0)
