@@ -87,8 +87,8 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 """Keys of the recipe that each method changes; the first is what all are compared with.
 
-The weight of `svgd_strong` is the paper's, which MiniLM's recipe has. The three with `cosine` are the steps from a penalty
-to repulsion of the paper's table 9.
+The weight of `svgd_strong` is the paper's, which MiniLM's recipe has. The three with `cosine` are the steps from a
+penalty to repulsion of the paper's table 9.
 """
 
 NOISY = ("spos", "sgld")
