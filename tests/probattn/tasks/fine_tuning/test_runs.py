@@ -16,6 +16,7 @@ from runs import refused, succeeds
 
 from probattn.inference.report import read_results
 from probattn.tasks import load_task
+from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
 TRAINING = (
@@ -215,3 +216,62 @@ def test_bad_input(section: str, message: str, folder: Path, tmp_path: Path) -> 
     file.write_text(f"{text}\n{network}{TRAINING}", encoding="utf-8")
     assert message in refused("train", file, "-o", tmp_path / "run", "--quiet")
     assert not (tmp_path / "run").exists()
+
+
+def test_shifted_data_are_measured_beside_the_others(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text(
+        "text,label\n" + "".join(f"good film {row},{row}\n" for row in range(12)), encoding="utf-8"
+    )
+    recipe = tmp_path / "shifted.yaml"
+    recipe.write_text(
+        f"regression: {{train: {folder}/numbers.csv, shifted: {other}, limits: {{test: 10}}}}\n"
+        f"network: {{name: {folder}/network}}\nattention: {{method: babn}}\n{TRAINING}",
+        encoding="utf-8",
+    )
+    succeeds("train", recipe, "--output", tmp_path / "run", "--quiet")
+    succeeds("report", tmp_path / "run")
+    results = MeasuredResults.model_validate_json(
+        (tmp_path / "run" / "metrics.json").read_text(encoding="utf-8")
+    )
+    assert [(data.key, data.role, data.title) for data in results.data] == [
+        ("test", "in_domain", "numbers (test)"),
+        ("shifted", "shifted", "other (test)"),
+    ]
+    assert results.data[1].size == 10  # the limit is that of the test set
+    home, away = (results.score("deterministic", data.key) for data in results.data)
+    assert home is not None and away is not None and home.values["rmse"] != away.values["rmse"]
+    assert {difference.data for difference in results.differences} == {"test", "shifted"}
+    assert "other (test)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+SWAG = "startphrase,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+
+
+def test_swag_and_hellaswag_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
+    for name in ("swag", "hellaswag"):
+        (tmp_path / name).mkdir()
+    for file, rows in (("train", 40), ("val", 3)):
+        lines = [f'x,"Someone, {row} and",He,sits.,runs.,falls.,flies.,{row % 4}\n' for row in range(rows)]
+        (tmp_path / "swag" / f"{file}.csv").write_text(SWAG + "".join(lines), encoding="utf-8")
+        objects = [
+            {
+                "ctx_a": f"A man {row}.",
+                "ctx_b": "he" if row % 2 else "",
+                "endings": list("abcd"),
+                "label": row % 4,
+            }
+            for row in range(rows)
+        ]
+        text = "".join(json.dumps(each) + "\n" for each in objects)
+        (tmp_path / "hellaswag" / f"hellaswag_{file}.jsonl").write_text(text, encoding="utf-8")
+    parts = ChoicesSection(train="swag", shifted="hellaswag").load()
+    assert [len(parts[name]) for name in ("test", "shifted")] == [3, 3]
+    assert len(parts["train"]) + len(parts["validation"]) == 40 and parts["validation"]
+    assert parts["test"][1] == {
+        "text": "Someone, 1 and",
+        "endings": ["He sits.", "He runs.", "He falls.", "He flies."],
+        "label": 1,
+    }
+    assert parts["shifted"][1]["endings"][0] == "he a" and parts["shifted"][0]["endings"][0] == "a"
