@@ -71,26 +71,14 @@ def test_what_is_no_batch(batch, error, message):
 def test_labels_are_smoothed_while_training_alone() -> None:
     """As ``torch.nn.functional.cross_entropy(..., label_smoothing=0.1)``; a value to predict never is."""
     torch.manual_seed(0)
-    net = torch.nn.Linear(3, 4)
-    model = Classifier(Wrapped(net), num_data=5, label_smoothing=0.1)
-    batch = {"x": torch.randn(5, 3), "labels": torch.tensor([0, 1, 2, 3, 3])}
+    net = Linear(4)
+    model = Classifier(net, num_data=5, label_smoothing=0.1)
+    batch = {"x": torch.randn(5, 4), "labels": torch.tensor([0, 1, 2, 3, 3])}
     for mode, smoothing in ((True, 0.1), (False, 0.0)):
-        trace = pyro.poutine.trace(model.train(mode)).get_trace(batch)
+        trace = poutine.trace(model.train(mode)).get_trace(batch)
         expected = -torch.nn.functional.cross_entropy(
             net(batch["x"]), batch["labels"], label_smoothing=smoothing, reduction="sum"
         )
         torch.testing.assert_close(trace.nodes["label"]["fn"].log_prob(batch["labels"]).sum(), expected)
     with pytest.raises(ValueError, match=r"label_smoothing: expected a number in \[0, 1\), got 1"):
-        Classifier(Wrapped(net), label_smoothing=1.0)
-
-
-class Wrapped(torch.nn.Module):
-    """A network of vectors."""
-
-    def __init__(self, net: torch.nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        return self.net(x)
+        Classifier(net, label_smoothing=1.0)
