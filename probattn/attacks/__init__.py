@@ -1,0 +1,45 @@
+"""Adversarial robustness of text classifiers: attacks by TextAttack on trained runs, and the vectors that they need.
+
+``probattn attack RUN`` and :func:`attack_run` attack the test texts of a finished run; ``probattn attack-vectors`` and
+:func:`make_vectors` make counter-fitted word vectors from GloVe. TextAttack comes with the extra ``attack``; it is
+imported when an attack begins.
+"""
+
+from probattn.attacks.counterfitting import CounterFitting, Fitted, counter_fit
+from probattn.attacks.records import (
+    AttackedText,
+    AttackFile,
+    AttackResult,
+    AttackSummary,
+    Share,
+    read_attack,
+    summarise,
+)
+from probattn.attacks.running import AttackOptions, attack_run, attack_texts
+from probattn.attacks.tables import attack_table, compared_attacks
+from probattn.attacks.vectors import make_vectors, read_vectors, vectors_file
+from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
+
+__all__ = [
+    "AttackFile",
+    "AttackOptions",
+    "AttackResult",
+    "AttackSummary",
+    "AttackedText",
+    "CounterFitting",
+    "Fitted",
+    "NetworkVictim",
+    "Share",
+    "Victim",
+    "attack_run",
+    "attack_table",
+    "attack_texts",
+    "compared_attacks",
+    "counter_fit",
+    "fixed_draws",
+    "make_vectors",
+    "read_attack",
+    "read_vectors",
+    "summarise",
+    "vectors_file",
+]

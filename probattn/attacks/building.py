@@ -1,0 +1,530 @@
+"""The attacks, built of TextAttack's classes with resources that are at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+from probattn.attacks.records import AttackedText, Outcome
+from probattn.attacks.vectors import read_vectors
+from probattn.attacks.victims import Text, Victim
+from probattn.data.tokens import FEATURES, length_limit
+from probattn.models.hosts.pretrained import open_pretrained
+from probattn.tasks.classification.recipe import NetworkRecipe
+from probattn.tasks.devices import current_device
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.programs import quiet_loading
+from probattn.tasks.progress import note
+
+AttackName = Literal["textfooler", "textbugger", "bae", "deepwordbug", "pruthi"]
+"""Jin et al. 2020, Li et al. 2019, Garg and Ramakrishnan 2020 (replacement), Gao et al. 2018, Pruthi et al. 2019."""
+Tagger = Literal["textblob", "nltk", "none"]
+"""What tags words with their parts of speech."""
+
+EXTRA = "pip install 'probattn[attack]'"
+INSTALL = f"{EXTRA}, then pip install --no-deps textattack"
+PAIR = ("premise", "hypothesis")
+WINDOW = 15
+"""Words around a change whose meaning is compared, as in TextFooler."""
+ANGLE = 0.840845057
+"""1 - 0.5 / pi, the angular similarity that TextFooler's program asks for."""
+NEIGHBOURS = 50
+"""Most words that a word may be exchanged for."""
+LOOK_ALIKE = dict(zip("abcdefghijklmnopqrstuvwxyz", "ɑЬϲԁе𝚏ɡհіϳ𝒌ⅼｍոорԛⲅѕ𝚝սѵԝ×уᴢ", strict=True))
+BATCH = 32
+
+
+FUNCTION_WORDS = """
+a an the this that these those each every either neither both all some any no none such another other others
+i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself
+it its itself they them their theirs themselves one who whom whose which what
+someone somebody something somewhere anyone anybody anything anywhere everyone everybody everything everywhere
+nobody nothing nowhere whoever whatever whichever wherever whenever however
+be am is are was were been being have has had having do does did doing done
+can could may might must shall should will would ought cannot
+about above across after against along among around as at before behind below beneath beside besides between beyond by
+despite down during except for from in inside into like near of off on onto out outside over past per since than
+through throughout till to toward towards under until up upon via with within without
+and but or nor so yet if unless because although though while whereas whether once lest
+when where why how here there then thus hence therefore meanwhile otherwise moreover nevertheless
+not only just also too even still already almost again ever quite rather
+ain aren arent can't couldn couldn't d didn didn't doesn doesn't don don't hadn hadn't hasn hasn't haven haven't isn
+isn't ll m mightn mustn n't needn re s shan shouldn shouldn't t ve wasn wasn't weren weren't won won't wouldn wouldn't
+it's he's she's that's there's i'm i've i'd i'll you're you've you'd you'll we're we've we'd we'll they're they've
+"""
+"""English pronouns, determiners, prepositions, conjunctions, auxiliaries and their like."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the attacks use beside the victim.
+
+    Args:
+        vectors: file of counter-fitted vectors; None for the usual place.
+        similarity: least cosine similarity of a word and its replacement.
+        tagger: of parts of speech.
+        encoder: network of sentences, mean-pooled; None for no such constraint.
+        masked_lm: folder or hub name of a masked language model.
+    """
+
+    vectors: Path | None = None
+    similarity: float = 0.9
+    tagger: Tagger = "textblob"
+    encoder: str | None = "minilm"
+    masked_lm: str | None = None
+
+
+@cache
+def load_textattack() -> Any:
+    """TextAttack.
+
+    Its import tries, once, to download data for NLTK, reads NLTK's stop words for what is not used here (where they are
+    missing it is given those of this library), and sets variables of the environment, which are put back. It imports
+    flair for taggers that are not used here either: where flair is missing or does not go with the installed
+    transformers, classes that refuse to be used stand in for it meanwhile, and a note says so.
+
+    Raises:
+        RunError: it is not installed, or cannot be imported.
+    """
+    if importlib.util.find_spec("textattack") is None:
+        raise RunError(
+            f"attacks: expected the package textattack, which is not installed; install it: {INSTALL}"
+        )
+    environment = dict(os.environ)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), _flair(), _nltk_words():
+            warnings.simplefilter("ignore")
+            textattack = importlib.import_module("textattack")
+    except (ImportError, AttributeError, RuntimeError) as error:
+        raise RunError(
+            f"attacks: textattack cannot be imported ({one_line(error)}); install what it needs: {INSTALL}"
+        ) from error
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+    logging.getLogger("textattack.shared.utils.install").setLevel(logging.ERROR)
+    return textattack
+
+
+@contextlib.contextmanager
+def _flair() -> Iterator[None]:
+    """Within the block flair can be imported, if only in name."""
+    names = ("flair", "flair.data", "flair.models")
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except (ImportError, AttributeError, RuntimeError) as error:
+        reason = one_line(error)
+    else:
+        yield
+        return
+
+    class Unusable:
+        """In place of a class of flair."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            raise RunError(
+                f"flair cannot be imported here ({reason}), and no attack of this library needs it"
+            )
+
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "flair"}
+    standing = {name: ModuleType(name) for name in names}
+    flair, data, models = (standing[name] for name in names)
+    vars(flair).update(data=data, models=models, __path__=[])
+    vars(data).update(Sentence=Unusable, Tokenizer=Unusable)
+    vars(models).update(SequenceTagger=Unusable)
+    for name in before:
+        del sys.modules[name]
+    sys.modules.update(standing)
+    try:
+        yield
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+    note(f"flair, which TextAttack imports and no attack here uses, is left out ({reason})")
+
+
+@contextlib.contextmanager
+def _nltk_words() -> Iterator[None]:
+    """Within the block NLTK has a list of English stop words."""
+    nltk: Any = importlib.import_module("nltk")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "corpora", "stopwords")
+        folder.mkdir(parents=True)
+        (folder / "english").write_text("\n".join(sorted(stopwords())), encoding="utf-8")
+        nltk.data.path.append(place)  # the last place where it looks
+        try:
+            yield
+        finally:
+            nltk.data.path.remove(place)
+
+
+def build_attack(name: AttackName, victim: Victim, queries: int, resources: Resources) -> Attacker:
+    """An attack on a victim.
+
+    Args:
+        name: which one.
+        victim: what is attacked.
+        queries: most queries a text, the first of which asks for the text itself, >= 2.
+        resources: what it uses.
+
+    Returns:
+        What attacks texts one by one.
+
+    Raises:
+        RunError: TextAttack or a resource is missing.
+    """
+    textattack = load_textattack()
+    transformation, constraints, search = _PARTS[name](textattack, resources)
+    goal = textattack.goal_functions.UntargetedClassification(
+        _wrapper(textattack, victim), query_budget=queries, model_batch_size=BATCH
+    )
+    pre = textattack.constraints.pre_transformation
+    shared = [
+        pre.RepeatModification(),
+        pre.StopwordModification(stopwords=stopwords()),
+        pre.InputColumnModification(list(PAIR), {PAIR[0]}),
+    ]
+    return Attacker(textattack.Attack(goal, [*shared, *constraints], transformation, search), victim)
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """An attack of TextAttack on a victim.
+
+    Args:
+        attack: TextAttack's.
+        victim: what is attacked.
+    """
+
+    attack: Any
+    victim: Victim
+
+    def __call__(self, text: Text, label: int) -> AttackedText:
+        """Attacks a text of a class, an index; random changes are drawn from the global generators."""
+        pair = None if isinstance(text, str) else OrderedDict(zip(PAIR, text, strict=True))
+        result = self.attack.attack(text if pair is None else pair, label)
+        before, after = result.original_result, result.perturbed_result
+        words = before.attacked_text.words_per_input[-1]
+        given, made = before.attacked_text.tokenizer_input, after.attacked_text.tokenizer_input
+        return AttackedText(
+            text=given if isinstance(given, str) else given[-1],
+            first=None if isinstance(given, str) else given[0],
+            label=self.victim.classes[label],
+            outcome=self._outcome(type(result).__name__),
+            probability=float(before.raw_output[label]),
+            attacked=float(after.raw_output[label]),
+            predicted=self.victim.classes[int(after.raw_output.argmax())],
+            perturbed=made if isinstance(made, str) else made[-1],
+            words=len(words),
+            changed=int(before.attacked_text.words_diff_num(after.attacked_text)),
+            queries=int(result.num_queries),
+        )
+
+    def _outcome(self, result: str) -> Outcome:
+        if result == "SkippedAttackResult":
+            return "skipped"
+        if result == "SuccessfulAttackResult":
+            return "successful"
+        goal = self.attack.goal_function
+        return "exhausted" if goal.num_queries >= goal.query_budget else "failed"
+
+
+def stopwords() -> frozenset[str]:
+    """Words that no attack changes: the closed classes of English, whole and as tokenizers cut their contractions."""
+    return frozenset(FUNCTION_WORDS.split())
+
+
+def _wrapper(textattack: Any, victim: Victim) -> Any:
+    class Wrapper(textattack.models.wrappers.ModelWrapper):
+        """The victim as TextAttack asks it."""
+
+        def __init__(self) -> None:
+            self.model = victim
+
+        def __call__(self, text_input_list: Sequence[Text], **_: object) -> Tensor:
+            return victim(text_input_list)
+
+    return Wrapper()
+
+
+_OPEN = {"NN": "NOUN", "VB": "VERB", "MD": "VERB", "JJ": "ADJ", "RB": "ADV"}
+"""Universal tags by the beginning of those of the Penn Treebank."""
+Parts = tuple[Any, list[Any], Any]
+"""Transformation, constraints beside those of all attacks, and search."""
+
+
+def _textfooler(textattack: Any, resources: Resources) -> Parts:
+    embedding = _embedding(textattack, resources)
+    similar = textattack.constraints.semantics.WordEmbeddingDistance(
+        embedding=embedding, min_cos_sim=resources.similarity
+    )
+    return (
+        textattack.transformations.WordSwapEmbedding(max_candidates=NEIGHBOURS, embedding=embedding),
+        [
+            similar,
+            *_part_of_speech(textattack, resources),
+            *_meaning(
+                textattack,
+                resources,
+                threshold=ANGLE,
+                compare_against_original=False,
+                window_size=WINDOW,
+                skip_text_shorter_than_window=True,
+            ),
+        ],
+        _importance(textattack, "delete"),
+    )
+
+
+def _textbugger(textattack: Any, resources: Resources) -> Parts:
+    swaps, inner = (
+        textattack.transformations,
+        {"random_one": True, "skip_first_char": True, "skip_last_char": True},
+    )
+    return (
+        swaps.CompositeTransformation(
+            [
+                swaps.WordSwapRandomCharacterInsertion(letters_to_insert=" ", **inner),
+                swaps.WordSwapRandomCharacterDeletion(**inner),
+                swaps.WordSwapNeighboringCharacterSwap(**inner),
+                _look_alikes(textattack),
+                swaps.WordSwapEmbedding(max_candidates=5, embedding=_embedding(textattack, resources)),
+            ]
+        ),
+        _meaning(textattack, resources, threshold=0.8),
+        _importance(textattack, "delete"),
+    )
+
+
+def _look_alikes(textattack: Any) -> Any:
+    """TextAttack's own class of this kind reads a file that its package (0.3.11) lacks."""
+
+    class LookAlikes(textattack.transformations.WordSwap):
+        """A letter is replaced by another that looks the same."""
+
+        def _get_replacement_words(self, word: str) -> list[str]:
+            places = [place for place, letter in enumerate(word) if letter in LOOK_ALIKE]
+            return [f"{word[:place]}{LOOK_ALIKE[word[place]]}{word[place + 1 :]}" for place in places]
+
+    return LookAlikes()
+
+
+def _bae(textattack: Any, resources: Resources) -> Parts:
+    if resources.masked_lm is None:
+        raise RunError(
+            "--attack bae: expected a masked language model, a folder or a name on the hub, got none; give it with "
+            "--masked-lm (one can be trained: probattn train masked_babn, whose folder 'model' is one)"
+        )
+    with quiet_loading():
+        net = open_pretrained(AutoModelForMaskedLM, resources.masked_lm)
+        tokenizer = open_pretrained(AutoTokenizer, resources.masked_lm)
+    if tokenizer.mask_token is None:
+        raise RunError(f"--masked-lm {resources.masked_lm}: expected a tokenizer with a mask, its has none")
+
+    class Masked(textattack.transformations.WordSwapMaskedLM):
+        """Texts as long as the longest of a batch, on the network's device."""
+
+        def _encode_text(self, text: list[str]) -> Any:
+            given = tokenizer(text, padding=True, truncation=True, max_length=most, return_tensors="pt")
+            return {name: given[name].to(net.device) for name in FEATURES if name in given}
+
+    most = length_limit(tokenizer, net.config)
+    swap = Masked(
+        method="bae",
+        masked_language_model=net,
+        tokenizer=tokenizer,
+        max_candidates=NEIGHBOURS,
+        min_confidence=0.0,
+    )
+    net.to(current_device())
+    return (
+        swap,
+        [
+            *_part_of_speech(textattack, resources),
+            *_meaning(
+                textattack,
+                resources,
+                threshold=0.936338023,
+                metric="cosine",
+                compare_against_original=True,
+                window_size=WINDOW,
+                skip_text_shorter_than_window=True,
+            ),
+        ],
+        _importance(textattack, "delete"),
+    )
+
+
+def _deepwordbug(textattack: Any, _: Resources) -> Parts:
+    swaps = textattack.transformations
+    return (
+        swaps.CompositeTransformation(
+            [
+                swaps.WordSwapNeighboringCharacterSwap(),
+                swaps.WordSwapRandomCharacterSubstitution(),
+                swaps.WordSwapRandomCharacterDeletion(),
+                swaps.WordSwapRandomCharacterInsertion(),
+            ]
+        ),
+        [textattack.constraints.overlap.LevenshteinEditDistance(30)],
+        _importance(textattack, "unk"),
+    )
+
+
+def _pruthi(textattack: Any, _: Resources) -> Parts:
+    swaps, inner = (
+        textattack.transformations,
+        {"random_one": False, "skip_first_char": True, "skip_last_char": True},
+    )
+    return (
+        swaps.CompositeTransformation(
+            [
+                swaps.WordSwapNeighboringCharacterSwap(**inner),
+                swaps.WordSwapRandomCharacterDeletion(**inner),
+                swaps.WordSwapRandomCharacterInsertion(**inner),
+                swaps.WordSwapQWERTY(**inner),
+            ]
+        ),
+        [
+            textattack.constraints.pre_transformation.MinWordLength(min_length=4),
+            textattack.constraints.overlap.MaxWordsPerturbed(max_num_words=1),
+        ],
+        textattack.search_methods.GreedySearch(),
+    )
+
+
+_PARTS: dict[AttackName, Callable[[Any, Resources], Parts]] = {
+    "textfooler": _textfooler,
+    "textbugger": _textbugger,
+    "bae": _bae,
+    "deepwordbug": _deepwordbug,
+    "pruthi": _pruthi,
+}
+
+
+def _importance(textattack: Any, how: str) -> Any:
+    """Words in the order of their importance, each changed as hurts most."""
+    return textattack.search_methods.GreedyWordSwapWIR(wir_method=how)
+
+
+def _embedding(textattack: Any, resources: Resources) -> Any:
+    words, vectors = read_vectors(resources.vectors)
+    places = {word: place for place, word in enumerate(words)}
+    known = dict(enumerate(words))
+    return textattack.shared.WordEmbedding(vectors.numpy(), places, known, _Neighbours(vectors))
+
+
+class _Neighbours:
+    """Rows of the matrix of nearest neighbours, each word itself before them, made as they are asked for."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        self._vectors = vectors
+        self._rows: dict[int, list[int]] = {}
+
+    def __getitem__(self, place: int) -> list[int]:
+        if place not in self._rows:
+            most = min(NEIGHBOURS + 1, len(self._vectors))
+            near = (self._vectors @ self._vectors[place]).topk(most).indices.tolist()
+            self._rows[place] = [place, *(other for other in near if other != place)]
+        return self._rows[place]
+
+
+def _part_of_speech(textattack: Any, resources: Resources) -> list[Any]:
+    """A word is replaced by one of its part of speech; a noun also by a verb, and the other way."""
+    grammar: Any = textattack.constraints.grammaticality
+    if resources.tagger == "none":
+        return []
+    if resources.tagger == "nltk":
+        try:
+            importlib.import_module("nltk").pos_tag(["a", "word"], tagset="universal")
+        except LookupError as error:
+            raise RunError(
+                "--tagger nltk: expected the data of NLTK's tagger, found none; get them: python -m nltk.downloader "
+                "averaged_perceptron_tagger_eng universal_tagset; or use --tagger textblob"
+            ) from error
+        return [grammar.PartOfSpeech(tagger_type="nltk", tagset="universal", allow_verb_noun_swap=True)]
+    tag = _textblob()
+
+    class Tagged(grammar.PartOfSpeech):
+        """Tags of TextBlob in place of NLTK's."""
+
+        def _get_pos(self, before_ctx: list[str], word: str, after_ctx: list[str]) -> str:
+            return tag((*before_ctx, word, *after_ctx))[len(before_ctx)]
+
+    return [Tagged(tagger_type="textblob", tagset="universal", allow_verb_noun_swap=True)]
+
+
+def _textblob() -> Callable[[tuple[str, ...]], list[str]]:
+    """Tags of words by TextBlob's lexicon and rules, which come with it; universal ones of the open classes."""
+    try:
+        parser: Any = importlib.import_module("textblob.en").parser
+    except ImportError as error:
+        raise RunError(
+            f"--tagger textblob: expected the package textblob, which is not installed; install it: {EXTRA}; or use "
+            "--tagger none"
+        ) from error
+
+    @cache
+    def tag(words: tuple[str, ...]) -> list[str]:
+        return [_OPEN.get(pos[:2], pos) for _, pos in parser.find_tags(list(words))]
+
+    return tag
+
+
+def _meaning(textattack: Any, resources: Resources, **options: Any) -> list[Any]:
+    """What is said around a change stays near, as a sentence encoder sees it; by the angle unless told otherwise."""
+    if resources.encoder is None:
+        return []
+    encode = partial(_encoded, *_encoder(resources.encoder))
+
+    class MeanPooled(textattack.constraints.semantics.sentence_encoders.SentenceEncoder):
+        """The mean of a network's last states in place of the Universal Sentence Encoder."""
+
+        def encode(self, sentences: Sequence[str]) -> Tensor:
+            different = list(dict.fromkeys(sentences))
+            places = {sentence: place for place, sentence in enumerate(different)}
+            return encode(different)[[places[sentence] for sentence in sentences]]
+
+        def _sim_score(self, starting_text: Any, transformed_text: Any) -> Any:
+            return self._score_list(starting_text, [transformed_text])[0]
+
+    return [MeanPooled(**({"metric": "angular"} | options))]
+
+
+@cache
+def _encoder(name: str) -> tuple[Any, Any]:
+    place = NetworkRecipe(name=name).locate()
+    with quiet_loading():
+        net = open_pretrained(AutoModel, place)
+        return net.to(current_device()).eval(), open_pretrained(AutoTokenizer, place)
+
+
+def _encoded(net: Any, tokenizer: Any, sentences: Sequence[str]) -> Tensor:
+    parts = []
+    for start in range(0, len(sentences), 2 * BATCH):
+        batch = tokenizer(
+            list(sentences[start : start + 2 * BATCH]), padding=True, truncation=True, return_tensors="pt"
+        ).to(net.device)
+        with torch.no_grad():
+            states = net(**batch).last_hidden_state
+        real = batch["attention_mask"][..., None].to(states.dtype)
+        parts.append(((states * real).sum(dim=1) / real.sum(dim=1)).cpu())
+    return torch.cat(parts)

@@ -1,0 +1,256 @@
+"""Records of attacks: one line a text, kept as it comes, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scipy.stats import binomtest
+
+from probattn.files.json_files import first_problem
+from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
+from probattn.tasks.errors import RunError
+
+Outcome = Literal["failed", "exhausted", "successful", "skipped"]
+"""The attack failed, failed since no query was left, was successful, or was not tried: the class was wrong before."""
+Natural = Annotated[int, Field(ge=0)]
+LEVEL = 0.95
+
+
+class AttackedText(BaseModel):
+    """What became of one text.
+
+    Attributes:
+        text: the text that is changed, of a pair the second one.
+        first: the first text of a pair.
+        label: its class.
+        outcome: of the attack.
+        probability: of the class before the attack.
+        attacked: of the class for ``perturbed``.
+        predicted: the class that ``perturbed`` is taken for.
+        perturbed: the text that the attack ended with.
+        words: number of words of the text.
+        changed: how many of them were changed.
+        queries: how often the network was asked.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+    text: str
+    first: str | None = None
+    label: str
+    outcome: Outcome
+    probability: float
+    attacked: float
+    predicted: str
+    perturbed: str
+    words: Natural
+    changed: Natural
+    queries: Natural
+
+
+class Share(BaseModel):
+    """A share of examples with its 95% interval (Clopper and Pearson 1934); None of none."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    count: Natural
+    of: Natural
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def counted(cls, count: int, of: int) -> Self:
+        """The share and its interval.
+
+        Example:
+            >>> share = Share.counted(9, 10)
+            >>> share.value, round(share.low, 3), round(share.high, 3)
+            (0.9, 0.555, 0.997)
+        """
+        if not of:
+            return cls(count=0, of=0, value=None, low=None, high=None)
+        interval = binomtest(count, of).proportion_ci(LEVEL, method="exact")
+        return cls(count=count, of=of, value=count / of, low=float(interval.low), high=float(interval.high))
+
+    def __str__(self) -> str:
+        """In percent, with the interval."""
+        if self.value is None or self.low is None or self.high is None:
+            return "-"
+        return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+class AttackSummary(BaseModel):
+    """What an attack on a number of texts came to.
+
+    Attributes:
+        texts: how many were looked at.
+        failed: attacks that failed, of those that were tried: the papers' "failed attack rate".
+        exhausted: attacks that failed since the queries were used up.
+        accuracy: share of right classes before the attack.
+        accuracy_attacked: after it.
+        queries: mean number of queries of the attacks that were tried.
+        changed: mean share of the words that successful attacks changed.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    texts: Natural
+    failed: Share
+    exhausted: Natural
+    accuracy: Share
+    accuracy_attacked: Share
+    queries: float | None
+    changed: float | None
+
+
+class AttackResult(BaseModel):
+    """What was attacked, how, and what it came to.
+
+    Attributes:
+        run: folder of the run.
+        name: of its recipe.
+        method: of its attention, in words, or "baseline".
+        trained_on: source of its training data.
+        training_seed: of the run.
+        settings: all that the records depend on.
+        versions: of Python and packages.
+        summary: the figures.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    run: str
+    name: str
+    method: str
+    trained_on: str
+    training_seed: int
+    settings: dict[str, str | int | float | bool | None]
+    versions: dict[str, str]
+    summary: AttackSummary
+
+
+def summarise(attacks: Sequence[AttackedText]) -> AttackSummary:
+    """The figures of some attacked texts."""
+    tried = [each for each in attacks if each.outcome != "skipped"]
+    won = [each for each in tried if each.outcome == "successful"]
+    lost = len(tried) - len(won)
+    return AttackSummary(
+        texts=len(attacks),
+        failed=Share.counted(lost, len(tried)),
+        exhausted=sum(each.outcome == "exhausted" for each in tried),
+        accuracy=Share.counted(len(tried), len(attacks)),
+        accuracy_attacked=Share.counted(lost, len(attacks)),
+        queries=_mean(each.queries for each in tried),
+        changed=_mean(each.changed / each.words for each in won if each.words),
+    )
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+class AttackFile:
+    """The records of one attack: a line of settings, then a line a text.
+
+    Each line is handed to the system as it is written, so that an interruption loses the text under attack and no
+    other. A file that is there is continued if it was made with the same settings.
+
+    Args:
+        path: the file, ending in .jsonl.
+        settings: all that the records depend on, by name: texts, numbers and truth values.
+        again: whether to begin anew in any case.
+
+    Attributes:
+        done: texts that were attacked before, in order.
+
+    Raises:
+        RunError: the file is of other settings, or another program writes it.
+        RecordsError: it is damaged.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, again: bool = False) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(path.with_suffix(".lock"), timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise RunError(f"{path}: another program is writing this attack; wait for it") from error
+        try:
+            self.done = self._begin(dict(settings), again)
+            self._writer = RecordWriter(path)
+            if not path.stat().st_size:
+                self._writer.append({"kind": "attack", "step": 0, "settings": dict(settings)})
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _begin(self, settings: dict[str, Any], again: bool) -> list[AttackedText]:
+        if again:
+            self.path.unlink(missing_ok=True)
+        records = read_records(self.path)
+        if not records:
+            self.path.unlink(missing_ok=True)  # at most an unfinished first line
+            return []
+        known = settings_of(self.path, records)
+        for name in sorted(known.keys() | settings.keys()):
+            if known.get(name) != settings.get(name):
+                raise RunError(
+                    f"{self.path}: expected an attack with {name} {settings.get(name)!r} to continue, its {name} is "
+                    f"{known.get(name)!r}; begin anew with --again, or name another --output"
+                )
+        truncate_records(self.path, len(records))
+        return attacked_texts(self.path, records)
+
+    def append(self, attacked: AttackedText) -> None:
+        """Adds a text."""
+        self.done.append(attacked)
+        self._writer.append({"kind": "text", "step": len(self.done), **attacked.model_dump()})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+        self._lock.release()
+
+
+def settings_of(path: Path, records: Sequence[Record]) -> dict[str, Any]:
+    """The settings of an attack's records; ``RunError`` where they are none."""
+    settings = records[0].get("settings") if records else None
+    if not isinstance(settings, dict):
+        raise RunError(f"{path}: expected the records of an attack, got others; remove the file")
+    return settings
+
+
+def attacked_texts(path: Path, records: Sequence[Record]) -> list[AttackedText]:
+    """The texts of an attack's records; ``RunError``, naming the line, where one is damaged."""
+    texts = []
+    for line, record in enumerate(records[1:], start=2):
+        try:
+            texts.append(
+                AttackedText.model_validate({k: v for k, v in record.items() if k not in {"kind", "step"}})
+            )
+        except ValidationError as error:
+            raise RunError(
+                f"{path}, line {line}: expected an attacked text ({first_problem(error)}); remove this line and those "
+                "after it, or begin anew with --again"
+            ) from error
+    return texts
+
+
+def read_attack(path: Path) -> tuple[dict[str, Any], list[AttackedText]]:
+    """Settings and texts of a file of attacks.
+
+    Raises:
+        RunError: it holds something else.
+        RecordsError: it is damaged.
+    """
+    records = read_records(path)
+    return settings_of(path, records), attacked_texts(path, records)

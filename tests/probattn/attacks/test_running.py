@@ -1,0 +1,202 @@
+"""Attacks on runs with an attack of the tests' own: resuming, tables, what is refused."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from probattn.attacks import (
+    AttackedText,
+    AttackFile,
+    AttackOptions,
+    attack_run,
+    attack_texts,
+    compared_attacks,
+    read_attack,
+)
+from probattn.attacks.building import load_textattack
+from probattn.attacks.running import _warn_of_training_texts
+from probattn.data import DataWarning, TextDataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+DATA = TextDataset(
+    tuple(f"text {number}" for number in range(6)), (0, 1) * 3, ("negative", "positive"), "six texts"
+)
+
+
+class Coin:
+    """A victim with noise: it remembers which text is under attack."""
+
+    classes = ("negative", "positive")
+
+    def __init__(self):
+        self.number = None
+
+    def begin(self, number):
+        self.number = number
+
+    def __call__(self, texts):
+        return torch.full((len(texts), 2), 0.5, dtype=torch.float64)
+
+
+def swapping(victim):
+    """An attack that turns two letters and takes luck for success."""
+
+    def attack(text, label):
+        letters = list(text if isinstance(text, str) else text[1])
+        random.shuffle(letters)
+        return AttackedText(
+            text=text if isinstance(text, str) else text[1],
+            first=None if isinstance(text, str) else text[0],
+            label=victim.classes[label],
+            outcome=random.choice(["failed", "successful"]),
+            probability=0.5,
+            attacked=float(torch.rand(())),
+            predicted=victim.classes[1 - label],
+            perturbed="".join(letters),
+            words=2,
+            changed=1,
+            queries=victim.number,
+        )
+
+    return attack
+
+
+def test_an_interrupted_attack_ends_as_a_whole_one(tmp_path):
+    victim = Coin()
+    before = random.getstate()
+    with AttackFile(tmp_path / "whole.jsonl", {}) as whole:
+        attack_texts(swapping(victim), victim, DATA, whole, 7)
+    assert random.getstate() == before
+    once = swapping(victim)
+
+    def killed(text, label):
+        if text == "text 3":
+            raise KeyboardInterrupt
+        return once(text, label)
+
+    with AttackFile(tmp_path / "parts.jsonl", {}) as parts, pytest.raises(KeyboardInterrupt):
+        attack_texts(killed, victim, DATA, parts, 7)
+    with AttackFile(tmp_path / "parts.jsonl", {}) as parts:
+        assert len(parts.done) == 3
+        attack_texts(once, victim, DATA, parts, 7)
+    assert (tmp_path / "parts.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert [each.queries for each in parts.done] == list(range(6))
+
+
+def test_of_pairs_the_second_text_is_attacked(tmp_path):
+    victim = Coin()
+    data = TextDataset(("a man",), (1,), ("negative", "positive"), "a pair", pairs=("a person",))
+    with AttackFile(tmp_path / "pairs.jsonl", {}) as file:
+        attack_texts(swapping(victim), victim, data, file, 0)
+    assert (file.done[0].first, file.done[0].text) == ("a man", "a person")
+
+
+@pytest.fixture
+def faked(monkeypatch):
+    """TextAttack's place taken by the attack above."""
+    monkeypatch.setattr("probattn.attacks.running.build_attack", lambda *given: swapping(_Counting(given[1])))
+
+
+class _Counting:
+    number = 1
+
+    def __init__(self, victim):
+        self.classes = victim.classes
+
+
+def test_a_run_is_attacked_and_compared(run, faked, tmp_path, command):
+    for folder, prediction in ((run, "point"), (run, "draws"), (run / "baseline", "point")):
+        file, result = attack_run(
+            folder,
+            AttackOptions("deepwordbug", prediction, number=5),
+            output=tmp_path / folder.name / "attacks",
+        )
+        assert file.name == f"deepwordbug_{prediction}_0.json"
+        assert result.summary.texts == 5
+        assert result.settings["attack"] == "deepwordbug" and "similarity" not in result.settings
+    assert result.method == "baseline"
+    text = compared_attacks([tmp_path / run.name, tmp_path / "baseline"]).text(80)
+    assert "deepwordbug on" in text and "BABN" in text and "baseline" in text
+    assert max(map(len, text.splitlines())) <= 80
+    _, texts = read_attack(file.with_suffix(".jsonl"))
+    assert len(texts) == 5
+    shown = command("attack-table", tmp_path / run.name)
+    assert shown.exit_code == 0 and "draws" in shown.stdout, shown.output
+
+
+def test_the_command_prints_what_came_of_it_and_goes_on(run, faked, tmp_path, command):
+    given = ("attack", run, "--attack", "pruthi", "--number", 5, "--output", tmp_path, "--quiet")
+    first = command(*given)
+    assert first.exit_code == 0, first.output
+    assert "attacks that failed" in first.stdout and "pruthi_point_0.json" in first.stdout
+    lines = (tmp_path / "pruthi_point_0.jsonl").read_bytes()
+    assert command(*given).stdout == first.stdout
+    assert (tmp_path / "pruthi_point_0.jsonl").read_bytes() == lines
+    other = command(*given, "--queries", 100)
+    assert other.exit_code == 2 and "with queries 100 to continue, its queries is 500" in other.stderr
+    assert command(*given, "--queries", 100, "--again").exit_code == 0
+
+
+def test_an_interruption_says_how_to_go_on(run, tmp_path, command, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probattn.attacks.running.build_attack", interrupted)
+    result = command("attack", run, "--output", tmp_path, "--quiet")
+    assert result.exit_code == 130
+    assert "interrupted: the same command goes on where it was" in result.stderr
+
+
+def test_texts_that_were_trained_on_are_counted():
+    with pytest.warns(DataWarning, match="six texts: 2 of its 6 texts are in the training data of the run"):
+        _warn_of_training_texts(DATA, DATA.rows([1, 4]))
+
+
+def test_what_cannot_be_attacked_is_refused(run, tmp_path, command, monkeypatch):
+    def refused(*words):
+        result = command("attack", *words, "--output", tmp_path, "--quiet")
+        assert result.exit_code == 2, result.output
+        return result.stderr
+
+    assert "expected a run folder with recipe.yaml" in refused(tmp_path)
+    assert "--data: expected a data set that has a name" in refused(run, "--data", "nothing")
+    assert "expected a run with latent attention" in refused(run / "baseline", "--prediction", "moments")
+    monkeypatch.setitem(sys.modules, "textattack", None)
+    load_textattack.cache_clear()
+    assert "pip install 'probattn[attack]'" in refused(run)
+
+
+def test_another_kind_of_run_is_refused(translation_run, tmp_path, command):
+    result = command("attack", translation_run, "--output", tmp_path)
+    assert (
+        result.exit_code == 2
+        and "expected a run that classifies texts, got one of translation" in result.stderr
+    )
+
+
+def test_runs_without_attacks_are_refused(tmp_path, command):
+    for place, words in (
+        (tmp_path, "found none; make them"),
+        (tmp_path / "no", "expected a folder of a run"),
+    ):
+        result = command("attack-table", place)
+        assert result.exit_code == 2 and words in result.stderr
+    folder = tmp_path / "attacks"
+    folder.mkdir()
+    (folder / "a.json").write_text("{}")
+    result = command("attack-table", tmp_path)
+    assert result.exit_code == 2 and "expected the result of an attack" in result.stderr
+
+
+def test_options_are_checked_and_name_files():
+    with pytest.raises(ValueError, match=r"AttackOptions.queries: expected an integer >= 2, got 1"):
+        AttackOptions(queries=1)
+    with pytest.raises(ValueError, match=r"AttackOptions.attack: expected one of 'textfooler'"):
+        AttackOptions("clever")
+    options = AttackOptions("bae", "draws", noise="fresh", data="textfooler_mr", seed=3)
+    assert options.name == "bae_draws_textfooler_mr_fresh_3"
+    assert options.resources.encoder == "minilm"
+    assert AttackOptions(vectors="a.txt", encoder="none").resources.vectors == Path("a.txt")
