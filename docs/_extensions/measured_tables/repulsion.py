@@ -18,6 +18,9 @@ METHODS = {
     "spos": "SPOS",
     "sgld": "SGLD",
     "svgd_normal": "SVGD, normal prior",
+    "cosine_penalty": "penalty on cosines of weights",
+    "cosine_gradient": "its gradient of a kernel, unsmoothed",
+    "cosine_kernel": "SVGD with the cosine as kernel",
     "frobenius": "Frobenius penalty",
 }
 UNTUNED = {
