@@ -209,8 +209,9 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
     else:
         try:
             divergence = kl_divergence(q, p)
-        # Nothing is missing here: callers draw such a divergence or name the site.
-        except NotImplementedError:  # torch's answer for a pair that is not registered; only the call tells
+        # Nothing is missing here: torch raises it for a pair without a closed form, which only the call tells; callers
+        # then draw the divergence, or name the site.
+        except NotImplementedError:
             return None
     result: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
     return result

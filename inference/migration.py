@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from probattn.sites.inverse_temperature import without_inverse_temperature
+from probattn.sites.particle_options import ParticleOptions
 from probattn.sites.repulsive import RepulsiveAttention
 
 
 def migrated_configuration(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with ``temperature`` and ``langevin`` of heads and ensembles for ``inverse_temperature``.
 
-    The digest of subwords goes: it was of sentencepiece's bytes, which every release writes otherwise.
+    Options of particles that the earlier version did not have are at their defaults, which change nothing. The digest
+    of subwords goes: it was of sentencepiece's bytes, which every release writes otherwise.
     """
     migrated = dict(stored)
     if "subwords" in stored.get("fingerprint", {}):
         migrated["fingerprint"] = {k: v for k, v in stored["fingerprint"].items() if k != "subwords"}
     if "ensemble" in stored:
-        migrated["ensemble"] = without_inverse_temperature(stored["ensemble"], 1)
+        known = {each.name: each.default for each in fields(ParticleOptions)}
+        migrated["ensemble"] = known | without_inverse_temperature(stored["ensemble"], 1)
     model = stored.get("model", {})
     if "repulsive" in model:
         rows = stored["data"]["num_rows"]
@@ -31,8 +35,6 @@ def migrated_configuration(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _heads(text: str, num_data: int) -> str:
     """The representation of ``RepulsiveAttention``, from that of an earlier version."""
-    if "inverse_temperature=" not in text:
-        return text
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)
     options = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}

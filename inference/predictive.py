@@ -66,9 +66,8 @@ def predict_label(msg: Message) -> None:
     law: Any = msg["fn"]
     while isinstance(law, dist.Independent | dist.MaskedDistribution):
         law = law.base_dist
-    with suppress(
-        NotImplementedError
-    ):  # torch's answer for a law without a mode; such a site draws its value
+    # Nothing is missing here: torch raises it for a law without a mode, and such a site draws its value.
+    with suppress(NotImplementedError):
         msg["value"] = law.mode
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -69,6 +70,16 @@ class Sides(NamedTuple):
     first: Tensor
     second: Tensor
 
+    @classmethod
+    def of(cls, words: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Sides:
+        """Those of words ``[B, S, E]``, by mask and types ``[B, S]``; without types both texts are the whole row."""
+        real = words.new_ones(words.shape[:2], dtype=torch.bool)
+        if attention_mask is not None:
+            real = attention_mask.bool()
+        if token_type_ids is None:
+            return cls(real, real)
+        return cls(real & (token_type_ids == 0), real & (token_type_ids == 1))
+
 
 class OneWayAttention(nn.Module):
     """Some words of a row attend to others of it, by one head."""
@@ -135,14 +146,36 @@ class PairPreTrainedModel(OwnPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.embed_tokens.weight.requires_grad_(not config.freeze_embeddings)
 
-    def embedded(
+    @abstractmethod
+    def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+
+    def forward(
         self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-    ) -> tuple[Tensor, Sides]:
-        """Vectors of words ``[B, S, E]`` and the words of each text; without ``token_type_ids`` a text and itself."""
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> SequenceClassifierOutput:
+        """Classifies pairs of texts.
+
+        Args:
+            input_ids: numbers of the words of both texts, int64 ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
+            token_type_ids: ``[B, S]``, 0 for the first text and 1 for the second; None compares a text with itself.
+            inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
+            labels: int64 ``[B]``, for the mean cross-entropy ``loss``.
+            output_attentions: whether to give the two maps ``[B, 1, S, S]``; None for the configuration's value.
+
+        Returns:
+            ``logits`` ``[B, C]`` and what was asked for.
+
+        Raises:
+            ValueError: both kinds of words or neither, or a mask of another shape.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
         words: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -152,19 +185,7 @@ class PairPreTrainedModel(OwnPreTrainedModel):
                 raise ValueError(
                     f"{type(self).__name__}: expected {name} {list(shape)}, got {list(given.shape)}"
                 )
-        real = words.new_ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        if token_type_ids is None:
-            return words, Sides(real, real)
-        return words, Sides(real & (token_type_ids == 0), real & (token_type_ids == 1))
-
-    def output(
-        self,
-        logits: Tensor,
-        labels: Tensor | None,
-        maps: list[Tensor | None],
-        output_attentions: bool | None,
-    ) -> SequenceClassifierOutput:
-        """Logits with the mean cross-entropy of labels, and the maps where they are asked for."""
+        logits, maps = self.classify(words, Sides.of(words, attention_mask, token_type_ids))
         wanted = self.config.output_attentions if output_attentions is None else output_attentions
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),

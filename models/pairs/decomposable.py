@@ -6,9 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import SequenceClassifierOutput
 
-from probattn.models.pairs.crossing import CrossAttention, PairConfig, PairPreTrainedModel, hidden_layers
+from probattn.models.pairs.crossing import (
+    CrossAttention,
+    PairConfig,
+    PairPreTrainedModel,
+    Sides,
+    hidden_layers,
+)
 
 
 class DecomposableConfig(PairConfig):
@@ -67,36 +72,10 @@ class DecomposableForSequenceClassification(PairPreTrainedModel):
         self.classifier = nn.Linear(size, self.num_labels)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        **_: Any,
-    ) -> SequenceClassifierOutput:
-        """Classifies pairs of texts.
-
-        Args:
-            input_ids: numbers of the words of both texts, int64 ``[B, S]``.
-            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
-            token_type_ids: ``[B, S]``, 0 for the first text and 1 for the second; None compares a text with itself.
-            inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
-            labels: int64 ``[B]``, for the mean cross-entropy ``loss``.
-            output_attentions: whether to give the two maps ``[B, 1, S, S]``; None for the configuration's value.
-
-        Returns:
-            ``logits`` ``[B, C]`` and what was asked for.
-
-        Raises:
-            ValueError: both kinds of words or neither, or a mask of another shape.
-        """
-        words, sides = self.embedded(input_ids, attention_mask, token_type_ids, inputs_embeds)
+    def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
         hidden = self.project(words)
         found, maps = self.attention(self.transform(hidden), hidden, sides)
         compared = self.compare(torch.cat([hidden, found], dim=-1))  # [B, S, u]
         sums = [(compared * side[..., None]).sum(dim=1) for side in sides]
-        logits = self.classifier(self.aggregate(torch.cat(sums, dim=-1)))
-        return self.output(logits, labels, maps, output_attentions)
+        return self.classifier(self.aggregate(torch.cat(sums, dim=-1))), maps

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import SequenceClassifierOutput
 
 from probattn.models.lstm import read_padded
 from probattn.models.pairs.crossing import CrossAttention, PairConfig, PairPreTrainedModel, Sides
@@ -69,26 +68,15 @@ class EsimForSequenceClassification(PairPreTrainedModel):
         self.classifier = nn.Linear(size, self.num_labels)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        **_: Any,
-    ) -> SequenceClassifierOutput:
-        """Classifies pairs of texts; arguments, outputs and errors are those of the decomposable attention model."""
-        words, sides = self.embedded(input_ids, attention_mask, token_type_ids, inputs_embeds)
+    def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
         read = _each(self.encode, self.dropout(words), sides)
         found, maps = self.attention(read, read, sides)
         enhanced = torch.cat([read, found, read - found, read * found], dim=-1)  # [B, S, 8u]
         inferred = _each(self.compose, self.dropout(torch.relu(self.project(enhanced))), sides)
         pooled = [part for side in sides for part in _pooled(inferred, side)]
         hidden = torch.tanh(self.dense(self.dropout(torch.cat(pooled, dim=-1))))
-        logits = self.classifier(self.dropout(hidden))
-        return self.output(logits, labels, maps, output_attentions)
+        return self.classifier(self.dropout(hidden)), maps
 
 
 def _each(lstm: nn.LSTM, words: Tensor, sides: Sides) -> Tensor:

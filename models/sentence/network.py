@@ -11,6 +11,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
 from probattn.models.lstm import OwnPreTrainedModel, read_padded
+from probattn.models.pairs.crossing import Sides
 from probattn.models.sentence.configuration import SelfAttentiveConfig
 from probattn.models.shared_keys import attention_function, eager_attention_forward
 
@@ -140,11 +141,9 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
             hidden, matrix, weights = self._read(words, attention_mask)
             maps = [weights]
         else:
-            real = words.new_ones(words.shape[:2], dtype=torch.bool)
-            real = real if attention_mask is None else attention_mask.bool()
-            sides = [real, real] if token_type_ids is None else [real & (token_type_ids == n) for n in (0, 1)]
+            sides = Sides.of(words, attention_mask, token_type_ids)
             read = [self._read(words, side) for side in sides]
-            hidden = torch.where(sides[0][..., None], read[0][0], read[1][0])
+            hidden = torch.where(sides.first[..., None], read[0][0], read[1][0])
             gated = [gate(matrix) for gate, (_, matrix, _) in zip(self.gates, read, strict=True)]
             matrix, maps = gated[0] * gated[1], [weights for _, _, weights in read]
         if output_attentions is None:

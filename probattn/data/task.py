@@ -57,6 +57,11 @@ def _numbered(role: str, place: int) -> str:
     return f"{role}_{place + 1}" if place else role
 
 
+def role_of(key: str) -> str:
+    """The role of a data set by its key in :meth:`Task.roles`: that of "shifted_2" is "shifted"."""
+    return key.rstrip("0123456789").removesuffix("_")
+
+
 def load_task(
     sources: Mapping[Role, Source | Sequence[Source]],
     *,

@@ -184,7 +184,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     def restricted_recipe(self, limit: int | None, num_samples: int | None) -> AnyRecipe:
         """The recipe with the options of :meth:`limited`, which has checked that the task has them."""
-        # Not abstract: a task without the two options, which the caller has refused by name, needs none.
+        # Not abstract: limited calls it only where the task has one of the options, and refuses others by name.
         raise NotImplementedError(
             f"{type(self).__name__}: a task whose evaluation can be limited overrides this"
         )
@@ -226,11 +226,11 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     @classmethod
     def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """The answers of :meth:`predict`, for a terminal and, one object an answer, for programs."""
-        # Not abstract: a task that answers no texts, as predict says, needs none.
+        # Not abstract: predict refuses a task that answers no texts before this is called, so such a task needs none.
         raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides answers too")
 
     @classmethod
     def columns(cls, answer: Any) -> dict[str, Any]:
         """One answer of :meth:`predict` by column, for a file; the same columns for every answer of a run."""
-        # Not abstract, as answers.
+        # Not abstract, for the same reason as answers: a task that answers no texts is refused by predict.
         raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides columns too")

@@ -105,7 +105,7 @@ class Study(ABC):
 
     def summarise(self, runs: Sequence[Run]) -> Any:
         """What the documentation shows of the runs, where it is written beside them."""
-        # Not abstract: a study that writes its file itself, as FileStudy does, has no summary.
+        # Not abstract: only write calls it, and a study that overrides write, as FileStudy does, has no summary.
         raise NotImplementedError(f"{type(self).__name__}: a study whose file has a summary overrides this")
 
     def said(self, run: Run) -> str:

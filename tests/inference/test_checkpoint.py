@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, OrderedDict
+from dataclasses import asdict
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 import torch
 from torch import nn
 
+from probattn import RepulsiveAttention
 from probattn.files import durable
+from probattn.inference import EnsembleOptions
 from probattn.inference.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -272,3 +275,22 @@ def test_flat_keys_are_joined_by_dots() -> None:
 def test_at_least_one_checkpoint_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"keep_last.*>= 1.*0"):
         CheckpointStore(tmp_path, keep_last=0)
+
+
+def test_options_that_an_earlier_version_did_not_have_are_at_their_defaults(tmp_path):
+    heads = repr(RepulsiveAttention(kernel="cosine"))
+    expected = {
+        "ensemble": asdict(EnsembleOptions(repulsion=0.5)),
+        "model": {"repulsive": {"attention": heads}},
+        "data": {"num_rows": 9},
+    }
+    stored = json.loads(json.dumps(expected))
+    del stored["ensemble"]["offset"]
+    stored["model"]["repulsive"]["attention"] = heads.replace(", offset=None", "")
+    assert stored != json.loads(json.dumps(expected)) and "offset" not in str(stored)
+    require_same_configuration(expected, stored, tmp_path)
+    stored["ensemble"]["repulsion"] = 0.25
+    with pytest.raises(
+        ConfigurationMismatchError, match=r"ensemble\.repulsion: checkpoint 0\.25, this run 0\.5"
+    ):
+        require_same_configuration(expected, stored, tmp_path)

@@ -145,7 +145,8 @@ def test_an_error_in_a_pass_leaves_nothing_behind():
 
 
 @pytest.mark.skipif(
-    not any(map(shutil.which, ("g++", "clang++"))), reason="needs a C++ compiler, which torch.compile calls"
+    not any(map(shutil.which, ("g++", "clang++"))),
+    reason="compares kernels that torch.compile makes with a C++ compiler, and none is on the path",
 )
 def test_kernels_of_the_compiler_have_the_numbers_too():
     batch = rows(padded=False)

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from probattn.data import DataWarning, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
+from probattn.data.task import role_of
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import (
     Alignment,
@@ -144,7 +145,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         Of a built-in out-of-domain set without a limit of the recipe at most :data:`OUT_OF_DOMAIN_LIMIT` texts are
         taken, a fixed choice.
         """
-        data = {role: item for role, item in self.texts.roles().items() if _role(role) in REPORT_ROLES}
+        data = {role: item for role, item in self.texts.roles().items() if role_of(role) in REPORT_ROLES}
         if self.is_capped and "out_of_domain" in data:
             data["out_of_domain"] = data["out_of_domain"].take(OUT_OF_DOMAIN_LIMIT)
         return data
@@ -367,7 +368,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         described = DataSet(
             key=key,
             title=_title(data.source),
-            role=REPORT_ROLES[_role(key)],
+            role=REPORT_ROLES[role_of(key)],
             size=len(data),
             labelled=labels is not None,
             source=data.source,
@@ -589,11 +590,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "mutual_information": round(answer.mutual_information, DIGITS),
             "spread": round(example.spread, DIGITS),
         }
-
-
-def _role(key: str) -> str:
-    """The role of a data set by its key: "shifted_2" is the second shifted one."""
-    return key.rstrip("0123456789").removesuffix("_")
 
 
 def class_names(network: TrainedClassifier) -> tuple[str, ...]:

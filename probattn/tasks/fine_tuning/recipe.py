@@ -112,7 +112,7 @@ class ExamplesSection(Section):
 
     def read_file(self, path: Path) -> Rows:
         """Rows of a file with one of :attr:`suffixes`."""
-        # Not abstract: a section without suffixes has no such files.
+        # Not abstract: load calls it only for files with one of the suffixes, of which most sections have none.
         raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
 
     def load(self) -> dict[str, list[Mapping[str, Any]]]:

@@ -352,7 +352,8 @@ class Spans(HeadTask):
         confidence = []
         for example, (candidates, joint) in zip(batch.examples, self.outcomes(posterior, batch), strict=True):
             answers = [text for text, _ in example["answers"]]
-            probability, outcome = joint.mean_probabilities[0].max(dim=-1)
+            probabilities = joint.mean_probabilities[0]
+            probability, outcome = probabilities.max(dim=-1)
             text = candidates.text(example["context"], int(outcome))
             confidence.append(probability)
             found["exact"].append(best_match(exact_match, text, answers))
@@ -360,7 +361,7 @@ class Spans(HeadTask):
             found["given"].append(bool(outcome > 0))
             found["answerable"].append(bool(answers))
             found["nll"].append(negative_log_likelihood(joint, candidates.true(example["answers"])))
-            span, margin = best_span(joint)
+            span, margin = best_span(probabilities)
             text = candidates.text(example["context"], span)
             found["margin"].append(margin)
             found["span_exact"].append(best_match(exact_match, text, answers))
@@ -462,11 +463,11 @@ class Spans(HeadTask):
         (batch,) = self.batches(own, self.encode(own.codec, [example]), [example])
         posterior = self.posteriors(own, batch.tensors, 0)["bayesian_mean"]
         ((candidates, joint),) = self.outcomes(posterior, batch)
-        span, _ = best_span(joint)
+        probabilities = joint.mean_probabilities[0]
+        span, _ = best_span(probabilities)
         if span == 0:
             return None
         window = int(candidates.window[span - 1])
-        probabilities = joint.mean_probabilities[0]
         inside = torch.cat([torch.zeros(1, dtype=torch.bool), candidates.window == window])
         leading = probabilities.where(inside, -1.0).topk(min(BEST, int(inside.sum()))).indices.tolist()
         outcomes = sorted([0, *leading], key=lambda outcome: -probabilities[outcome])
@@ -554,13 +555,16 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def best_span(joint: Posterior) -> tuple[int, float]:
-    """The most probable span, and by how much log p(no answer) exceeds its own; no answer where there is no span."""
-    logs = (joint.logits[:, 0].double().log_softmax(dim=-1)).logsumexp(dim=0)
-    if len(logs) == 1:
+def best_span(probabilities: Tensor) -> tuple[int, float]:
+    """The most probable span, and by how much log p(no answer) exceeds its own; no answer where there is no span.
+
+    ``probabilities`` are those of no answer and of the spans ``[1 + K]``.
+    """
+    if len(probabilities) == 1:
         return 0, math.inf
-    span = int(logs[1:].argmax()) + 1
-    return span, float(logs[0] - logs[span])
+    span = int(probabilities[1:].argmax()) + 1
+    logs = probabilities[[0, span]].double().clamp_min(torch.finfo(torch.float32).tiny).log()
+    return span, float(logs[0] - logs[1])
 
 
 def best_threshold(margin: Tensor, scores: Tensor, unanswerable: Tensor) -> float:

@@ -37,6 +37,12 @@ GLUE = {
 """Folder, header, a row and the text that is read of it, as GLUE's own files have them."""
 
 
+needs_the_sets = pytest.mark.skipif(
+    not os.environ.get("PROBATTN_DATA"),
+    reason="reads the public data sets themselves, which are not committed: PROBATTN_DATA names no folder with them",
+)
+
+
 def put(folder: Path, name: str, rows: int, file: str) -> None:
     place, header, row, _ = GLUE[name]
     classes = BUILT_IN[name].label_names
@@ -171,7 +177,7 @@ def test_wrong_files_are_refused(
         BUILT_IN["rte"].load("test")
 
 
-@pytest.mark.skipif(not os.environ.get("PROBATTN_DATA"), reason="PROBATTN_DATA names no folder")
+@needs_the_sets
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @pytest.mark.parametrize(
     ("name", "sizes"),
@@ -198,7 +204,7 @@ def test_the_sets_at_hand(name: str, sizes: tuple[int, ...] | None) -> None:
         assert tuple(len(parts[split]) for split in SPLITS) == sizes
 
 
-@pytest.mark.skipif(not os.environ.get("PROBATTN_DATA"), reason="PROBATTN_DATA names no folder")
+@needs_the_sets
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_classes_can_be_merged_and_shifted_sets_be_several() -> None:
     merged = {"neutral": "not_entailment", "contradiction": "not_entailment"}

@@ -17,7 +17,8 @@ from probattn.sites.fused import Positive, draw_weibull, draw_weights
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
 needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, ("g++", "clang++"))), reason="no C++ compiler is on the path"
+    not any(map(shutil.which, ("g++", "clang++"))),
+    reason="tests kernels that torch.compile makes with a C++ compiler, and none is on the path",
 )
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"

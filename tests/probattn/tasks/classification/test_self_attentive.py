@@ -117,7 +117,7 @@ def test_inspect_shows_it(command):
         ("network.embeddings=none.txt", "none.txt: expected 'glove-6b-50d' or a text file"),
         ("network.vocabulary={min_frequency: 1000}", "expected a word that occurs 1000 times"),
         ("repulsion={}", "out of RepulsiveAttention(projections=...)"),
-        ("network.name=minilm", "vocabulary: 'minilm' brings its own; this key is for 'self_attentive'"),
+        ("network.name=minilm", "vocabulary: 'minilm' brings its own; this key is for self_attentive"),
     ],
 )
 def test_what_does_not_fit_is_one_line(recipe, command, tmp_path, key, message):
