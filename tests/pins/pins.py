@@ -40,6 +40,7 @@ runs: Any = importlib.import_module("runs")
 
 PACKAGES = (
     "probattn",
+    "probattn.attacks",
     "probattn.models",
     "probattn.models.copying",
     "probattn.models.graph",
