@@ -31,6 +31,7 @@ COLOURS = {
     "MC dropout": GREY,
 }
 LINES = {"float32": "-", "bfloat16": ":"}
+SIZES = (250, 500, 1000, 2000, 4000)
 PANELS = (
     ("train", "ratio", "training step, time", "times eager"),
     ("train", "peak_mib", "training step, peak memory", "MiB"),
@@ -69,8 +70,10 @@ def main() -> None:
             axes.set(title=title, ylabel=unit, xlabel="tokens of a text")
             if field == "peak_mib":
                 axes.set_yscale("log")
+                axes.set_yticks(SIZES, [f"{size:,}" for size in SIZES])
+                axes.minorticks_off()
             else:
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
             axes.legend(frameon=False, labelcolor=GREY, fontsize="small")
         figure.savefig(FILE, transparent=True, metadata={"Date": None, "Creator": None})
 
