@@ -3,8 +3,9 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py repulsion runs/repulsion --seeds 5
 
 Trained for every seed and subject (a network and its data): the network as it is, and with each method. The two with
-noise have a temperature, which is chosen first for each subject: of `--temperatures` the one with the least validation
-loss after training, a mean over `--tuning-seeds` seeds that are none of those measured. Test data have no part in that.
+noise have a temperature and the two penalties a weight, which is chosen first for each subject: of `--temperatures` or
+`--weights` the one with the least validation loss after training, a mean over `--tuning-seeds` seeds that are none of
+those measured. Test data have no part in that.
 
 Networks or their training are smaller than the recipes' (`SUBJECTS`); `--full` takes the recipes as they are. With
 `--finished` nothing is trained. It writes docs/data/repulsion.json, and with `--add` leaves there what is of other
@@ -79,10 +80,10 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
         "spos": ("repulsion.sampler=spos",),
         "sgld": ("repulsion.sampler=sgld",),
         "svgd_normal": ("repulsion.sampler=svgd", "repulsion.prior=1.0"),
-        "cosine_penalty": ("repulsion=null", "disagreement={method: parameters, weight: 1.0}"),
+        "cosine_penalty": ("repulsion=null", "disagreement.method=parameters"),
         "cosine_gradient": ("repulsion.kernel=cosine", "repulsion.offset=0", "repulsion.smoothing=false"),
         "cosine_kernel": ("repulsion.kernel=cosine", "repulsion.offset=0"),
-        "frobenius": ("repulsion=null", "disagreement={method: frobenius, weight: 1.0}"),
+        "frobenius": ("repulsion=null", "disagreement.method=frobenius"),
     }
 )
 """Keys of the recipe that each method changes; the first is what all are compared with.
@@ -91,8 +92,15 @@ The weight of `svgd_strong` is the paper's, which MiniLM's recipe has. The three
 penalty to repulsion of the paper's table 9.
 """
 
-NOISY = ("spos", "sgld")
-"""Methods whose temperature is chosen on validation data."""
+TUNED: Mapping[str, str] = MappingProxyType(
+    {
+        "spos": "repulsion.temperature",
+        "sgld": "repulsion.temperature",
+        "cosine_penalty": "disagreement.weight",
+        "frobenius": "disagreement.weight",
+    }
+)
+"""The key that is chosen on validation data, by method."""
 
 TUNING_SEED = 100
 """The first seed for that; those of the measured runs are below."""
@@ -110,14 +118,16 @@ MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "n
 
 
 def job_of(
-    subject: str, method: str, seed: int, overrides: Sequence[str], temperature: float | None = None
+    subject: str, method: str, seed: int, overrides: Sequence[str], chosen: float | None = None
 ) -> study.Job:
-    """One network, with the temperature of its noise if it has any."""
-    noise = "" if temperature is None else f"temperature-{temperature:g}/"
-    keys = [*METHODS[method], *([f"repulsion.temperature={temperature:g}"] if noise else [])]
+    """One network, with the temperature or weight of a method that has one."""
+    keys, place = [*METHODS[method]], f"{subject}/{method}"
+    if chosen is not None:
+        keys.append(f"{TUNED[method]}={chosen:g}")
+        place += f"/{TUNED[method].rpartition('.')[2]}-{chosen:g}"
     keys += [f"training.seed={seed}", "report.baseline=false", *overrides]
-    head = {"subject": subject, "method": method, "seed": seed, "temperature": temperature}
-    return study.Job(head, SUBJECTS[subject].recipe, tuple(keys), f"{subject}/{method}/{noise}seed-{seed}")
+    head = {"subject": subject, "method": method, "seed": seed, "chosen": chosen}
+    return study.Job(head, SUBJECTS[subject].recipe, tuple(keys), f"{place}/seed-{seed}")
 
 
 def measure_job(made: study.Study, job: study.Job) -> study.Run:
@@ -184,7 +194,7 @@ def reductions(subject: str, full: bool) -> list[str]:
 
 @dataclass(kw_only=True)
 class RepulsionStudy(study.Study):
-    """Methods on subjects, after the choice of temperatures."""
+    """Methods on subjects, after the choice of temperatures and weights."""
 
     folder: study.Folder
     seeds: study.Seeds = 5
@@ -195,11 +205,10 @@ class RepulsionStudy(study.Study):
     temperatures: Annotated[
         str, typer.Option(help="Of the methods with noise, to choose from, separated by commas.")
     ] = "1,1e-2,1e-4,1e-6"
+    weights: Annotated[str, typer.Option(help="Of the penalties, to choose from.")] = "1,1e-1,1e-2,1e-3"
     tuning_seeds: Annotated[int, typer.Option(min=1, help="Seeds for that choice.")] = 2
     full: study.Full = False
-    finished: Annotated[bool, typer.Option("--finished", help="Train nothing; take what is finished.")] = (
-        False
-    )
+    finished: study.Finished = False
     add: Annotated[bool, typer.Option("--add", help="Leave what the file has of others.")] = False
     set_: study.Keys = None
 
@@ -212,7 +221,7 @@ class RepulsionStudy(study.Study):
         self.kinds = study.chosen("methods", self.methods, METHODS)
         self.keys = {name: [*reductions(name, self.full), *self.overrides] for name in self.names}
         self.chosen: dict[str, dict[str, Any]] = {}
-        """Temperatures by subject and method, as :meth:`choose` gives them."""
+        """Temperatures and weights by subject and method, as :meth:`choose` gives them."""
 
     def setting(self) -> study.Content:
         return {
@@ -222,16 +231,16 @@ class RepulsionStudy(study.Study):
         }
 
     def begin(self) -> study.Content:
-        """Chooses temperatures; the file keeps what it has of others, and its setting then names these as added."""
-        content = super().begin() | {"temperatures": {}}
+        """Chooses values of :data:`TUNED`; the file keeps what it has of others, and its setting then names these."""
+        content = super().begin() | {"choices": {}}
         if self.add:
             content = self.beside(content["setting"])
-        grid = [float(value) for value in self.temperatures.split(",")]
-        for name, method in product(self.names, [kind for kind in self.kinds if kind in NOISY]):
-            choice = self.choose(name, method, grid)
+        for name, method in product(self.names, [kind for kind in self.kinds if kind in TUNED]):
+            grid = self.temperatures if TUNED[method] == "repulsion.temperature" else self.weights
+            choice = self.choose(name, method, [float(value) for value in grid.split(",")])
             if choice is not None:
-                content["temperatures"].setdefault(name, {})[method] = choice
-        self.chosen = content["temperatures"]
+                content["choices"].setdefault(name, {})[method] = choice
+        self.chosen = content["choices"]
         return content
 
     def beside(self, setting: Mapping[str, Any]) -> study.Content:
@@ -241,7 +250,7 @@ class RepulsionStudy(study.Study):
         content["runs"] = [
             run for run in content["runs"] if not (run["subject"] in names and run["method"] in kinds)
         ]
-        for name, choices in content.setdefault("temperatures", {}).items():
+        for name, choices in content.setdefault("choices", {}).items():
             for kind in kinds if name in names else ():
                 choices.pop(kind, None)
         added = content["setting"].setdefault("added", [])
@@ -250,12 +259,12 @@ class RepulsionStudy(study.Study):
         content["setting"] |= {key: content["setting"].get(key, {}) | own for key, own in setting.items()}
         return content
 
-    def choose(self, subject: str, method: str, temperatures: Sequence[float]) -> study.Content | None:
-        """Validation loss and accuracy by temperature, means over seeds, and the temperature of the least loss."""
+    def choose(self, subject: str, method: str, grid: Sequence[float]) -> study.Content | None:
+        """Validation loss and accuracy by value, means over seeds, and the value of the least loss."""
         seeds = [TUNING_SEED + number for number in range(self.tuning_seeds)]
         candidates = []
-        for temperature in temperatures:
-            tried = [job_of(subject, method, seed, self.keys[subject], temperature) for seed in seeds]
+        for value in grid:
+            tried = [job_of(subject, method, seed, self.keys[subject], value) for seed in seeds]
             found = [values for job in tried if (values := self.validated(job)) is not None]
             if len(found) < len(tried):
                 return None
@@ -263,9 +272,9 @@ class RepulsionStudy(study.Study):
                 f"validation_{key}": statistics.fmean(one[key] for one in found)
                 for key in ("loss", "accuracy")
             }
-            candidates.append({"temperature": temperature, "seeds": seeds, **figures})
+            candidates.append({"value": value, "seeds": seeds, **figures})
         best = min(candidates, key=lambda one: float(one["validation_loss"]))
-        return {"temperature": best["temperature"], "candidates": candidates}
+        return {"value": best["value"], "candidates": candidates}
 
     def validated(self, job: study.Job) -> study.Run | None:
         """Trains one network for its validation loss alone, or reads what is there."""
@@ -281,7 +290,7 @@ class RepulsionStudy(study.Study):
     def jobs(self) -> Iterator[study.Job]:
         """Seed by seed, so that every method has as many as the others when the study is stopped.
 
-        The methods in :data:`NOISY` that have no temperature are left out.
+        The methods in :data:`TUNED` for which nothing was chosen are left out.
         """
         first, later = range(self.seeds), range(self.seeds, self.seeds + self.more)
         kept = [method for method in self.kinds if method in MASKED]
@@ -290,8 +299,8 @@ class RepulsionStudy(study.Study):
             *product(later, self.names, kept),
         ):
             choice = self.chosen.get(name, {}).get(method)
-            if method not in SUBJECTS[name].without and (method not in NOISY or choice is not None):
-                yield job_of(name, method, seed, self.keys[name], choice and choice["temperature"])
+            if method not in SUBJECTS[name].without and (method not in TUNED or choice is not None):
+                yield job_of(name, method, seed, self.keys[name], choice and choice["value"])
 
     def write(self, content: study.Content, run: study.Run) -> study.Content:
         """Writes the runs in the order of :meth:`jobs`, whenever they were added."""

@@ -37,6 +37,7 @@ from probattn.tasks.task import RECIPE
 STUDIES = (
     "agreement",
     "alignment",
+    "attack",
     "copying",
     "domain",
     "graph",
@@ -45,6 +46,7 @@ STUDIES = (
     "particle",
     "relatedness",
     "repulsion",
+    "rows",
     "sentiment",
     "translation",
 )
@@ -57,6 +59,7 @@ Output = Annotated[Path, typer.Option(help="The file of results.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")]
 Keys = Annotated[list[str] | None, typer.Option("--set", help="Override a key of the recipes.")]
 Names = Annotated[str | None, typer.Option(help="Names, separated by commas; all unless a default is shown.")]
+Finished = Annotated[bool, typer.Option("--finished", help="Train nothing; take what is finished.")]
 Full = Annotated[bool, typer.Option("--full", help="Sizes of the recipes.")]
 
 Run = Mapping[str, Any]

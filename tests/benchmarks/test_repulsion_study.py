@@ -22,8 +22,9 @@ TINY = "network.config={hidden_size: 4, attention_size: 4, num_attention_heads: 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
+VALUES = {"spos": 0.01, "sgld": 1.0, "cosine_penalty": 0.1, "frobenius": 0.001}
 CHOSEN = {
-    subject: {"spos": {"temperature": 0.01}, "sgld": {"temperature": 1.0}}
+    subject: {method: {"value": value} for method, value in VALUES.items()}
     for subject in repulsion_study.SUBJECTS
 }
 
@@ -82,9 +83,9 @@ def test_every_method_has_every_seed_and_a_folder_of_its_own(tmp_path):
     assert expected == values("method", subject="trec") == set(methods)
     assert values("method", subject="sst2_transformer") == expected - {"svgd_strong"}
     assert load_any_recipe(repulsion_study.SUBJECTS["sst2_transformer"].recipe).repulsion.weight == 0.01
-    assert values("temperature", method="spos") == {0.01}
-    quiet = expected - set(repulsion_study.NOISY)
-    assert all(values("temperature", method=method) == {None} for method in quiet)
+    assert values("chosen", method="spos") == {0.01}
+    quiet = expected - set(repulsion_study.TUNED)
+    assert all(values("chosen", method=method) == {None} for method in quiet)
     assert {job.head["method"] for job in jobs(tmp_path, {})} == quiet
     longer = jobs(tmp_path, more=2)
     assert longer[: len(found)] == found
@@ -99,8 +100,10 @@ def test_every_override_is_a_key_of_the_recipes(tmp_path):
     for job in jobs(tmp_path, seeds=1):
         loaded = load_any_recipe(job.recipe, job.keys)
         names = [type(method).__name__ for method in loaded.methods()]
-        if job.head["temperature"] is not None:
-            assert loaded.repulsion.temperature == job.head["temperature"]
+        if job.head["method"] in ("spos", "sgld"):
+            assert loaded.repulsion.temperature == job.head["chosen"]
+        elif job.head["method"] in VALUES:
+            assert loaded.disagreement.weight == job.head["chosen"] == VALUES[job.head["method"]]
         penalty = ["DisagreementAttention"]
         expected = {"plain": [], "frobenius": penalty, "cosine_penalty": penalty}.get(
             job.head["method"], ["RepulsiveAttention"]
@@ -144,17 +147,17 @@ def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, 
     options |= {"temperatures": "1e4,1e-4", "tuning_seeds": 2, "seeds": 1}
     repulsion_study.STUDY(folder=tmp_path, **options, finished=True).main()
     before = json.loads(output.read_text(encoding="utf-8"))
-    assert before["runs"] == study["runs"] and before["temperatures"] == {}
+    assert before["runs"] == study["runs"] and before["choices"] == {}
     repulsion_study.STUDY(folder=tmp_path, **options).main()
     found = json.loads(output.read_text(encoding="utf-8"))
-    choice = found["temperatures"]["trec"]["spos"]
+    choice = found["choices"]["trec"]["spos"]
     read = {
         (file.parts[-3], file.parts[-2]): json.loads(file.read_text(encoding="utf-8"))
         for file in (tmp_path / "trec" / "spos").rglob("validated.json")
     }
     assert set(read) == {(f"temperature-{t}", f"seed-{s}") for t in ("10000", "0.0001") for s in (100, 101)}
     for one, name in zip(choice["candidates"], ("10000", "0.0001"), strict=True):
-        assert one["seeds"] == [100, 101] and one["temperature"] == float(name)
+        assert one["seeds"] == [100, 101] and one["value"] == float(name)
         for key in ("loss", "accuracy"):
             mean = sum(read[f"temperature-{name}", f"seed-{seed}"][key] for seed in (100, 101)) / 2
             assert math.isclose(one[f"validation_{key}"], mean)
@@ -162,12 +165,12 @@ def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, 
         (tmp_path / "trec/spos/temperature-10000/seed-100/metrics.jsonl").read_text().splitlines()[-1]
     )
     assert last["kind"] == "validation" and last["loss"] == read["temperature-10000", "seed-100"]["loss"]
-    losses = {one["temperature"]: one["validation_loss"] for one in choice["candidates"]}
-    assert losses[choice["temperature"]] == min(losses.values()) < max(losses.values())
+    losses = {one["value"]: one["validation_loss"] for one in choice["candidates"]}
+    assert losses[choice["value"]] == min(losses.values()) < max(losses.values())
     (measured,) = tmp_path.rglob("measured.json")
-    assert measured.parts[-3:-1] == (f"temperature-{choice['temperature']:g}", "seed-0")
+    assert measured.parts[-3:-1] == (f"temperature-{choice['value']:g}", "seed-0")
     (own,) = (run for run in found["runs"] if run["method"] == "spos")
-    assert own["temperature"] == choice["temperature"] and own["seed"] == 0
+    assert own["chosen"] == choice["value"] and own["seed"] == 0
     assert [run for run in found["runs"] if run["method"] != "spos"] == study["runs"]
     assert found["summary"]["trec"]["spos"]["difference"]["accuracy"]["seeds"] == 1
     assert set(found["setting"]["methods"]) == {"plain", "svgd", "spos"}

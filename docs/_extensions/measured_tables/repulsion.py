@@ -26,26 +26,29 @@ METHODS = {
 UNTUNED = {
     "spos": "SPOS as printed, noise of one text",
     "sgld": "SGLD, T = 1, not chosen",
+    "frobenius": "Frobenius penalty, weight 1, not chosen",
 }
-"""The two with noise where no temperature was chosen."""
+"""Those of which a value is chosen elsewhere, where none was."""
+WEIGHTS = {"cosine_penalty": "weight", "frobenius": "weight"}
+"""What is chosen, where it is not a temperature."""
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Accuracies, how different heads are, and what temperatures were chosen from, for each network and its data."""
+    """Accuracies, how different heads are, and what was chosen from, for each network and its data."""
     parts = []
     for subject, rows in content["summary"].items():
-        choices = content.get("temperatures", {}).get(subject, {})
+        choices = content.get("choices", {}).get(subject, {})
         names = {name: _label(name, choices) for name in rows}
         parts += [f"{SUBJECTS[subject]}.", _accuracies(rows, names), _heads(rows, names)]
         if choices:
-            parts.append(_temperatures(choices))
+            parts.append(_choices(choices))
     return "\n\n".join(parts)
 
 
 def _label(name: str, choices: Mapping[str, Any]) -> str:
-    """A method's name, with the temperature that was chosen for it."""
+    """A method's name, with the temperature or weight that was chosen for it."""
     if name in choices:
-        return f"{METHODS[name]}, T = {_short(choices[name]['temperature'])}"
+        return f"{METHODS[name]}, {WEIGHTS.get(name, 'T')} = {_short(choices[name]['value'])}"
     return UNTUNED.get(name, METHODS[name])
 
 
@@ -63,23 +66,23 @@ def _accuracies(rows: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return table(["", "accuracy", "difference", "seeds"], cells)
 
 
-def _temperatures(choices: Mapping[str, Any]) -> str:
-    """Validation loss and accuracy of each temperature, the chosen one strong."""
+def _choices(choices: Mapping[str, Any]) -> str:
+    """Validation loss and accuracy of each temperature or weight, the chosen one strong."""
     cells = []
     for name, choice in choices.items():
         for one in choice["candidates"]:
             loss = f"{one['validation_loss']:.4f}"
-            chosen = one["temperature"] == choice["temperature"]
+            chosen = one["value"] == choice["value"]
             cells.append(
                 [
                     METHODS[name],
-                    _short(one["temperature"]),
+                    _short(one["value"]),
                     f"**{loss}**" if chosen else loss,
                     f"{100 * one['validation_accuracy']:.2f}",
                     ", ".join(map(str, one["seeds"])),
                 ]
             )
-    return table(["choice of T", "T", "validation loss", "validation accuracy", "seeds"], cells)
+    return table(["choice of T or weight", "value", "validation loss", "validation accuracy", "seeds"], cells)
 
 
 def _heads(rows: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -33,12 +33,12 @@ def test_a_chosen_temperature_stands_in_the_name_and_beside_the_others(load):
     tables = load("measured_tables.repulsion")
     tried = [(1.0, 0.52351, 0.8), (1e-6, 0.5, 0.825)]
     candidates = [
-        {"temperature": value, "validation_loss": loss, "validation_accuracy": right, "seeds": [100, 101]}
+        {"value": value, "validation_loss": loss, "validation_accuracy": right, "seeds": [100, 101]}
         for value, loss, right in tried
     ]
     summary = repulsion_study.summarise([run("plain", 0, 0.8, 0.1), run("sgld", 0, 0.7, 0.1)])
-    choices = {"trec": {"sgld": {"temperature": 1e-6, "candidates": candidates}}}
-    shown = tables.tables({"summary": summary, "temperatures": choices})
+    choices = {"trec": {"sgld": {"value": 1e-6, "candidates": candidates}}}
+    shown = tables.tables({"summary": summary, "choices": choices})
     assert "| SGLD, T = 1e-6 | 70.00 | -10.00 | 1 |" in shown
     assert "| SGLD | 1 | 0.5235 | 80.00 | 100, 101 |" in shown
     assert "| SGLD | 1e-6 | **0.5000** | 82.50 | 100, 101 |" in shown

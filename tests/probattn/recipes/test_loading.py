@@ -21,7 +21,10 @@ GRAPHS = (
 )
 UNDERSTANDING = (
     *(f"{data}_paper" for data in ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2")),
-    *(f"{data}_babn" for data in ("mnli", "qnli", "qqp", "rte", "sick", "snli", "spam", "sst2")),
+    *(
+        f"{data}_babn"
+        for data in ("cola", "mrpc", "mnli", "qnli", "qqp", "rte", "sick", "snli", "spam", "sst2")
+    ),
     *(f"snli_{network}" for network in ("decomposable", "esim", "self_attentive")),
 )
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
