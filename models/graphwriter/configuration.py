@@ -67,7 +67,13 @@ class GraphWriterConfig(PretrainedConfig):
         super().__init__(**special | defaults | kwargs)
 
     def _check(self) -> None:
-        sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "feed_forward_size", "lstm_layers")
+        sizes = (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "feed_forward_size",
+            "lstm_layers",
+        )
         for name in ("vocab_size", "num_relations", *sizes):
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:

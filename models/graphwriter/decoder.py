@@ -18,7 +18,7 @@ from probattn.models.translation.recurrent.decoder import DecoderState
 
 @dataclass(eq=False)
 class FedState(DecoderState):
-    """State after ``length`` tokens, the cache of ``generate``: ``hidden`` and ``cell`` ``[B, d]``, ``fed`` ``[B, 2d]``."""
+    """State after ``length`` tokens, the cache of ``generate``: hidden and cell ``[B, d]``, the context ``[B, 2d]``."""
 
     fed: Tensor
 
@@ -94,7 +94,9 @@ class GraphWriterDecoder(nn.Module):
 
     def _fed(self, state: Tensor, sources: tuple[Projected, Projected]) -> Tensor:
         attentions = (self.graph_attention, self.title_attention)
-        contexts = [module.expected(state, source) for module, source in zip(attentions, sources, strict=True)]
+        contexts = [
+            module.expected(state, source) for module, source in zip(attentions, sources, strict=True)
+        ]
         return torch.cat(contexts, dim=-1)
 
 
@@ -131,5 +133,7 @@ class CopyOutput(nn.Module):
         gate = self.gate(read)
         gate = gate.to(torch.promote_types(gate.dtype, torch.float32))
         words = masked_log_softmax(self.words(read), None) + F.logsigmoid(-gate)
-        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None]) + F.logsigmoid(gate)
+        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None]) + F.logsigmoid(
+            gate
+        )
         return torch.cat([words, copies], dim=-1)

@@ -50,7 +50,8 @@ class GraphWriterEncoder(nn.Module):
     def __init__(self, config: GraphWriterConfig) -> None:
         super().__init__()
         size, layers = config.hidden_size, config.lstm_layers
-        self.embed_tokens = nn.Embedding(config.vocab_size, size, config.pad_token_id)
+        self.pad = int(config.pad_token_id or 0)
+        self.embed_tokens = nn.Embedding(config.vocab_size, size, self.pad)
         self.dropout = nn.Dropout(config.dropout)
         self.title, self.entities = (
             nn.LSTM(
@@ -80,11 +81,10 @@ class GraphWriterEncoder(nn.Module):
         Raises:
             ValueError: entities, types or relations are missing, or their shapes or numbers do not fit.
         """
-        pad = self.embed_tokens.padding_idx
-        title_mask = input_ids != pad if attention_mask is None else attention_mask.bool()
+        title_mask = input_ids.ne(self.pad) if attention_mask is None else attention_mask.bool()
         check(input_ids, title_mask, entity_ids, entity_types, relations, self.graph.num_relations)
         entity_ids, relations = cast(Tensor, entity_ids), cast(Tensor, relations)
-        entity_words = entity_ids != pad  # [B, K, W]
+        entity_words = entity_ids.ne(self.pad)  # [B, K, W]
         entity_mask = entity_words.any(dim=-1)
         check_entities(entity_mask, relations)
         title, _last = read_padded(self.title, self._embed(input_ids), title_mask)
@@ -97,7 +97,9 @@ class GraphWriterEncoder(nn.Module):
             title_mask=title_mask,
             entity_mask=entity_mask,
             entity_types=entity_types,
-            attentions=cast(tuple[Tensor, ...], tuple(maps)) if output_attentions and None not in maps else None,
+            attentions=cast(tuple[Tensor, ...], tuple(maps))
+            if output_attentions and None not in maps
+            else None,
         )
 
     def _embed(self, tokens: Tensor) -> Tensor:
@@ -125,7 +127,9 @@ def check(
     owner, batch = "GraphWriterEncoder", len(input_ids)
     for name, given in (("entity_ids", entity_ids), ("entity_types", entity_types), ("relations", relations)):
         if given is None:
-            raise ValueError(f"{owner}: expected {name} beside input_ids, got none; give the graph of each title")
+            raise ValueError(
+                f"{owner}: expected {name} beside input_ids, got none; give the graph of each title"
+            )
     assert entity_ids is not None
     assert entity_types is not None
     assert relations is not None

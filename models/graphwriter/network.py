@@ -28,7 +28,7 @@ class GraphWriterOutput(ModelOutput):
     Attributes:
         loss: mean negative log-likelihood of the labels that are no padding; with labels.
         logits: log-probabilities ``[B, T, V + K]`` of words and then of the row's entities.
-        past_key_values: the decoder's state, if requested.
+        past_key_values: the decoder's state.
         cross_attentions: weights to vertices ``[B, H, T, N]`` and to the title ``[B, H, T, S]``, if requested.
         encoder_attentions: weights ``[B, H, N, N]`` of each block of the graph transformer, if requested.
         encoder_last_hidden_state: vertices ``[B, N, d]``.
@@ -103,7 +103,6 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         *,
         encoder_outputs: GraphWriterEncoderOutput | None = None,
         past_key_values: FedState | None = None,
-        use_cache: bool | None = None,
         output_attentions: bool | None = None,
         **_: Any,
     ) -> GraphWriterOutput:
@@ -119,7 +118,6 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
             decoder_attention_mask: ``[B, T]``, 0 at padding, which stands on the right; None where there is none.
             encoder_outputs: what the encoder gave, in place of title and graph.
             past_key_values: the decoder's state, from which ``decoder_input_ids`` go on.
-            use_cache: whether to return the decoder's state.
             output_attentions: whether to give the weights; None for the configuration's value.
 
         Returns:
@@ -133,7 +131,9 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         wanted = self.config.output_attentions if output_attentions is None else output_attentions
         if encoder_outputs is None:
             if input_ids is None:
-                raise ValueError(f"{type(self).__name__}: expected input_ids, the words of the titles, got none")
+                raise ValueError(
+                    f"{type(self).__name__}: expected input_ids, the words of the titles, got none"
+                )
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=wanted
             )
@@ -143,7 +143,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         embedded = self._embedded(decoder_input_ids, cast(Tensor, encoder_outputs.entity_types))
         states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, past_key_values)
         return GraphWriterOutput(
-            past_key_values=past if use_cache else None,
+            past_key_values=past,
             cross_attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted and None not in maps else None,
             encoder_attentions=encoder_outputs.attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
@@ -204,6 +204,7 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         relations: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        *,
         labels: Tensor | None = None,
         encoder_outputs: GraphWriterEncoderOutput | None = None,
         **options: Any,
@@ -264,4 +265,3 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         """False: the cache is the decoder's state, which the first forward pass of a search makes."""
         return False
-

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from probattn.models.translation.network import BEGIN, END, PAD, UNKNOWN
@@ -58,7 +57,9 @@ def write_texts(
     shut = sorted({PAD, UNKNOWN, BEGIN, *suppress})
     for batch in batches:
         given = {
-            name: value.to(net.device) for name, value in batch.items() if not name.startswith(("decoder_", "labels"))
+            name: value.to(net.device)
+            for name, value in batch.items()
+            if not name.startswith(("decoder_", "labels"))
         }
         modes = [(part, part.training) for part in model.modules()]
         model.eval()

@@ -32,7 +32,7 @@ class GraphText:
         text: words and entities; ``<method_2>`` is entity 2, whose type is "method". Empty where it is to be written.
 
     Example:
-        >>> row = GraphText("a parser", ("fast parser", "corpus"), ("method", "material"), ((0, 0, 1),), "a <method_0> .")
+        >>> row = GraphText("a parser", ("fast parser", "texts"), ("method", "data"), ((0, 0, 1),), "a <method_0> .")
         >>> row.tokens(), row.surface
         (['a', 0, '.'], 'a fast parser .')
     """
@@ -203,9 +203,15 @@ def read_row(line: str, relations: Sequence[str], where: str, *, written: bool =
     names = tuple(name.strip() for name in re.split(r"(?:^|\s);(?:\s|$)", entities))
     blank = next((number for number, name in enumerate(names) if not name), None)
     if blank is not None:
-        raise DataError(f"{where}: expected entities with ' ; ' between them, got a blank one as entity {blank}")
+        raise DataError(
+            f"{where}: expected entities with ' ; ' between them, got a blank one as entity {blank}"
+        )
     row = GraphText(
-        title.strip(), names, _types(kinds, len(names), where), _relations(triples, len(names), relations, where), text
+        title.strip(),
+        names,
+        _types(kinds, len(names), where),
+        _relations(triples, len(names), relations, where),
+        text,
     )
     _check_places(row, where)
     return row
@@ -238,7 +244,8 @@ def _relations(column: str, count: int, names: Sequence[str], where: str) -> tup
             )
         if kind >= len(names):
             raise DataError(
-                f"{where}: expected relations 0 to {len(names) - 1} ({', '.join(names)}), got {kind} in {part.strip()!r}"
+                f"{where}: expected relations 0 to {len(names) - 1} ({', '.join(names)}), got {kind} in "
+                f"{part.strip()!r}"
             )
         found.append((head, kind, tail))
     return tuple(found)

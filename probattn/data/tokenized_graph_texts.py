@@ -68,10 +68,13 @@ class GraphVocabulary:
         frequent = [word for word, number in counts.items() if number >= min_frequency]
         if not frequent:
             raise DataError(
-                f"{texts.source}: expected words that stand in it {min_frequency} times, found none; lower min_frequency"
+                f"{texts.source}: expected words that stand in it {min_frequency} times, found none; lower "
+                "min_frequency"
             )
         return cls(
-            texts.types, tuple(sorted(frequent, key=lambda word: (-counts[word], word))[:size]), texts.relations
+            texts.types,
+            tuple(sorted(frequent, key=lambda word: (-counts[word], word))[:size]),
+            texts.relations,
         )
 
     def __len__(self) -> int:
@@ -98,7 +101,8 @@ class GraphVocabulary:
     def labels(self, row: GraphText) -> list[int]:
         """Tokens of a text with its end; entities are V and their number."""
         return [
-            len(self) + token if isinstance(token, int) else self._numbers.get(token, UNKNOWN) for token in row.tokens()
+            len(self) + token if isinstance(token, int) else self._numbers.get(token, UNKNOWN)
+            for token in row.tokens()
         ] + [END]
 
     def tokens(self, labels: Sequence[int]) -> list[str | int]:
@@ -209,8 +213,8 @@ class GraphTextCollate:
         """Pads and stacks at least one row.
 
         Returns int64 tensors: ``input_ids`` and ``attention_mask`` ``[B, S]``, ``entity_ids`` ``[B, K, W]``,
-        ``entity_types`` ``[B, K]``, ``relations`` ``[B, M, 3]`` (-1 at padding), ``decoder_input_ids`` (the text shifted
-        by one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
+        ``entity_types`` ``[B, K]``, ``relations`` ``[B, M, 3]`` (-1 at padding), ``decoder_input_ids`` (the text
+        shifted by one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
         """
         targets = [row["labels"] for row in rows]
         words = max(len(entity) for row in rows for entity in row["entity_ids"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,12 @@ def find_wordnet(folder: Path | str | None = None) -> WordNet | None:
     return next((WordNet(place) for place in places if place and (Path(place) / "data.noun").is_file()), None)
 
 
-def meteor(
-    hypotheses: Sequence[str], references: Sequence[str], wordnet: WordNet | None = None
-) -> Tensor:
+def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: WordNet | None = None) -> Tensor:
     r"""METEOR of each text with its reference (Banerjee and Lavie 2005; Lavie and Agarwal 2007).
 
-    Words in lower case are matched if they are the same, those that are left if they have the same stem (Porter), and the
-    rest if they are synonyms, always the last ones first; with P and R the shares of words matched in the text and in the
-    reference, m the number of matches and c that of the runs of matches that are together in both,
+    Words in lower case are matched if they are the same, those that are left if they have the same stem (Porter), and
+    the rest if they are synonyms, always the last ones first; with P and R the shares of words matched in the text and
+    in the reference, m the number of matches and c that of the runs of matches that are together in both,
 
     .. math:: \frac{P R}{0.9 P + 0.1 R} \bigl(1 - 0.5 (c / m)^3\bigr)
 
@@ -117,8 +116,7 @@ def _matched(
 
 def _runs(matches: Sequence[tuple[int, int]]) -> int:
     """Number of runs of matches that follow each other in both texts."""
-    pairs = zip(matches, matches[1:], strict=False)
-    return 1 + sum(second != (first[0] + 1, first[1] + 1) for first, second in pairs)
+    return 1 + sum(second != (first[0] + 1, first[1] + 1) for first, second in pairwise(matches))
 
 
 def meteor_words(wordnet: WordNet | None) -> str:

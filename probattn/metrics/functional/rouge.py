@@ -16,8 +16,8 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
     r"""ROUGE-1, ROUGE-2 and ROUGE-L of each text with its reference (Lin 2004), without stemming.
 
-    With m the number of n-grams that both have (each as often as the one that has it fewer times), or the length of their
-    longest common subsequence of words,
+    With m the number of n-grams that both have (each as often as the one that has it fewer times), or the length of
+    their longest common subsequence of words,
 
     .. math:: P = \frac{m}{|\text{text}|}, \qquad R = \frac{m}{|\text{reference}|}, \qquad F = \frac{2 P R}{P + R}
 
@@ -28,8 +28,8 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
         references: what they should be, as many.
 
     Returns:
-        float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0 where
-        nothing is in common.
+        float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0
+        where nothing is in common.
 
     Raises:
         ValueError: no texts, or unequal numbers.
