@@ -59,7 +59,7 @@ class GraphWriterDecoder(nn.Module):
         Args:
             embedded: of tokens ``[B, T, d]``.
             encoded: the encoder's output.
-            real: bool ``[B, T]``, False at padding, which stands on the right; None without any.
+            real: bool ``[B, T]``, False at padding, wherever it stands; None without any.
             past: the state to go on from; None for the start.
 
         Returns:
@@ -74,23 +74,36 @@ class GraphWriterDecoder(nn.Module):
             self.graph_attention.project(vertices, masks[0]),
             self.title_attention.project(title, masks[1]),
         )
-        states, past = self._read(embedded, vertices[:, -1], sources, past)
+        states, past = self._read(embedded, real, vertices[:, -1], sources, past)
         graph, graph_weights = self.graph_attention(states, vertices, masks[0], real)
         words, title_weights = self.title_attention(states, title, masks[1], real)
         return states, torch.cat([graph, words], dim=-1), past, [graph_weights, title_weights]
 
     def _read(
-        self, embedded: Tensor, start: Tensor, sources: tuple[Projected, Projected], past: FedState | None
+        self,
+        embedded: Tensor,
+        real: Tensor | None,
+        start: Tensor,
+        sources: tuple[Projected, Projected],
+        past: FedState | None,
     ) -> tuple[Tensor, FedState]:
-        hidden, cell = (start, start) if past is None else (past.hidden, past.cell)
-        fed = self._fed(hidden, sources) if past is None else past.fed
+        """States ``[B, T, d]`` of the LSTM, which padding leaves as they are."""
+        state = (
+            (start, start, self._fed(start, sources)) if past is None else (past.hidden, past.cell, past.fed)
+        )
         states = []
-        for step in embedded.unbind(dim=1):
-            hidden, cell = self.cell(torch.cat([step, fed], dim=-1), (hidden, cell))
-            fed = self._fed(hidden, sources)
-            states.append(hidden)
+        for place, step in enumerate(embedded.unbind(dim=1)):
+            hidden, cell = self.cell(torch.cat([step, state[2]], dim=-1), state[:2])
+            following = (hidden, cell, self._fed(hidden, sources))
+            if real is not None:
+                here = real[:, place, None]
+                following = tuple(
+                    torch.where(here, new, old) for new, old in zip(following, state, strict=True)
+                )
+            state = following
+            states.append(state[0])
         length = len(states) + (0 if past is None else past.length)
-        return torch.stack(states, dim=1), FedState(hidden, cell, length, fed)
+        return torch.stack(states, dim=1), FedState(*state[:2], length, state[2])
 
     def _fed(self, state: Tensor, sources: tuple[Projected, Projected]) -> Tensor:
         attentions = (self.graph_attention, self.title_attention)
@@ -121,7 +134,7 @@ class CopyOutput(nn.Module):
         self.gate = nn.Linear(3 * size, 1)
 
     def forward(self, states: Tensor, contexts: Tensor, entities: Tensor, entity_mask: Tensor) -> Tensor:
-        """Log-probabilities ``[B, T, V + K]`` of words and then entities, in float32 or better.
+        """Log-probabilities ``[B, T, V + K]`` of words and then entities, in the type of the weights.
 
         Args:
             states: h ``[B, T, d]``.
@@ -136,4 +149,5 @@ class CopyOutput(nn.Module):
         copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None]) + F.logsigmoid(
             gate
         )
-        return torch.cat([words, copies], dim=-1)
+        dtype = self.gate.weight.dtype  # not that of autocast, in which a sum over tokens has too few digits
+        return torch.cat([words, copies], dim=-1).clamp_min(torch.finfo(dtype).min).to(dtype)

@@ -115,7 +115,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
             entity_types: tokens of the entities' types, int64 ``[B, K]``, which stand for a copied entity as input.
             relations: int64 ``[B, M, 3]``, numbers of entity, relation and entity, -1 at padding.
             decoder_input_ids: the text shifted by one, int64 ``[B, T]``: a word, or V and the number of an entity.
-            decoder_attention_mask: ``[B, T]``, 0 at padding, which stands on the right; None where there is none.
+            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
             encoder_outputs: what the encoder gave, in place of title and graph.
             past_key_values: the decoder's state, from which ``decoder_input_ids`` go on.
             output_attentions: whether to give the weights; None for the configuration's value.

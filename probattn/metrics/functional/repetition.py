@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probattn.metrics.functional.rouge import check_texts, ngrams
 
-_CLAUSE = re.compile(r"\s+(?:[.,;:!?]|and|but|or)\s+|\s+[.,;:!?]$")
+_CLAUSE = re.compile(r"\s(?:[.,;:!?]|and|but|or)(?=\s)")
 
 
 def repeated_ngrams(texts: Sequence[str], length: int = 4) -> Tensor:
