@@ -223,8 +223,9 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "lstm": f"network: {{name: lstm, width: 8, layers: 1}}\nattention: {{method: variational}}\n{translation}",
         "graph_text": f"graph_text: {{folder: {folder}, train: train.tsv, validation: val.tsv, test: test.tsv}}\n"
         "network: {width: 8, layers: 1, heads: 2, lstm_layers: 1}\nrepulsion: {layers: encoder}\n"
-        f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\nprediction: {{num_samples: 3}}\n"
-        "search: {num_beams: 2, max_length: 8}\nreport: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
+        f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
+        "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
+        "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
         "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
         "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"
         "    other: {types: 4, length: 4, heads: 2, starts: one_good}\n"

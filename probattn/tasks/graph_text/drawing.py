@@ -9,12 +9,15 @@ from markupsafe import Markup
 from probattn.inference.report.charts.svg import add, drawing, hint, path, text_of, write
 from probattn.tasks.graph_text.results import GraphTextSample
 
-ROW, LANE, TOP = 24.0, 24.0, 22.0
-NAMES, DOTS, GAP = 300.0, 14.0, 10.0
-"""Width of the entities' names, of the columns of dots, and of the space before the first lane."""
+ROW, LANE, TOP = 26.0, 32.0, 24.0
+NAMES, DOTS, GAP = 330.0, 14.0, 12.0
+"""Largest width of the entities' names, widths of the columns of dots, and of the space before the first lane."""
+BESIDE = 6.0
+"""From a lane to the foot of its words."""
 LETTER = 6.4
 """Width of a letter."""
 ROOM = int(NAMES / LETTER) - 2
+"""Letters of a name."""
 
 
 def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]]) -> Markup:
@@ -25,7 +28,8 @@ def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]])
         named: entities that a text has, by the style of the model that wrote it; each has a column of dots, which are
             filled where the entity is named.
     """
-    first = NAMES + DOTS * len(named) + GAP
+    edge = min(NAMES, 20 + LETTER * max(map(len, sample.entities)))
+    first = edge + DOTS * len(named) + GAP
     height = TOP + ROW * len(sample.entities) + 8
     width = first + LANE * max(1, len(sample.relations)) + 20
     root = drawing(
@@ -34,11 +38,11 @@ def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]])
     for place, (name, kind) in enumerate(zip(sample.entities, sample.types, strict=True)):
         y = _y(place)
         short = name if len(name) <= ROOM else f"{name[: ROOM - 1]}\N{HORIZONTAL ELLIPSIS}"
-        label = write(root, NAMES - 10, y + 4, short, "entity", anchor="end")
+        label = write(root, edge - 10, y + 4, short, "entity", anchor="end")
         hint(label, f"{name} ({kind})")
         for column, (style, having) in enumerate(named.items()):
             css = f"dot {style}" if place in having else "dot absent"
-            hint(add(root, "circle", css, cx=NAMES + DOTS * column + 3, cy=y, r=4), name)
+            hint(add(root, "circle", css, cx=edge + DOTS * column + 3, cy=y, r=4), name)
         add(root, "line", "rail", x1=first - GAP, y1=y, x2=width - 4, y2=y)
     for lane, (head, relation, tail) in enumerate(_by_length(sample)):
         x = first + LANE * lane + LANE / 2
@@ -57,8 +61,8 @@ def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]])
             d=path([(x - 3.5, end - 7 * away), (x, end - 1 * away), (x + 3.5, end - 7 * away)]),
         )
         middle = (start + end) / 2
-        words = write(group, x + 3, middle, short_name(relation), "kind", anchor="middle")
-        words.set("transform", f"rotate(90 {x + 3:.1f} {middle:.1f})")
+        words = write(group, x + BESIDE, middle, short_name(relation), "kind", anchor="middle")
+        words.set("transform", f"rotate(90 {x + BESIDE:.1f} {middle:.1f})")
     return text_of(root)
 
 

@@ -38,12 +38,22 @@ MEASURES: Mapping[str, MeasureText] = {
     "rouge2": share("ROUGE-2", "F of the pairs of words in common, mean over texts"),
     "rougeL": share("ROUGE-L", "F of the longest common subsequence, mean over texts"),
     "perplexity": number("Perplexity", "Per token of the true texts, given those before it"),
-    "entities": share("Entities named", "Share of a graph's entities that the text has, word for word"),
+    "entities": share(
+        "Entities named",
+        "Share of a graph's entities that the text has, word for word",
+        short="share of entities named",
+    ),
     "repeated_runs": share(
-        "Repeated 4-grams", "Share of the runs of 4 words that stand in the same text before", better=False
+        "Repeated 4-grams",
+        "Share of the runs of 4 words that stand in the same text before",
+        short="share of repeated 4-grams",
+        better=False,
     ),
     "repeated_clauses": share(
-        "Repeated clauses", "Share of the clauses that stand in the same text before", better=False
+        "Repeated clauses",
+        "Share of the clauses that stand in the same text before",
+        short="share of repeated clauses",
+        better=False,
     ),
 }
 
