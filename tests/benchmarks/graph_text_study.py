@@ -1,4 +1,4 @@
-"""GraphWriter with soft attention, with a penalty on heads' parameters, and with heads that repel each other, over seeds.
+"""GraphWriter with soft attention, with a penalty on heads' parameters and with heads that repel each other.
 
     PROBATTN_DATA=/data python tests/benchmarks/study.py graph_text runs/graph_text --seeds 3
 
