@@ -97,9 +97,10 @@ class GraphWriterDecoder(nn.Module):
             following = (hidden, cell, self._fed(hidden, sources))
             if real is not None:
                 here = real[:, place, None]
-                following = tuple(
+                hidden, cell, fed = (
                     torch.where(here, new, old) for new, old in zip(following, state, strict=True)
                 )
+                following = (hidden, cell, fed)
             state = following
             states.append(state[0])
         length = len(states) + (0 if past is None else past.length)
