@@ -265,11 +265,6 @@ def _check_places(row: GraphText, where: str) -> None:
             )
 
 
-def relation_words(row: GraphText, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Relations of a row in words."""
-    return [(row.entities[head], names[kind], row.entities[tail]) for head, kind, tail in row.relations]
-
-
 def roles(train: GraphTexts, validation: GraphTexts, test: GraphTexts) -> Mapping[str, GraphTexts]:
     """The three by name, after making sure that all have types that the training texts have."""
     for texts in (validation, test):

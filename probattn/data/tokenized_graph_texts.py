@@ -51,13 +51,12 @@ class GraphVocabulary:
     relations: tuple[str, ...]
 
     @classmethod
-    def of(cls, texts: GraphTexts, min_frequency: int = 1, size: int | None = None) -> GraphVocabulary:
+    def of(cls, texts: GraphTexts, min_frequency: int = 1) -> GraphVocabulary:
         """The vocabulary of training texts, the most frequent words first.
 
         Args:
             texts: for training.
             min_frequency: how often a word must stand in titles, entities and texts together.
-            size: most words; None for all.
         """
         counts: Counter[str] = Counter()
         for row in texts.rows:
@@ -73,7 +72,7 @@ class GraphVocabulary:
             )
         return cls(
             texts.types,
-            tuple(sorted(frequent, key=lambda word: (-counts[word], word))[:size]),
+            tuple(sorted(frequent, key=lambda word: (-counts[word], word))),
             texts.relations,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,17 +15,14 @@ from transformers import PreTrainedModel
 
 from probattn.data import (
     DataError,
-    GraphText,
     GraphTextCollate,
     GraphTexts,
     GraphVocabulary,
     TokenizedGraphTexts,
 )
-from probattn.data.graph_texts import read_row
-from probattn.files.durable import write_atomically
 from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet, training_curves
 from probattn.metrics.functional import bleu, find_wordnet, meteor
 from probattn.metrics.functional.meteor import meteor_words
 from probattn.metrics.functional.synonyms import WordNet
@@ -54,7 +50,17 @@ from probattn.tasks.graph_text.measures import (
 )
 from probattn.tasks.graph_text.page import render
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
-from probattn.tasks.graph_text.results import GraphTextResults, GraphTextSample, pieces
+from probattn.tasks.graph_text.results import GraphTextResults
+from probattn.tasks.graph_text.texts import (
+    Written,
+    data_set,
+    digested,
+    given_row,
+    samples_of,
+    search_words,
+    surfaces,
+    write_lines,
+)
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.programs import (
     Data,
@@ -78,8 +84,6 @@ TEXTS = "texts.jsonl"
 HEALTH_BATCHES = 2
 """Batches over which the spread of the weights is averaged."""
 
-Written = list[list[str | int]]
-"""Words and numbers of entities of each text."""
 Trained = Network[GraphTextProgram]
 
 
@@ -150,7 +154,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             "test": self.texts["test"],
         }
         tokenized = {role: self.tokenized(texts, vocabulary) for role, texts in parts.items()}
-        fingerprint = {"data": digest(_digested(self.texts))}
+        fingerprint = {"data": digest(digested(self.texts))}
         return GraphTextData(
             tokenized["train"], tokenized["validation"], GraphTextCollate(), fingerprint, None, vocabulary
         )
@@ -288,14 +292,14 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         texts = {each.key: self.written(each, test) for each in networks}
         table: dict[tuple[str, ModelKey], dict[str, Tensor]] = {}
         for each in networks:
-            surface = _surfaces(test, texts[each.key])
+            surface = surfaces(test, texts[each.key])
             columns = text_columns(surface, test, self.wordnet)
             table |= {("test", key): columns | found for key, found in self.token_columns(each, test).items()}
-        _write(own.folder / TEXTS, test, texts)
+        write_lines(own.folder / TEXTS, test, texts)
         return GraphTextResults(
             kind=str(self.section),
             run=run,
-            data=(_data_set(test),),
+            data=(data_set(test),),
             scores=tuple(
                 MeasuredScores(model=model, data=data, values=figures(columns))
                 for (data, model), columns in table.items()
@@ -303,9 +307,9 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             differences=compare(
                 table, compared, resamples=report.resamples, level=report.level, seed=report.seed
             ),
-            search=_search_words(self.recipe),
+            search=search_words(self.recipe),
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
-            samples=_samples(test, texts, report.samples),
+            samples=samples_of(test, texts, report.samples),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
             health=self._health(own),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
@@ -370,7 +374,9 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         def answered() -> Iterator[dict[str, Any]]:
             for batch in in_batches(texts, size):
                 rows = GraphTexts(
-                    tuple(_given(line, network.codec) for line in batch), network.codec.relations, "predict"
+                    tuple(given_row(line, network.codec) for line in batch),
+                    network.codec.relations,
+                    "predict",
                 )
                 for line, row, tokens in zip(batch, rows.rows, self.written(network, rows), strict=True):
                     copied = sorted({token for token in tokens if isinstance(token, int)})
@@ -424,70 +430,3 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
     def combine(cls, results: Mapping[str, GraphTextResults]) -> GraphTextResults:
         """The comparison of several runs over their seeds, by the path of their folders."""
         return combine(results)
-
-
-def _given(line: str, vocabulary: GraphVocabulary) -> GraphText:
-    try:
-        row = read_row(line, vocabulary.relations, "a line to write about", written=False)
-        GraphTexts((row,), vocabulary.relations, "predict").check_types(vocabulary.types)
-    except DataError as error:
-        raise RunError(str(error)) from error
-    return row
-
-
-def _digested(texts: Mapping[str, GraphTexts]) -> Iterator[str]:
-    for role, part in texts.items():
-        yield f"{role}\0{part.relations}\1"
-        yield from (f"{row}\1" for row in part.rows)
-
-
-def _surfaces(texts: GraphTexts, written: Written) -> list[str]:
-    return [row.named(tokens) for row, tokens in zip(texts.rows, written, strict=True)]
-
-
-def _samples(
-    test: GraphTexts, written: Mapping[ModelKey, Written], number: int
-) -> tuple[GraphTextSample, ...]:
-    """A fixed choice of test texts, whatever was written."""
-    places = {row: place for place, row in enumerate(test.rows)}
-    chosen = test.take(number).rows if number else ()
-    return tuple(
-        GraphTextSample(
-            title=row.title,
-            entities=row.entities,
-            types=row.types,
-            relations=tuple((head, test.relations[kind], tail) for head, kind, tail in row.relations),
-            reference=pieces(row.tokens(), row),
-            texts={key: pieces(texts[places[row]], row) for key, texts in written.items()},
-        )
-        for row in chosen
-    )
-
-
-def _write(path: Path, test: GraphTexts, written: Mapping[ModelKey, Written]) -> None:
-    surfaces = {key: _surfaces(test, texts) for key, texts in written.items()}
-    lines = []
-    for place, row in enumerate(test.rows):
-        own = {key: texts[place] for key, texts in surfaces.items()}
-        content = {"title": row.title, "entities": row.entities, "reference": row.surface, **own}
-        lines.append(json.dumps(content, ensure_ascii=False))
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
-
-
-def _data_set(test: GraphTexts) -> DataSet:
-    return DataSet(
-        key="test",
-        title="Test",
-        role="in_domain",
-        size=len(test),
-        labelled=True,
-        source=f"{test.source}; {test.licence}",
-        unit="texts",
-    )
-
-
-def _search_words(recipe: GraphTextRecipe) -> str:
-    search = recipe.search
-    if search.num_beams == 1:
-        return "greedy search"
-    return f"beam search, {search.num_beams} beams, length penalty {search.length_penalty:g}"
