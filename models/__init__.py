@@ -6,6 +6,13 @@ if __name__ != "probattn.models":
     )
 
 from probattn.models.choosing import program_for
+from probattn.models.graphwriter import (
+    GraphTextProgram,
+    GraphWriterConfig,
+    GraphWriterForGeneration,
+    WritingOptions,
+    write_texts,
+)
 from probattn.models.heads import (
     CausalLanguageModel,
     Classifier,
@@ -69,6 +76,9 @@ __all__ = [
     "DecomposableForSequenceClassification",
     "EsimConfig",
     "EsimForSequenceClassification",
+    "GraphTextProgram",
+    "GraphWriterConfig",
+    "GraphWriterForGeneration",
     "HeadRedundancy",
     "MaskedLanguageModel",
     "MultiLabelClassifier",
@@ -90,6 +100,7 @@ __all__ = [
     "Translator",
     "VariationalTranslator",
     "WordRatings",
+    "WritingOptions",
     "build_transformer",
     "capture",
     "convert",
@@ -106,4 +117,5 @@ __all__ = [
     "save",
     "translate",
     "word_saliency",
+    "write_texts",
 ]

@@ -26,6 +26,8 @@ from probattn.models import (
     DecomposableForSequenceClassification,
     EsimConfig,
     EsimForSequenceClassification,
+    GraphWriterConfig,
+    GraphWriterForGeneration,
     RecurrentForTranslation,
     RecurrentTranslationConfig,
     SelfAttentiveConfig,
@@ -87,6 +89,7 @@ class Family:
         pools: its queries are parameters, one for each head.
         projections: those that have a slice for each head.
         two_texts: tells two texts in a row apart by ``token_type_ids``.
+        graph: reads a graph beside a text.
         since: the release of transformers from which it is supported; before, it is refused.
         shows_since: the release from which the unconverted network gives all its weights when it is asked for them.
     """
@@ -105,6 +108,7 @@ class Family:
     pools: bool = False
     projections: tuple[str, ...] = ("query", "key", "value")
     two_texts: bool = False
+    graph: bool = False
     since: str = "5.0"
     shows_since: str = "5.0"
 
@@ -137,6 +141,12 @@ class Family:
             inputs["token_type_ids"] = (torch.arange(LENGTH) >= LENGTH // 2 - 1).long().repeat(rows, 1)
         if self.pair:
             inputs |= {"decoder_" + name: value for name, value in _words(rows, TARGETS, generator).items()}
+        if self.graph:
+            inputs |= {
+                "entity_ids": torch.randint(8, WORDS - 1, (rows, 3, 2), generator=generator),
+                "entity_types": torch.randint(4, 8, (rows, 3), generator=generator),
+                "relations": torch.tensor([[0, 1, 2], [2, 0, 0]]).repeat(rows, 1, 1),
+            }
         if self.pixels:
             size = 32 if self.name == "swin" else 16
             inputs["pixel_values"] = torch.randn(rows, 3, size, size, generator=generator)
@@ -398,6 +408,13 @@ def recurrent() -> hf.PreTrainedModel:
     )
 
 
+def graphwriter() -> hf.PreTrainedModel:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "lstm_layers": 1}
+    return louder(
+        GraphWriterForGeneration(GraphWriterConfig(vocab_size=WORDS, num_relations=2, **sizes, **SPECIAL))
+    )
+
+
 FAMILIES = [
     Family(
         "bert",
@@ -539,6 +556,7 @@ FAMILIES = [
         layers=1,
         projections=("query",),
     ),
+    Family("graphwriter", graphwriter, pair=True, places=False, layers=4, graph=True),
 ]
 BY_NAME = {family.name: family for family in FAMILIES}
 

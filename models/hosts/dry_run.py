@@ -41,8 +41,13 @@ class UnknownInputError(ValueError):
 def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
     """Two short rows, the second padded, in the forms that a network may take; an error where none is known.
 
-    Where a network takes token ids and something else, such as pixels, the last form is token ids alone.
+    Where a network takes token ids and something else, such as pixels, the last form is token ids alone. A network that
+    takes what no other does has a method ``dry_inputs``, which gives it.
     """
+    own: Any = getattr(net, "dry_inputs", None)
+    if callable(own):
+        yield own()
+        return
     parameters = inspect.signature(net.forward).parameters
     text: dict[str, Tensor] = {}
     if "input_ids" in parameters:

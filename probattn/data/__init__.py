@@ -8,6 +8,7 @@ from probattn.data.builtin import BUILT_IN, BuiltIn
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.files import DATA_VARIABLE, package_file
+from probattn.data.graph_texts import GraphText, GraphTexts, read_graph_texts, read_relations
 from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
 from probattn.data.node_graph import NodeGraph
@@ -18,6 +19,7 @@ from probattn.data.sources import ROLES, Role, Source
 from probattn.data.subwords import SubwordModel, Subwords
 from probattn.data.tables import read_table
 from probattn.data.task import Task, load_task
+from probattn.data.tokenized_graph_texts import GraphTextCollate, GraphVocabulary, TokenizedGraphTexts
 from probattn.data.tokenized_pairs import PairCollate, TokenizedPairs
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
 from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
@@ -29,6 +31,10 @@ __all__ = [
     "DATA_VARIABLE",
     "DataError",
     "DataWarning",
+    "GraphText",
+    "GraphTextCollate",
+    "GraphTexts",
+    "GraphVocabulary",
     "NodeGraph",
     "OnLong",
     "PLANETOID",
@@ -45,6 +51,7 @@ __all__ = [
     "Subwords",
     "Task",
     "TextDataset",
+    "TokenizedGraphTexts",
     "TokenizedPairs",
     "TokenizedTexts",
     "WordSplit",
@@ -54,8 +61,10 @@ __all__ = [
     "load_planetoid",
     "load_task",
     "package_file",
+    "read_graph_texts",
     "read_hub",
     "read_pairs",
+    "read_relations",
     "read_table",
     "split_of",
     "text_key",

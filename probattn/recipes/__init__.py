@@ -25,6 +25,14 @@ from probattn.tasks.experiments.recipe import (
 )
 from probattn.tasks.fine_tuning import FINE_TUNING
 from probattn.tasks.fine_tuning.recipe import HeadRecipe
+from probattn.tasks.graph_text.recipe import (
+    GraphTextDataRecipe,
+    GraphTextNetworkRecipe,
+    GraphTextRecipe,
+    GraphTextReportRecipe,
+    GraphTextTrainingRecipe,
+    WritingRecipe,
+)
 from probattn.tasks.graphs.recipe import (
     GraphDataRecipe,
     GraphNetworkRecipe,
@@ -60,12 +68,13 @@ from probattn.tasks.translation.recipe import (
     TranslationTrainingRecipe,
 )
 
-AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | ExperimentRecipe | HeadRecipe
-"""A recipe of texts, of a graph, of translation, of a synthetic experiment or of a network with another head."""
+AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | GraphTextRecipe | ExperimentRecipe | HeadRecipe
+"""A recipe of texts, a graph, translation, texts about graphs, a synthetic experiment or another head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)
 translation_recipe_reference = partial(reference, TranslationRecipe)
+graph_text_recipe_reference = partial(reference, GraphTextRecipe)
 experiment_recipe_reference = partial(reference, ExperimentRecipe)
 head_recipe_reference = partial(family_reference, HeadRecipe, [task.recipe_class for task in FINE_TUNING])
 
@@ -87,6 +96,11 @@ __all__ = [
     "GraphPredictionRecipe",
     "GraphRecipe",
     "GraphReportRecipe",
+    "GraphTextDataRecipe",
+    "GraphTextNetworkRecipe",
+    "GraphTextRecipe",
+    "GraphTextReportRecipe",
+    "GraphTextTrainingRecipe",
     "GraphTrainingRecipe",
     "HeadRecipe",
     "HeadSearchRecipe",
@@ -110,8 +124,10 @@ __all__ = [
     "TranslationRecipe",
     "TranslationReportRecipe",
     "TranslationTrainingRecipe",
+    "WritingRecipe",
     "experiment_recipe_reference",
     "graph_recipe_reference",
+    "graph_text_recipe_reference",
     "head_recipe_reference",
     "load_any_recipe",
     "load_recipe",

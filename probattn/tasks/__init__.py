@@ -8,6 +8,7 @@ A task says which data it reads, which Pyro program it trains, what it measures 
 from probattn.tasks.classification import Classification
 from probattn.tasks.errors import RunError
 from probattn.tasks.experiments import Experiments
+from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
 from probattn.tasks.programs import Data, Network, ProgramTask
 from probattn.tasks.registry import TASKS, load_network, load_results, load_task, run_task, task_of
@@ -20,6 +21,7 @@ __all__ = [
     "Classification",
     "Data",
     "Experiments",
+    "GraphTextTask",
     "Graphs",
     "Network",
     "Part",

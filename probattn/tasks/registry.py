@@ -14,6 +14,7 @@ from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RecipeError, RunError
 from probattn.tasks.experiments import Experiments
 from probattn.tasks.fine_tuning import FINE_TUNING
+from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
 from probattn.tasks.programs import Network, ProgramTask
 from probattn.tasks.sections.base import RunRecipe
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 TASKS: list[type[Task[Any, Any]]] = [
     Graphs,
     Translation,
+    GraphTextTask,
     Experiments,
     *FINE_TUNING,
     Classification,

@@ -41,6 +41,7 @@ STUDIES = (
     "copying",
     "domain",
     "graph",
+    "graph_text",
     "head_count",
     "moments",
     "particle",

@@ -146,6 +146,23 @@ def write_pairs(folder: Path, train: int = 30, dev: int = 8, test: int = 8) -> N
             (folder / f"{part}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
 
 
+def write_graph_texts(folder: Path, train: int = 24, dev: int = 6, test: int = 6) -> None:
+    """Titles, graphs of two or three entities, and texts that name them, in AGENDA's form."""
+    draw = random.Random(0)
+    (folder / "relations.vocab").write_text("USED-FOR\nPART-OF\n", encoding="utf-8")
+    for part, number in (("train", train), ("val", dev), ("test", test)):
+        lines = []
+        for row in range(number):
+            names = [f"{draw.choice(WORDS[:6])} {draw.choice(WORDS[6:9])}" for _ in range(draw.randint(2, 3))]
+            kinds = [draw.choice(["method", "task"]) for _ in names]
+            places = [f"<{kind}_{place}>" for place, kind in enumerate(kinds)]
+            relations = f"0 {draw.randint(0, 1)} 1" if row % 3 else ""
+            types = " ".join(f"<{kind}>" for kind in kinds)
+            text = f"the {places[0]} was {draw.choice(WORDS[:6])} , a {places[1]} {row % 5} ."
+            lines.append("\t".join([f"the film {row}", " ; ".join(names), types, relations, text]))
+        (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write_graph(folder: Path) -> None:
     """Three circles of 30 nodes in Planetoid's form."""
     nodes, classes, width = 90, 3, 12
@@ -179,6 +196,7 @@ def recipes(folder: Path) -> dict[str, str]:
     write_reviews(folder / "reviews.csv")
     write_pairs(folder)
     write_graph(folder)
+    write_graph_texts(folder)
     data = f"{{train: {folder}/reviews.csv, shifted: {folder}/reviews.csv, max_length: null}}"
     texts = (
         f"data: {data}\nprediction: {{num_samples: 3}}\nreport: {{{REPORT}, texts: [the film was good]}}\n"
@@ -203,6 +221,11 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "translation": f"network: {{width: 16, layers: 1, heads: 2, feed_forward: 16}}\nrepulsion: {{weight: 0.1}}\n"
         f"attention: {{method: deterministic}}\n{translation}",
         "lstm": f"network: {{name: lstm, width: 8, layers: 1}}\nattention: {{method: variational}}\n{translation}",
+        "graph_text": f"graph_text: {{folder: {folder}, train: train.tsv, validation: val.tsv, test: test.tsv}}\n"
+        "network: {width: 8, layers: 1, heads: 2, lstm_layers: 1}\nrepulsion: {layers: encoder}\n"
+        f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
+        "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
+        "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
         "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
         "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"
         "    other: {types: 4, length: 4, heads: 2, starts: one_good}\n"

@@ -27,6 +27,7 @@ from probattn.cli import app
 from probattn.recipes import (
     experiment_recipe_reference,
     graph_recipe_reference,
+    graph_text_recipe_reference,
     load_any_recipe,
     recipe_names,
     recipe_reference,
@@ -44,6 +45,7 @@ PACKAGES = (
     "probattn.models",
     "probattn.models.copying",
     "probattn.models.graph",
+    "probattn.models.graphwriter",
     "probattn.models.translation",
     "probattn.inference",
     "probattn.inference.ensembles",
@@ -97,6 +99,7 @@ REFERENCES = {
     "texts": recipe_reference,
     "graph": graph_recipe_reference,
     "translation": translation_recipe_reference,
+    "graph_text": graph_text_recipe_reference,
     "experiment": experiment_recipe_reference,
 }
 NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "lstm": "sentencepiece"}

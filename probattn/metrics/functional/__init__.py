@@ -45,6 +45,9 @@ from probattn.metrics.functional.heads import (
 )
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
 from probattn.metrics.functional.intervals import interval_coverage, interval_score, interval_stretch
+from probattn.metrics.functional.meteor import find_wordnet, meteor
+from probattn.metrics.functional.repetition import name_coverage, repeated_clauses, repeated_ngrams
+from probattn.metrics.functional.rouge import rouge
 from probattn.metrics.functional.scores import brier_score, matthews_correlation, negative_log_likelihood
 from probattn.metrics.functional.selective import (
     CertaintyCriterion,
@@ -96,6 +99,7 @@ __all__ = [
     "entropy_grid",
     "excess_area_under_risk_coverage",
     "expected_entropy",
+    "find_wordnet",
     "head_distance",
     "head_similarity",
     "holm",
@@ -106,7 +110,9 @@ __all__ = [
     "matthews_correlation",
     "mean_interval",
     "mean_probabilities",
+    "meteor",
     "mutual_information",
+    "name_coverage",
     "negative_log_likelihood",
     "ood_auroc",
     "ood_fpr",
@@ -118,7 +124,10 @@ __all__ = [
     "regularized_incomplete_beta",
     "reliability_diagram",
     "reliability_from_sums",
+    "repeated_clauses",
+    "repeated_ngrams",
     "risk_coverage_curve",
+    "rouge",
     "top_two_p_value",
     "uncertainty",
     "welch_p_value",

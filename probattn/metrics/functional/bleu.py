@@ -90,29 +90,33 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
     return torch.tensor(rows)
 
 
-def bleu_from_counts(counts: Tensor) -> BleuScore:
+def bleu_from_counts(counts: Tensor, order: int = ORDER) -> BleuScore:
     """BLEU of the translations that :func:`bleu_counts` has counted.
 
     Args:
         counts: int64 ``[N, 10]``; rows may be chosen, or repeated.
+        order: longest n-gram that counts, 1 to 4; BLEU-1 to BLEU-4.
 
     Returns:
         The score with its parts.
 
     Raises:
         ImportError: sacrebleu is not installed.
-        ValueError: no rows.
+        ValueError: no rows, or an order that was not counted.
     """
+    if not 1 <= order <= ORDER:
+        raise ValueError(f"bleu_from_counts: expected an order from 1 to {ORDER}, got {order}")
     if not len(counts):
         raise ValueError("bleu_from_counts: expected at least one translation, got none")
     metrics = _sacrebleu()
     sums = counts.sum(dim=0).tolist()
     corpus = metrics.BLEU.compute_bleu(
-        correct=sums[:ORDER],
-        total=sums[ORDER : 2 * ORDER],
+        correct=sums[:order],
+        total=sums[ORDER : ORDER + order],
         sys_len=sums[-2],
         ref_len=sums[-1],
         smooth_method="exp",
+        max_ngram_order=order,
     )
     plain = metrics.BLEU()
     plain.num_refs = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -31,8 +31,25 @@ RELIABLE = "*"
 """Marks a reliable difference."""
 
 
-def render(results: MeasuredResults, measures: Measures, unit: str) -> str:
-    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
+def render(
+    results: MeasuredResults,
+    measures: Measures,
+    unit: str,
+    *,
+    more: Iterable[Section | None] = (),
+    prediction: str | None = None,
+    package: str = "probattn.tasks.fine_tuning",
+) -> str:
+    """The page as text: HTML with its styles and drawings inside; equal records give an equal page.
+
+    Args:
+        results: the records.
+        measures: what was measured.
+        unit: what the data are counted in.
+        more: further sections, which stand after the comparison; ``package`` has their templates.
+        prediction: how was predicted, in words; None for the number of draws.
+        package: where templates are.
+    """
     run, several = results.run, bool(results.runs)
     intervals = "Student's t over seeds" if several else "a paired bootstrap over examples"
     note = Markup(
@@ -44,6 +61,7 @@ def render(results: MeasuredResults, measures: Measures, unit: str) -> str:
         [
             _comparison(results, measures),
             _runs(results, measures),
+            *more,
             _calibration(results, measures),
             Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
             if results.listings
@@ -61,9 +79,9 @@ def render(results: MeasuredResults, measures: Measures, unit: str) -> str:
             ("Network", plain(run.network)),
             ("Method", plain(run.method)),
             ("Trained on", budget(run, unit, each=several or len(results.scores) > 1)),
-            ("Prediction", f"{run.num_samples} posterior draws" if latent else "one pass"),
+            ("Prediction", prediction or (f"{run.num_samples} posterior draws" if latent else "one pass")),
         ),
-        package="probattn.tasks.fine_tuning",
+        package=package,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -134,6 +134,9 @@ class MeasuredResults(Record):
         return text.verdict(difference.value) if is_reliable(difference, size) else "unclear"
 
 
+AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredResults)
+
+
 def compare(
     table: Mapping[tuple[str, ModelKey], Columns],
     figures: Figures,
@@ -199,7 +202,7 @@ def chosen(columns: Columns, rows: Tensor | None) -> Columns:
     return columns if rows is None else {name: column[rows] for name, column in columns.items()}
 
 
-def combine(runs: Mapping[str, MeasuredResults]) -> MeasuredResults:
+def combine(runs: Mapping[str, AnyMeasured]) -> AnyMeasured:
     """The comparison of the runs of one recipe over their seeds, as :func:`probattn.inference.report.combine` makes it.
 
     Args:
@@ -224,7 +227,7 @@ def combine(runs: Mapping[str, MeasuredResults]) -> MeasuredResults:
         if len(values) == len(each):
             differences.append(over_seeds(item, values, item.level))
     seconds = sum(results.run.seconds for results in each)
-    return MeasuredResults(
+    return type(first)(
         kind=first.kind,
         run=first.run.model_copy(update={"seconds": seconds, "commands": ()}),
         runs=tuple(SingleRun(folder=name, seed=results.run.seed) for name, results in runs.items()),

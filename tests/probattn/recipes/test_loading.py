@@ -28,6 +28,7 @@ UNDERSTANDING = (
     *(f"snli_{network}" for network in ("decomposable", "esim", "self_attentive")),
 )
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
+GRAPH_TEXT = ("agenda_paper", "agenda_reduced")
 EXPERIMENTS = tuple(
     f"copying_{name}{size}"
     for name in ("heads", "locality", "permutations", "probe")
@@ -79,6 +80,7 @@ def test_the_recipes_that_come_with_the_library() -> None:
         *HEADS,
         *GRAPHS,
         *TRANSLATION,
+        *GRAPH_TEXT,
         *EXPERIMENTS,
         *FINE_TUNING,
         *UNDERSTANDING,
@@ -233,7 +235,7 @@ def test_what_is_no_override(file: Path, override: str, message: str) -> None:
 
 def test_recipes_that_are_not_there(file: Path) -> None:
     beginning = (
-        "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (bbc_additive, "
+        "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (agenda_paper, "
     )
     assert said("sentiment_babm").startswith(beginning)
     assert said("sentiment_babm").endswith("trec_self_attentive); did you mean 'sentiment_bam'?")

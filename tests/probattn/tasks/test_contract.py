@@ -32,16 +32,19 @@ training: {steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, learning_
 prediction: {num_samples: 3}
 report: {resamples: 100}
 """
-NAMES = ("texts", "graph", "translation", "copying", "numbers", "tokens")
-NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece"}
+NAMES = ("texts", "graph", "translation", "graph_text", "copying", "numbers", "tokens")
+NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "graph_text": "nltk"}
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
-WITH_BASELINE = ("texts", "graph", "translation", "numbers", "tokens")
+WITH_BASELINE = ("texts", "graph", "translation", "graph_text", "numbers", "tokens")
 OF_ONE_NETWORK = WITH_BASELINE
 ANSWERS = {"texts": "label", "translation": "translation", "tokens": "spans"}
+FORMS = {"numbers": "six whole numbers", "graph_text": "4 columns with tabs between them"}
+"""What a text must be, of tasks that answer others than any."""
 SECTIONS = {
     "graph": "graph",
     "translation": "translation",
+    "graph_text": "graph_text",
     "copying": "experiment",
     "numbers": "numbers",
     "tokens": "tokens",
@@ -264,8 +267,7 @@ def test_predictions_of_texts_are_made_or_refused_in_one_line(name: str, finishe
         (answer,) = map(json.loads, succeeds(*words).splitlines())
         assert answer["text"] == "the film was good" and ANSWERS[name] in answer
     else:
-        expected = "six whole numbers" if name == "numbers" else "a run that answers texts"
-        assert f"expected {expected}" in refused(*words)
+        assert f"expected {FORMS.get(name, 'a run that answers texts')}" in refused(*words)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -338,7 +340,7 @@ def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, 
         tasks.load_task("cora_ct")
 
 
-LIMITED = ("texts", "translation", "numbers", "tokens")
+LIMITED = ("texts", "translation", "graph_text", "numbers", "tokens")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,110 @@
+"""The graph transformer: vertices of entities, relations and the whole, and the blocks that they pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from probattn.models.graphwriter.attention import VertexAttention, additive_mask
+from probattn.models.graphwriter.configuration import GraphWriterConfig
+
+NO_RELATION = -1
+"""Numbers of a relation that is padding."""
+
+
+def adjacency(entities: Tensor, relations: Tensor) -> Tensor:
+    r"""Which vertex attends to which (Koncel-Kedziorski et al. 2019, section 3).
+
+    A relation r from entity i to entity j becomes two vertices, one for each direction, so that no edge has a label:
+    :math:`i \to r \to j` and :math:`j \to r^{-1} \to i`. One more vertex, for the graph as a whole, is joined to every
+    entity both ways. A vertex attends to those that its edges lead to, and to itself.
+
+    Args:
+        entities: bool ``[B, K]``, True for real ones.
+        relations: int64 ``[B, M, 3]``, numbers of entity, relation and entity; -1 at padding.
+
+    Returns:
+        bool ``[B, N, N]``, ``N = K + 2 M + 1``: entities, relations forwards, relations backwards, the whole. Rows and
+        columns of padding are False.
+
+    Example:
+        >>> adjacency(torch.ones(1, 2, dtype=torch.bool), torch.tensor([[[0, 0, 1]]]))[0].int()
+        tensor([[1, 0, 1, 0, 1],
+                [0, 1, 0, 1, 1],
+                [0, 1, 1, 0, 0],
+                [1, 0, 0, 1, 0],
+                [1, 1, 0, 0, 1]], dtype=torch.int32)
+    """
+    batch, count = entities.shape
+    number = relations.shape[1]
+    size = count + 2 * number + 1
+    real = relations[..., 0] != NO_RELATION  # [B, M]
+    joined = torch.zeros(batch, size, size, dtype=torch.bool, device=entities.device)
+    rows, places = real.nonzero(as_tuple=True)
+    head, tail = relations[rows, places, 0], relations[rows, places, 2]
+    forwards, backwards = count + places, count + number + places
+    for start, end in ((head, forwards), (forwards, tail), (tail, backwards), (backwards, head)):
+        joined[rows, start, end] = True
+    joined[:, :count, -1] = joined[:, -1, :count] = entities
+    vertices = torch.cat([entities, real, real, entities.new_ones(batch, 1)], dim=1)
+    return joined | torch.diag_embed(vertices)
+
+
+class GraphBlock(nn.Module):
+    r"""Attention and a feed-forward layer (Koncel-Kedziorski et al. 2019, section 4.2).
+
+    .. math:: t_i = \mathrm{LayerNorm}(\hat v_i), \qquad \tilde v_i = \mathrm{LayerNorm}(t_i + \mathrm{FFN}(t_i))
+    """
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__()
+        size, inner = config.hidden_size, config.feed_forward_size
+        self.attention = VertexAttention(config, config.attention_dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(size, inner), nn.PReLU(), nn.Linear(inner, size), nn.Dropout(config.dropout)
+        )
+
+    def forward(self, vertices: Tensor, mask: Tensor, real: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Vertices ``[B, N, d]`` after the block, and its weights ``[B, H, N, N]``; arguments as the attention's."""
+        attended, weights = self.attention(vertices, vertices, mask, real)
+        first, second = self.norms
+        hidden = first(attended)
+        return second(hidden + self.feed_forward(hidden)), weights
+
+
+class GraphTransformer(nn.Module):
+    """Vectors of relations and of the whole, and the blocks; entities bring their own vectors."""
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__()
+        self.num_relations = config.num_relations
+        self.embed_relations = nn.Embedding(2 * config.num_relations + 1, config.hidden_size)
+        self.blocks = nn.ModuleList(GraphBlock(config) for _ in range(config.num_hidden_layers))
+
+    def forward(
+        self, entities: Tensor, entity_mask: Tensor, relations: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        """Runs the blocks.
+
+        Args:
+            entities: ``[B, K, d]``.
+            entity_mask: bool ``[B, K]``.
+            relations: int64 ``[B, M, 3]``, -1 at padding.
+
+        Returns:
+            Vertices ``[B, N, d]`` in the order of :func:`adjacency`, 0 at padding; which are real, bool ``[B, N]``; the
+            weights of each block.
+        """
+        joined = adjacency(entity_mask, relations)
+        real = joined.diagonal(dim1=-2, dim2=-1)  # [B, N]
+        kinds = relations[..., 1].clamp_min(0)
+        whole = kinds.new_full((len(kinds), 1), 2 * self.num_relations)
+        others = self.embed_relations(torch.cat([kinds, kinds + self.num_relations, whole], dim=1))
+        vertices = torch.cat([entities, others.to(entities.dtype)], dim=1)
+        mask = additive_mask(joined[:, None], vertices.dtype)
+        maps: list[Tensor | None] = []
+        for block in self.blocks:
+            vertices, weights = block(vertices, mask, real)
+            maps.append(weights)
+        return vertices.masked_fill(~real[..., None], 0), real, maps

@@ -1,0 +1,267 @@
+"""GraphWriter in the shape of transformers' networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin
+from transformers.utils.generic import ModelOutput
+
+from probattn.models.graphwriter.configuration import GraphWriterConfig
+from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWriterDecoder
+from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
+from probattn.models.graphwriter.graph import NO_RELATION
+from probattn.models.lstm import OwnPreTrainedModel
+from probattn.models.program import IGNORED
+from probattn.models.translation.network import END
+from probattn.models.translation.recurrent.encoder import check_mask
+
+
+@dataclass
+class GraphWriterOutput(ModelOutput):
+    """Output of the network.
+
+    Attributes:
+        loss: mean negative log-likelihood of the labels that are no padding; with labels.
+        logits: log-probabilities ``[B, T, V + K]`` of words and then of the row's entities.
+        past_key_values: the decoder's state.
+        cross_attentions: weights to vertices ``[B, H, T, N]`` and to the title ``[B, H, T, S]``, if requested.
+        encoder_attentions: weights ``[B, H, N, N]`` of each block of the graph transformer, if requested.
+        encoder_last_hidden_state: vertices ``[B, N, d]``.
+        decoder_last_hidden_state: h ``[B, T, d]``.
+        contexts: c ``[B, T, 2d]``.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: FedState | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    decoder_last_hidden_state: Tensor | None = None
+    contexts: Tensor | None = None
+
+
+class GraphWriterPreTrainedModel(OwnPreTrainedModel):
+    """Base of the networks."""
+
+    config_class = GraphWriterConfig
+    base_model_prefix = "model"
+
+    def dry_inputs(self) -> dict[str, Tensor]:
+        """Two short rows, the second padded, in which no two sequences have the same length."""
+        first = END + 1
+        words = [first + place % max(1, self.config.vocab_size - first) for place in range(7)]
+        relations = [[[0, 0, 1], [2, 0, 1]], [[1, 0, 0], [NO_RELATION] * 3]]
+        rows: dict[str, Any] = {
+            "input_ids": [words, [*words[:5], 0, 0]],
+            "attention_mask": [[1] * 7, [1] * 5 + [0] * 2],
+            "entity_ids": [[words[:2], [words[2], 0], words[3:5]], [words[:2], [words[1], 0], [0, 0]]],
+            "entity_types": [words[:3], words[:3]],
+            "relations": relations,
+            "decoder_input_ids": [words[:5], words[:5]],
+            "decoder_attention_mask": [[1] * 5, [1] * 3 + [0] * 2],
+        }
+        return {name: torch.tensor(values, device=self.device) for name, values in rows.items()}
+
+
+class GraphWriterModel(GraphWriterPreTrainedModel):
+    """Encoder and decoder without the output.
+
+    Args:
+        config: sizes.
+    """
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__(config)
+        self.encoder = GraphWriterEncoder(config)
+        self.decoder = GraphWriterDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Vectors of words."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the vectors of words."""
+        assert isinstance(value, nn.Embedding)
+        self.encoder.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        entity_types: Tensor | None = None,
+        relations: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        *,
+        encoder_outputs: GraphWriterEncoderOutput | None = None,
+        past_key_values: FedState | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> GraphWriterOutput:
+        """Reads titles, graphs and the texts so far.
+
+        Args:
+            input_ids: words of the titles, int64 ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding; None for 0 where the word is padding.
+            entity_ids: words of the entities, int64 ``[B, K, W]``; an entity of padding alone is none.
+            entity_types: tokens of the entities' types, int64 ``[B, K]``, which stand for a copied entity as input.
+            relations: int64 ``[B, M, 3]``, numbers of entity, relation and entity, -1 at padding.
+            decoder_input_ids: the text shifted by one, int64 ``[B, T]``: a word, or V and the number of an entity.
+            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
+            encoder_outputs: what the encoder gave, in place of title and graph.
+            past_key_values: the decoder's state, from which ``decoder_input_ids`` go on.
+            output_attentions: whether to give the weights; None for the configuration's value.
+
+        Returns:
+            States and contexts, without logits.
+
+        Raises:
+            ValueError: a missing input, or shapes or numbers that do not fit.
+        """
+        if decoder_input_ids is None:
+            raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the text shifted by one")
+        wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        if encoder_outputs is None:
+            if input_ids is None:
+                raise ValueError(
+                    f"{type(self).__name__}: expected input_ids, the words of the titles, got none"
+                )
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=wanted
+            )
+        shape = decoder_input_ids.shape
+        check_mask(type(self).__name__, "decoder_attention_mask", decoder_attention_mask, shape)
+        real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
+        embedded = self._embedded(decoder_input_ids, cast(Tensor, encoder_outputs.entity_types))
+        states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, past_key_values)
+        return GraphWriterOutput(
+            past_key_values=past,
+            cross_attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted and None not in maps else None,
+            encoder_attentions=encoder_outputs.attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            decoder_last_hidden_state=states,
+            contexts=contexts,
+        )
+
+    def _embedded(self, tokens: Tensor, types: Tensor) -> Tensor:
+        """Vectors ``[B, T, d]`` of words, and of the types of copied entities."""
+        copied = tokens - self.config.vocab_size
+        if tokens.numel() and int(copied.max()) >= types.shape[1]:
+            raise ValueError(
+                f"{type(self).__name__}: expected decoder_input_ids below {self.config.vocab_size + types.shape[1]}, "
+                f"the words and entities, got {int(tokens.max())}"
+            )
+        words = torch.where(copied >= 0, types.gather(1, copied.clamp_min(0)), tokens)
+        embedded: Tensor = self.encoder.dropout(self.encoder.embed_tokens(words))
+        return embedded
+
+
+class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
+    r"""Writes a text about a title and a knowledge graph (Koncel-Kedziorski et al., NAACL 2019).
+
+    A bidirectional LSTM reads the title, another each entity; a graph transformer lets entities, relations and a vertex
+    for the whole attend to their neighbours; an LSTM with input feeding attends to vertices and to the title's words,
+    and each of its tokens is a word of the vocabulary or a copied entity (:class:`CopyOutput`).
+
+    Token V + k is entity k of the row. As input it stands for its type, so that nothing depends on the number that an
+    entity has.
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        model: encoder and decoder.
+        output: the mixture of words and copies.
+
+    Example:
+        >>> config = GraphWriterConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+        >>> net = GraphWriterForGeneration(config).eval()
+        >>> output = net(**net.dry_inputs())
+        >>> output.logits.shape, output.logits.exp().sum(-1).allclose(torch.ones(2, 5))
+        (torch.Size([2, 5, 23]), True)
+    """
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__(config)
+        self.model = GraphWriterModel(config)
+        self.output = CopyOutput(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        entity_types: Tensor | None = None,
+        relations: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        encoder_outputs: GraphWriterEncoderOutput | None = None,
+        **options: Any,
+    ) -> GraphWriterOutput:
+        """Predicts each token of the text from title, graph and the tokens before it.
+
+        Args:
+            input_ids: as the others, of :class:`GraphWriterModel`.
+            attention_mask: likewise.
+            entity_ids: likewise.
+            entity_types: likewise.
+            relations: likewise.
+            decoder_input_ids: likewise; None for the labels shifted by one.
+            decoder_attention_mask: likewise.
+            labels: int64 ``[B, T]``, -100 at padding; with them the loss is computed.
+            encoder_outputs: likewise.
+            **options: further arguments of :class:`GraphWriterModel`.
+
+        Returns:
+            Log-probabilities, and what they were made of.
+
+        Raises:
+            ValueError: neither decoder inputs nor labels, or what :class:`GraphWriterModel` refuses.
+        """
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if encoder_outputs is None and input_ids is not None:
+            wanted = options.get("output_attentions")
+            encoder_outputs = self.model.encoder(
+                input_ids,
+                attention_mask,
+                entity_ids,
+                entity_types,
+                relations,
+                output_attentions=self.config.output_attentions if wanted is None else wanted,
+            )
+        read: GraphWriterOutput = self.model(
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            **options,
+        )
+        assert encoder_outputs is not None
+        entities = cast(Tensor, encoder_outputs.entity_mask)
+        vertices = cast(Tensor, encoder_outputs.last_hidden_state)[:, : entities.shape[1]]
+        read.logits = self.output(read.decoder_last_hidden_state, read.contexts, vertices, entities)
+        if labels is not None:
+            read.loss = F.nll_loss(read.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        return read
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The start token, and every label but the last."""
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
+        return torch.cat([start, before], dim=1)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """False: the cache is the decoder's state, which the first forward pass of a search makes."""
+        return False

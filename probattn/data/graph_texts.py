@@ -1,0 +1,272 @@
+"""Texts about knowledge graphs: titles, entities, the relations between them, and abstracts, as in AGENDA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from probattn.data.errors import DataError, suggestion
+from probattn.data.files import read_text
+from probattn.data.identity import order
+
+_PLACE = re.compile(r"<(\w+)_(\d+)>")
+_TYPE = re.compile(r"<(\w+)>")
+COLUMNS = ("title", "entities", "types", "relations", "text")
+LICENCE = "cite Koncel-Kedziorski et al. 2019 (Text Generation from Knowledge Graphs with Graph Transformers)"
+
+Relation = tuple[int, int, int]
+"""Numbers of an entity, of the kind of relation, and of another entity."""
+
+
+@dataclass(frozen=True)
+class GraphText:
+    """A title, a graph and a text about it.
+
+    Attributes:
+        title: words with spaces between them.
+        entities: the same, one or more.
+        types: of each entity.
+        relations: between entities.
+        text: words and entities; ``<method_2>`` is entity 2, whose type is "method". Empty where it is to be written.
+
+    Example:
+        >>> row = GraphText("a parser", ("fast parser", "texts"), ("method", "data"), ((0, 0, 1),), "a <method_0> .")
+        >>> row.tokens(), row.surface
+        (['a', 0, '.'], 'a fast parser .')
+    """
+
+    title: str
+    entities: tuple[str, ...]
+    types: tuple[str, ...]
+    relations: tuple[Relation, ...]
+    text: str = ""
+
+    def tokens(self) -> list[str | int]:
+        """The text's words, and numbers of the entities."""
+        places = [(word, _PLACE.fullmatch(word)) for word in self.text.split()]
+        return [word if place is None else int(place[2]) for word, place in places]
+
+    def named(self, tokens: Sequence[str | int]) -> str:
+        """Words and numbers of entities as a text."""
+        return " ".join(token if isinstance(token, str) else self.entities[token] for token in tokens)
+
+    @property
+    def surface(self) -> str:
+        """The text with the entities' words."""
+        return self.named(self.tokens())
+
+
+@dataclass(frozen=True)
+class GraphTexts:
+    """Texts about graphs.
+
+    Attributes:
+        rows: one or more.
+        relations: names of the kinds of relations.
+        source: what they are, as messages and reports name it.
+        licence: under which terms, as far as known.
+    """
+
+    rows: tuple[GraphText, ...]
+    relations: tuple[str, ...]
+    source: str
+    licence: str = LICENCE
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Types of all entities, sorted."""
+        return tuple(sorted({name for row in self.rows for name in row.types}))
+
+    def shortest_first(self) -> list[int]:
+        """Places of the rows by the words of their texts: batches of neighbours need little padding."""
+        lengths = [len(row.text.split()) for row in self.rows]
+        return sorted(range(len(self)), key=lengths.__getitem__)
+
+    def take(self, limit: int | None) -> GraphTexts:
+        """At most ``limit`` rows: a fixed choice that looks random and depends on the rows alone.
+
+        A larger limit holds the rows of a smaller one. They stay in their order.
+
+        Raises:
+            DataError: a limit below 1.
+        """
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
+        return self.at(self._chosen(limit))
+
+    def split(self, held_out: int) -> tuple[GraphTexts, GraphTexts]:
+        """All rows but ``held_out``, and those, the same choice as :meth:`take`'s.
+
+        Raises:
+            DataError: no row is left on one of the sides.
+        """
+        if not 1 <= held_out < len(self):
+            raise DataError(
+                f"{self.source}: expected 1 to {len(self) - 1} of its {len(self)} texts to be held out, got {held_out}"
+            )
+        chosen = self._chosen(held_out)
+        rest = sorted(set(range(len(self))) - set(chosen))
+        return self.at(rest), self.at(chosen)
+
+    def at(self, places: Sequence[int]) -> GraphTexts:
+        """The rows at the given places, in the order given."""
+        return replace(self, rows=tuple(self.rows[place] for place in places))
+
+    def check_types(self, known: Sequence[str]) -> None:
+        """Makes sure that all entities have one of the ``known`` types.
+
+        Raises:
+            DataError: one has another.
+        """
+        for number, row in enumerate(self.rows, 1):
+            other = next((name for name in row.types if name not in known), None)
+            if other is not None:
+                raise DataError(
+                    f"{self.source}, text {number:,}: expected entities of the types {', '.join(known)}, which the "
+                    f"training texts have, got {other!r}{suggestion(other, known)}"
+                )
+
+    def _chosen(self, number: int) -> list[int]:
+        keys = [order(row.title, row.text) for row in self.rows]
+        return sorted(sorted(range(len(self)), key=lambda place: (keys[place], place))[:number])
+
+
+def read_relations(path: Path | str) -> tuple[str, ...]:
+    """Reads names of relations, one a line.
+
+    Raises:
+        DataError: a file that is missing, empty or not UTF-8, or a name that stands twice.
+    """
+    file = Path(path).expanduser()
+    names = [line.strip() for line in read_text(file).split("\n") if line.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{file}: expected each relation once, got {twice!r} twice; remove one")
+    return tuple(names)
+
+
+def read_graph_texts(path: Path | str, relations: Sequence[str]) -> GraphTexts:
+    """Reads texts about graphs in the form of AGENDA's files.
+
+    A line has five columns with tabs between them, and may have more, which are not read: the title; the entities with
+    `` ; `` between them; their types, ``<method> <task>``; relations as numbers of entity, relation and entity,
+    ``0 2 1 ; 3 0 1``; the text, in which ``<method_0>`` is entity 0.
+
+    Args:
+        path: the file; ending in ``.gz``, it is unpacked.
+        relations: names of the kinds of relations, which give their number.
+
+    Raises:
+        DataError: in one line, the file, the line and what is wrong with it.
+    """
+    file = Path(path).expanduser()
+    lines = read_text(file).rstrip("\r\n").split("\n")
+    rows = tuple(read_row(line, relations, f"{file} line {number:,}") for number, line in enumerate(lines, 1))
+    return GraphTexts(rows, tuple(relations), file.name)
+
+
+def read_row(line: str, relations: Sequence[str], where: str, *, written: bool = True) -> GraphText:
+    r"""Reads one line of a file of AGENDA.
+
+    Args:
+        line: its columns with tabs between them.
+        relations: names of the kinds of relations.
+        where: the line stands, for messages.
+        written: whether it has a text.
+
+    Raises:
+        DataError: in one line, what is wrong.
+
+    Example:
+        >>> read_row("a parser\tfast parser ; corpus\t<method> <material>\t0 0 1\ta <method_0> .", ["USED-FOR"], "here")
+        GraphText(title='a parser', entities=('fast parser', 'corpus'), types=('method', 'material'), ...)
+    """
+    columns, needed = line.rstrip("\r\n").split("\t"), len(COLUMNS) - (not written)
+    if len(columns) < needed:
+        raise DataError(
+            f"{where}: expected {needed} columns with tabs between them ({', '.join(COLUMNS[:needed])}), got "
+            f"{len(columns)}"
+        )
+    title, entities, kinds, triples = columns[:4]
+    text = columns[4] if written else ""
+    if not title.strip():
+        raise DataError(f"{where}: expected a title in the first column, got none")
+    if written and not text.strip():
+        raise DataError(f"{where}: expected a text in the fifth column, got none; remove the line")
+    names = tuple(name.strip() for name in re.split(r"(?:^|\s);(?:\s|$)", entities))
+    blank = next((number for number, name in enumerate(names) if not name), None)
+    if blank is not None:
+        raise DataError(
+            f"{where}: expected entities with ' ; ' between them, got a blank one as entity {blank}"
+        )
+    row = GraphText(
+        title.strip(),
+        names,
+        _types(kinds, len(names), where),
+        _relations(triples, len(names), relations, where),
+        text,
+    )
+    _check_places(row, where)
+    return row
+
+
+def _types(column: str, count: int, where: str) -> tuple[str, ...]:
+    found = [(word, _TYPE.fullmatch(word)) for word in column.split()]
+    odd = next((word for word, match in found if match is None), None)
+    if odd is not None:
+        raise DataError(f"{where}: expected types such as <method> in the third column, got {odd!r}")
+    if len(found) != count:
+        raise DataError(f"{where}: expected a type for each of {count} entities, got {len(found)}")
+    return tuple(match[1] for _, match in found if match is not None)
+
+
+def _relations(column: str, count: int, names: Sequence[str], where: str) -> tuple[Relation, ...]:
+    found: list[Relation] = []
+    for part in column.split(";") if column.strip() else ():
+        words = part.split()
+        if len(words) != 3 or not all(word.isdecimal() for word in words):
+            raise DataError(
+                f"{where}: expected relations as three numbers, 'entity relation entity', got {part.strip()!r}"
+            )
+        head, kind, tail = map(int, words)
+        missing = next((end for end in (head, tail) if end >= count), None)
+        if missing is not None:
+            raise DataError(
+                f"{where}: expected relations between entities 0 to {count - 1}, got entity {missing} in "
+                f"{part.strip()!r}"
+            )
+        if kind >= len(names):
+            raise DataError(
+                f"{where}: expected relations 0 to {len(names) - 1} ({', '.join(names)}), got {kind} in "
+                f"{part.strip()!r}"
+            )
+        found.append((head, kind, tail))
+    return tuple(found)
+
+
+def _check_places(row: GraphText, where: str) -> None:
+    for name, number in _PLACE.findall(row.text):
+        place = int(number)
+        if place >= len(row.entities):
+            raise DataError(
+                f"{where}: expected entities 0 to {len(row.entities) - 1} in the text, got <{name}_{number}>"
+            )
+        if row.types[place] != name:
+            raise DataError(
+                f"{where}: expected entity {place} in the text as <{row.types[place]}_{place}>, by its type, got "
+                f"<{name}_{number}>"
+            )
+
+
+def roles(train: GraphTexts, validation: GraphTexts, test: GraphTexts) -> Mapping[str, GraphTexts]:
+    """The three by name, after making sure that all have types that the training texts have."""
+    for texts in (validation, test):
+        texts.check_types(train.types)
+    return {"train": train, "validation": validation, "test": test}

@@ -1,0 +1,239 @@
+"""From texts about graphs to batches of tensors."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from probattn.data.errors import DataError, warn_truncated
+from probattn.data.files import read_text
+from probattn.data.graph_texts import GraphText, GraphTexts
+from probattn.data.subwords import SPECIAL_TOKENS
+from probattn.data.tokenized_pairs import IGNORED
+from probattn.files.durable import write_atomically
+
+PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
+NO_RELATION = -1
+
+
+@dataclass(frozen=True)
+class GraphVocabulary:
+    """Words of titles, entities and texts, types of entities, and relations.
+
+    Tokens 0 to 3 are padding, unknown, begin and end; then come the types, then the words. Token V + k is entity k of a
+    row.
+
+    Attributes:
+        types: names of types.
+        words: other words.
+        relations: names of the kinds of relations.
+
+    Example:
+        >>> row = GraphText("a parser", ("fast parser",), ("method",), (), "a <method_0> !")
+        >>> vocabulary = GraphVocabulary.of(GraphTexts((row,), (), "one"), min_frequency=2)
+        >>> vocabulary.words, len(vocabulary), vocabulary.labels(row)
+        (('a', 'parser'), 7, [5, 7, 1, 3])
+        >>> row.named(vocabulary.tokens([5, 7, 3]))
+        'a fast parser'
+    """
+
+    types: tuple[str, ...]
+    words: tuple[str, ...]
+    relations: tuple[str, ...]
+
+    @classmethod
+    def of(cls, texts: GraphTexts, min_frequency: int = 1) -> GraphVocabulary:
+        """The vocabulary of training texts, the most frequent words first.
+
+        Args:
+            texts: for training.
+            min_frequency: how often a word must stand in titles, entities and texts together.
+        """
+        counts: Counter[str] = Counter()
+        for row in texts.rows:
+            counts.update(row.title.split())
+            for entity in row.entities:
+                counts.update(entity.split())
+            counts.update(token for token in row.tokens() if isinstance(token, str))
+        frequent = [word for word, number in counts.items() if number >= min_frequency]
+        if not frequent:
+            raise DataError(
+                f"{texts.source}: expected words that stand in it {min_frequency} times, found none; lower "
+                "min_frequency"
+            )
+        return cls(
+            texts.types,
+            tuple(sorted(frequent, key=lambda word: (-counts[word], word))),
+            texts.relations,
+        )
+
+    def __len__(self) -> int:
+        return len(SPECIAL_TOKENS) + len(self.types) + len(self.words)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        first = len(SPECIAL_TOKENS) + len(self.types)
+        return {word: number for number, word in enumerate(self.words, first)}
+
+    def encode(self, words: str) -> list[int]:
+        """Tokens of words with spaces between them."""
+        return [self._numbers.get(word, UNKNOWN) for word in words.split()]
+
+    def type_token(self, name: str) -> int:
+        """Token of a type."""
+        return len(SPECIAL_TOKENS) + self.types.index(name)
+
+    @property
+    def type_tokens(self) -> range:
+        """Tokens of all types."""
+        return range(len(SPECIAL_TOKENS), len(SPECIAL_TOKENS) + len(self.types))
+
+    def labels(self, row: GraphText) -> list[int]:
+        """Tokens of a text with its end; entities are V and their number."""
+        return [
+            len(self) + token if isinstance(token, int) else self._numbers.get(token, UNKNOWN)
+            for token in row.tokens()
+        ] + [END]
+
+    def tokens(self, labels: Sequence[int]) -> list[str | int]:
+        """Words, and numbers of entities, of tokens; special ones but "unknown" are left out."""
+        first = len(SPECIAL_TOKENS) + len(self.types)
+        names = {UNKNOWN: SPECIAL_TOKENS[UNKNOWN]}
+        found: list[str | int] = []
+        for label in labels:
+            if label >= len(self):
+                found.append(label - len(self))
+            elif label >= first:
+                found.append(self.words[label - first])
+            elif label in names:
+                found.append(names[label])
+        return found
+
+    def save(self, path: Path) -> None:
+        """Writes it as JSON."""
+        content = {"types": self.types, "words": self.words, "relations": self.relations}
+        write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> GraphVocabulary:
+        """Reads what :meth:`save` wrote; ``DataError`` for anything else."""
+        text = read_text(path)
+        try:
+            content: Any = json.loads(text)
+            parts = {name: tuple(content[name]) for name in ("types", "words", "relations")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: expected a vocabulary that a run has written ({error!r})") from None
+        return cls(**parts)
+
+
+class TokenizedGraphTexts(Dataset[dict[str, Any]]):
+    """Texts about graphs as tokens, without padding; :class:`GraphTextCollate` makes batches of rows.
+
+    A row has ``input_ids`` (the title), ``entity_ids`` (a list an entity), ``entity_types``, ``relations`` and
+    ``labels``, the text with its end.
+
+    Args:
+        texts: the rows.
+        vocabulary: of the training texts.
+        max_length: most tokens of a text with its end, >= 2; longer ones keep their beginning.
+
+    Raises:
+        DataError: a ``max_length`` below 2, or types or relations that the vocabulary lacks.
+
+    Warns:
+        DataWarning: how many texts were truncated.
+    """
+
+    def __init__(self, texts: GraphTexts, vocabulary: GraphVocabulary, *, max_length: int = 400) -> None:
+        if max_length < 2:
+            raise DataError(f"max_length: expected at least 2 tokens (one is the end), got {max_length}")
+        texts.check_types(vocabulary.types)
+        self.texts, self.vocabulary = texts, vocabulary
+        self._rows = [self._encoded(row) for row in texts.rows]
+        long = [len(row["labels"]) for row in self._rows if len(row["labels"]) > max_length]
+        if long:
+            message = (
+                f"{texts.source}: {len(long):,} of {len(texts):,} texts are longer than {max_length} tokens with their "
+                f"end (the longest has {max(long):,})"
+            )
+            warn_truncated(texts.source, max_length, len(long), message)
+            for row in self._rows:
+                if len(row["labels"]) > max_length:
+                    row["labels"] = [*row["labels"][: max_length - 1], END]
+
+    def _encoded(self, row: GraphText) -> dict[str, Any]:
+        words = self.vocabulary
+        return {
+            "input_ids": words.encode(row.title),
+            "entity_ids": [words.encode(entity) for entity in row.entities],
+            "entity_types": [words.type_token(name) for name in row.types],
+            "relations": [list(relation) for relation in row.relations],
+            "labels": words.labels(row),
+        }
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self._rows[place]
+
+    def lengths(self) -> list[int]:
+        """Number of tokens of each text."""
+        return [len(row["labels"]) for row in self._rows]
+
+    @property
+    def mean_target_length(self) -> float:
+        """Mean number of tokens of a text, its end included."""
+        return sum(self.lengths()) / len(self)
+
+
+class GraphTextCollate:
+    """Makes a batch of rows of :class:`TokenizedGraphTexts`, each part as long as its longest, padded on the right.
+
+    Example:
+        >>> row = {"input_ids": [5, 6], "entity_ids": [[7], [8, 9]], "entity_types": [4, 4], "labels": [5, 21, 3]}
+        >>> batch = GraphTextCollate()([row | {"relations": [[0, 2, 1]]}, row | {"relations": []}])
+        >>> batch["entity_ids"].shape, batch["relations"].tolist()
+        (torch.Size([2, 2, 2]), [[[0, 2, 1]], [[-1, -1, -1]]])
+        >>> batch["decoder_input_ids"][0]
+        tensor([ 2,  5, 21])
+    """
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Pads and stacks at least one row.
+
+        Returns int64 tensors: ``input_ids`` and ``attention_mask`` ``[B, S]``, ``entity_ids`` ``[B, K, W]``,
+        ``entity_types`` ``[B, K]``, ``relations`` ``[B, M, 3]`` (-1 at padding), ``decoder_input_ids`` (the text
+        shifted by one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
+        """
+        targets = [row["labels"] for row in rows]
+        words = max(len(entity) for row in rows for entity in row["entity_ids"])
+        entities = [[_row(entity, words, PAD) for entity in row["entity_ids"]] for row in rows]
+        return {
+            "input_ids": _stacked([row["input_ids"] for row in rows], PAD),
+            "attention_mask": _stacked([[1] * len(row["input_ids"]) for row in rows], 0),
+            "entity_ids": _stacked(entities, [PAD] * words),
+            "entity_types": _stacked([row["entity_types"] for row in rows], PAD),
+            "relations": _stacked([row["relations"] for row in rows], [NO_RELATION] * 3, least=1),
+            "decoder_input_ids": _stacked([[BEGIN, *target[:-1]] for target in targets], PAD),
+            "decoder_attention_mask": _stacked([[1] * len(target) for target in targets], 0),
+            "labels": _stacked(targets, IGNORED),
+        }
+
+
+def _row(values: Sequence[Any], length: int, fill: Any) -> list[Any]:
+    return [*values, *[fill] * (length - len(values))]
+
+
+def _stacked(rows: Sequence[Sequence[Any]], fill: Any, least: int = 0) -> Tensor:
+    longest = max(least, *map(len, rows)) if len(rows) > 1 else max(least, len(rows[0]))
+    return torch.tensor([_row(row, longest, fill) for row in rows])

@@ -1,0 +1,85 @@
+"""The page of a run of texts about graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from markupsafe import Markup
+
+from probattn.inference.report import MODEL_TITLES
+from probattn.inference.report.heads import heads_section
+from probattn.inference.report.markup import Section, plain
+from probattn.inference.report.measures import MODEL_STYLES
+from probattn.tasks.fine_tuning.page import render as render_measured
+from probattn.tasks.graph_text.drawing import graph_drawing
+from probattn.tasks.graph_text.measures import MEASURES
+from probattn.tasks.graph_text.results import GraphTextResults, GraphTextSample, Piece
+
+
+def render(results: GraphTextResults) -> str:
+    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
+    more = [
+        _samples_section(results),
+        heads_section(results.heads, unit="texts", measure="token accuracy"),
+    ]
+    return render_measured(
+        results, MEASURES, "texts", more=more, prediction=results.search, package="probattn.tasks.graph_text"
+    )
+
+
+def _samples_section(results: GraphTextResults) -> Section | None:
+    context = {
+        "samples": [_shown(sample) for sample in results.samples],
+        "signature": results.signature,
+        "search": results.search,
+    }
+    return (
+        Section("samples", "Texts", "Texts and their graphs", "samples.html", context)
+        if results.samples
+        else None
+    )
+
+
+def _shown(sample: GraphTextSample) -> dict[str, Any]:
+    """A sample as the template shows it."""
+    texts = {MODEL_STYLES[model]: (MODEL_TITLES[model], text) for model, text in sample.texts.items()}
+    named = {style: entities_of(text) for style, (_, text) in texts.items()}
+    return {
+        "title": sample.title,
+        "drawing": graph_drawing(sample, named),
+        "reference": marked(sample.reference),
+        "named": f"{len(entities_of(sample.reference))} of {len(sample.entities)}",
+        "texts": [
+            {
+                "style": style,
+                "model": title,
+                "text": marked(text),
+                "named": f"{len(named[style])} of {len(sample.entities)}",
+            }
+            for style, (title, text) in texts.items()
+        ],
+    }
+
+
+def entities_of(text: Iterable[Piece]) -> frozenset[int]:
+    """Numbers of the entities that a text copies."""
+    return frozenset(piece.entity for piece in text if piece.entity is not None)
+
+
+def marked(text: Iterable[Piece]) -> Markup:
+    """A text with its copied entities marked.
+
+    Example:
+        >>> marked([Piece(words="we use"), Piece(words="a parser", entity=0)])
+        Markup('<bdi>we use</bdi> <mark class="copied" title="entity 0"><bdi>a parser</bdi></mark>')
+    """
+    parts = [
+        plain(piece.words)
+        if piece.entity is None
+        else Markup('<mark class="copied" title="entity {}">{}</mark>').format(
+            piece.entity, plain(piece.words)
+        )
+        for piece in text
+    ]
+    return Markup(" ").join(parts)

@@ -1,0 +1,284 @@
+"""Recipes of texts about knowledge graphs: data, network, training, search, report, and all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from probattn.data import DataError, GraphTexts, read_graph_texts, read_relations
+from probattn.data.files import DATA_VARIABLE, data_folder
+from probattn.data.graph_texts import roles
+from probattn.inference.options import RunOptions
+from probattn.models import WritingOptions
+from probattn.tasks.classification.recipe import PredictionRecipe
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import Key, drawn_section, options_section
+from probattn.tasks.sections.methods import (
+    AlignmentRecipe,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    beside,
+)
+from probattn.tasks.sections.training import TrainingRecipe, training_keys
+
+ORIGIN = "https://github.com/rikdz/GraphWriter (data)"
+STEPS = 20_000
+"""Updates where neither steps nor epochs are given."""
+
+INTRODUCTION = """# Recipes of texts about graphs
+
+A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
+[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+class GraphTextDataRecipe(Section):
+    """Texts about knowledge graphs in the form of AGENDA's files (Koncel-Kedziorski et al. 2019).
+
+    Files without a folder in their name lie in `folder`.
+
+    Example:
+        >>> GraphTextDataRecipe(folder="my", test="/other/test.tsv").file("test").as_posix()
+        '/other/test.tsv'
+    """
+
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description=f"Where the files lie; null for the folder `agenda` in the one that `{DATA_VARIABLE}` names.",
+    )
+    train: str = Field(default="preprocessed.train.tsv", min_length=1, description="File to train on.")
+    validation: str | None = Field(
+        default="preprocessed.val.tsv",
+        min_length=1,
+        description="File to choose by; null for some texts of `train`, which are then not trained on.",
+    )
+    test: str = Field(default="preprocessed.test.tsv", min_length=1, description="File to measure on.")
+    relations: str = Field(
+        default="relations.vocab", min_length=1, description="File with the names of relations, one a line."
+    )
+    train_texts: int | None = Field(
+        default=None, ge=1, description="Texts to train on, a fixed choice; null for all."
+    )
+    validation_texts: int | None = Field(
+        default=None,
+        ge=1,
+        description="Texts to choose by, a fixed choice; null for all of a file, or a tenth of `train`.",
+    )
+    test_texts: int | None = Field(
+        default=None, ge=1, description="Texts to measure on, a fixed choice; null for all."
+    )
+    min_frequency: int = Field(
+        default=5,
+        ge=1,
+        description="How often a word must stand in the training titles, entities and texts to have a vector.",
+    )
+    max_length: int = Field(
+        default=400, ge=2, description="Most tokens of a text with its end; longer ones are cut."
+    )
+
+    def file(self, part: str) -> Path:
+        """Path of a file."""
+        path = Path(getattr(self, part)).expanduser()
+        if path.parent != Path():
+            return path
+        folder = (
+            data_folder("agenda", "agenda", ORIGIN) if self.folder is None else Path(self.folder).expanduser()
+        )
+        return folder / path
+
+    def load(self) -> Mapping[str, GraphTexts]:
+        """Reads "train", "validation" and "test".
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
+        relations = read_relations(self.file("relations"))
+        train = self._read("train", relations)
+        if self.validation is None:
+            train, validation = train.split(self.validation_texts or max(1, len(train) // 10))
+        else:
+            validation = self._read("validation", relations).take(self.validation_texts)
+        test = self._read("test", relations)
+        return roles(train.take(self.train_texts), validation, test.take(self.test_texts))
+
+    def _read(self, part: str, relations: tuple[str, ...]) -> GraphTexts:
+        try:
+            return read_graph_texts(self.file(part), relations)
+        except DataError as error:
+            raise DataError(f"graph_text.{part}: {error}") from None
+
+    def resolved(self) -> GraphTextDataRecipe:
+        """The same, with the paths of files and folders made absolute."""
+        names = ("train", "validation", "test", "relations")
+        given = {name: getattr(self, name) for name in names}
+        found = {"folder": self.folder} if self.folder is not None else {}
+        found |= {
+            name: path for name, path in given.items() if path is not None and Path(path).parent != Path()
+        }
+        paths = {name: str(Path(path).expanduser().absolute()) for name, path in found.items()}
+        return self.model_copy(update=paths)
+
+
+class GraphTextNetworkRecipe(Section):
+    """GraphWriter; the defaults are those of Koncel-Kedziorski et al. 2019 and of their released settings."""
+
+    width: int = Field(default=500, ge=2, description="Of words, vertices and states.")
+    layers: int = Field(default=6, ge=1, description="Blocks of the graph transformer.")
+    heads: int = Field(default=4, ge=1, description="Of every attention call; they divide the width.")
+    feed_forward: int | None = Field(
+        default=None, ge=1, description="Hidden width of a block; null for four times the width."
+    )
+    lstm_layers: int = Field(
+        default=2, ge=1, description="Of the bidirectional LSTMs over titles and entities."
+    )
+    dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Of embeddings, of what the output reads and in the blocks."
+    )
+    attention_dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Of attention weights between vertices; latent ones have none."
+    )
+    coverage: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of a penalty on copying an entity again (See et al. 2017, Eq. 12), nats; 0 for none.",
+    )
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> GraphTextNetworkRecipe:
+        if self.width % self.heads or self.width % 2:
+            raise ValueError(f"width: expected an even multiple of heads ({self.heads}), got {self.width}")
+        return self
+
+
+_Training: Any = drawn_section(
+    {
+        "epochs": (
+            int | None,
+            Field(
+                default=None,
+                ge=1,
+                description=f"Passes over the training texts, instead of `steps`, of which {STEPS:,} are made where "
+                "neither is given.",
+            ),
+        ),
+        **training_keys(
+            batch_size={"default": 32},
+            learning_rate={"default": 1e-3},
+            weight_decay={"default": 0.0},
+            schedule={"default": "constant_with_warmup"},
+            gradient_clip={"default": 1.0},
+        ),
+        "length_pool": Key(
+            RunOptions,
+            "length_pool",
+            {
+                "default": 20,
+                "description": "Batches hold texts of similar length, sorted within this many updates' texts; null for "
+                "texts at random.",
+            },
+        ),
+    },
+    TrainingRecipe,
+)
+
+
+class GraphTextTrainingRecipe(_Training):
+    """Training from random weights; the objective is in nats per token of the texts.
+
+    Example:
+        >>> GraphTextTrainingRecipe(epochs=2).steps is None
+        True
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
+            return value | {"steps": STEPS}
+        return value
+
+
+_Writing: Any = options_section(WritingOptions)
+
+
+class WritingRecipe(_Writing):
+    """Search for texts."""
+
+
+class GraphTextReportRecipe(Section):
+    """Contents of the report."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
+        "compare.",
+    )
+    samples: int = Field(default=4, ge=0, le=100, description="Test texts that are shown with their graphs.")
+    wordnet: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder of WordNet's files, for METEOR; null to look for it where nltk and the system keep it, and "
+        "to do without synonyms where it is not there.",
+    )
+    head_texts: int = Field(
+        default=32,
+        ge=0,
+        description="Test texts over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 "
+        "for none.",
+    )
+    masked_texts: int = Field(
+        default=32,
+        ge=0,
+        description="Test texts over which the share of right tokens without each head is measured, one pass a head; 0 "
+        "for none.",
+    )
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+
+
+class GraphTextRecipe(MethodRecipe):
+    """All that a run of texts about graphs depends on. What makes a recipe one of them is its section `graph_text`.
+
+    Example:
+        >>> recipe = GraphTextRecipe(graph_text={"train": "my.tsv"}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.network.heads, recipe.search.num_beams
+        ((), 4, 4)
+    """
+
+    introduction = INTRODUCTION
+
+    graph_text: GraphTextDataRecipe = Field(
+        default=GraphTextDataRecipe(), description="What to train on and to measure on."
+    )
+    network: GraphTextNetworkRecipe = Field(default=GraphTextNetworkRecipe(), description="The network.")
+    attention: AttentionRecipe = Field(
+        default=AttentionRecipe(),
+        description="The attention method; its `kind` is `self` for the graph transformer, `cross` for the decoder.",
+    )
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    training: GraphTextTrainingRecipe = Field(default=GraphTextTrainingRecipe(), description="How to train.")
+    search: WritingRecipe = Field(default=WritingRecipe(), description="How to write.")
+    prediction: PredictionRecipe = Field(
+        default=PredictionRecipe(batch_size=16),
+        description="How probabilities of the true texts are computed; texts are written without draws.",
+    )
+    report: GraphTextReportRecipe = Field(default=GraphTextReportRecipe(), description="What to report.")
+
+    def resolved(self) -> GraphTextRecipe:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        report = self.report
+        if report.wordnet is not None:
+            report = report.model_copy(update={"wordnet": str(Path(report.wordnet).expanduser().absolute())})
+        return self.model_copy(update={"graph_text": self.graph_text.resolved(), "report": report})

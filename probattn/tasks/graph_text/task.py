@@ -1,0 +1,432 @@
+"""Texts about knowledge graphs: recipe to network to report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
+
+from probattn.data import (
+    DataError,
+    GraphTextCollate,
+    GraphTexts,
+    GraphVocabulary,
+    TokenizedGraphTexts,
+)
+from probattn.inference.moments import Uncertainty
+from probattn.inference.predictive import posterior_expectation, posterior_predict
+from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.metrics.functional import bleu, find_wordnet, meteor
+from probattn.metrics.functional.meteor import meteor_words
+from probattn.metrics.functional.synonyms import WordNet
+from probattn.models import (
+    GraphTextProgram,
+    GraphWriterConfig,
+    GraphWriterForGeneration,
+    WritingOptions,
+    load,
+    write_texts,
+)
+from probattn.models.hosts.convert import conversion
+from probattn.models.program import IGNORED
+from probattn.models.translation import token_measures
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.fine_tuning.page import headline, results_sheet
+from probattn.tasks.fine_tuning.results import MeasuredScores, combine, compare
+from probattn.tasks.graph_text.measures import (
+    MEASURES,
+    compared,
+    figures,
+    joined,
+    text_columns,
+    token_columns,
+)
+from probattn.tasks.graph_text.page import render
+from probattn.tasks.graph_text.recipe import GraphTextRecipe
+from probattn.tasks.graph_text.results import GraphTextResults
+from probattn.tasks.graph_text.texts import (
+    Written,
+    data_set,
+    digested,
+    given_row,
+    samples_of,
+    search_words,
+    surfaces,
+    write_lines,
+)
+from probattn.tasks.heads import measure_heads
+from probattn.tasks.programs import (
+    Data,
+    Network,
+    ProgramTask,
+    check_finished,
+    digest,
+    health,
+    in_batches,
+    measured,
+    model_key,
+    on_device,
+    put_methods,
+    quiet_loading,
+)
+
+VOCABULARY = "vocabulary.json"
+"""The vocabulary of a run, in its folder for the model."""
+TEXTS = "texts.jsonl"
+"""All test texts of a run with what was written, one JSON object a line."""
+HEALTH_BATCHES = 2
+"""Batches over which the spread of the weights is averaged."""
+
+Trained = Network[GraphTextProgram]
+
+
+@dataclass(frozen=True)
+class GraphTextData(Data):
+    """Tokenized texts; ``vocabulary`` is that of the training texts."""
+
+    vocabulary: Any = None
+
+
+class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
+    """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
+
+    Texts are written at the posterior expectation of latent attention; ``bayesian_mean`` and ``bayesian_expectation``
+    differ in the perplexity of the true texts.
+    """
+
+    section = "graph_text"
+    recipe_class = GraphTextRecipe
+    results_class = GraphTextResults
+    unit = "texts"
+    no_limit = None
+    no_draws = None
+
+    def num_outputs(self, net: PreTrainedModel) -> int:
+        """Words of the vocabulary."""
+        return int(net.config.vocab_size)
+
+    @cached_property
+    def texts(self) -> Mapping[str, GraphTexts]:
+        """The texts of the recipe by role, read once."""
+        return self.recipe.graph_text.load()
+
+    @cached_property
+    def wordnet(self) -> WordNet | None:
+        """Where synonyms are from; ``RunError`` where the recipe's folder has none."""
+        try:
+            return find_wordnet(self.recipe.report.wordnet)
+        except FileNotFoundError as error:
+            raise RunError(f"report.wordnet: {one_line(error)}") from error
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of texts of each part."""
+        names = {"train": "training", "validation": "validation", "test": "test"}
+        return {words: len(self.texts[role]) for role, words in names.items()}
+
+    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> GraphTextRecipe:
+        """The recipe with fewer test texts, or another number of draws."""
+        data, prediction = self.recipe.graph_text, self.recipe.prediction
+        if limit is not None:
+            fewer = limit if data.test_texts is None else min(limit, data.test_texts)
+            data = data.model_copy(update={"test_texts": fewer})
+        if num_samples is not None:
+            prediction = prediction.model_copy(update={"num_samples": num_samples})
+        return self.recipe.model_copy(update={"graph_text": data, "prediction": prediction})
+
+    def load_data(self) -> GraphTextData:
+        """Tokenizes everything; what measures need must be there before anything is trained."""
+        try:
+            bleu(["a"], ["a"])
+            meteor(["a"], ["a"], self.wordnet)
+        except ImportError as error:
+            raise RunError(one_line(error)) from error
+        vocabulary = GraphVocabulary.of(self.texts["train"], self.recipe.graph_text.min_frequency)
+        parts = {
+            "train": self.texts["train"],
+            "validation": self.texts["validation"].at(self.texts["validation"].shortest_first()),
+            "test": self.texts["test"],
+        }
+        tokenized = {role: self.tokenized(texts, vocabulary) for role, texts in parts.items()}
+        fingerprint = {"data": digest(digested(self.texts))}
+        return GraphTextData(
+            tokenized["train"], tokenized["validation"], GraphTextCollate(), fingerprint, None, vocabulary
+        )
+
+    def tokenized(self, texts: GraphTexts, vocabulary: GraphVocabulary) -> TokenizedGraphTexts:
+        """Texts as the recipe cuts them."""
+        return TokenizedGraphTexts(texts, vocabulary, max_length=self.recipe.graph_text.max_length)
+
+    def build(self, vocabulary: GraphVocabulary) -> GraphWriterForGeneration:
+        """The recipe's network with random weights, a function of the seed, in training mode."""
+        network = self.recipe.network
+        config = GraphWriterConfig(
+            vocab_size=len(vocabulary),
+            num_relations=len(vocabulary.relations),
+            hidden_size=network.width,
+            num_hidden_layers=network.layers,
+            num_attention_heads=network.heads,
+            feed_forward_size=network.feed_forward,
+            lstm_layers=network.lstm_layers,
+            dropout=network.dropout,
+            attention_dropout=network.attention_dropout,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.recipe.training.seed)
+            return GraphWriterForGeneration(config).train()
+
+    def program(self, *, baseline: bool = False) -> GraphTextProgram:
+        """The recipe's network as a Pyro program; see the base class."""
+        data = self.data
+        net = self.build(data.vocabulary)
+        put_methods(net, () if baseline else self.methods, self.recipe, "GraphWriter")
+        return GraphTextProgram(
+            net,
+            num_data=len(data.train),
+            mean_length=data.train.mean_target_length,
+            coverage=self.recipe.network.coverage,
+        )
+
+    def save_beside(self, folder: Path) -> None:
+        """Saves the vocabulary."""
+        self.data.vocabulary.save(folder / VOCABULARY)
+
+    @staticmethod
+    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Contributions of each text to perplexity and token accuracy."""
+        return token_measures(program(batch), batch["labels"])
+
+    def network(self, folder: Path) -> Trained:
+        """Loads a trained network and its vocabulary."""
+        place = check_finished(folder)
+        with quiet_loading():
+            net = load(place)
+        try:
+            vocabulary = GraphVocabulary.load(place / VOCABULARY)
+        except DataError as error:
+            raise RunError(one_line(error)) from error
+        program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
+        return Network(on_device(program), folder, model_key(net), vocabulary)
+
+    def words(self) -> Mapping[str, Any]:
+        """Network and data, in words."""
+        network, train = self.recipe.network, self.texts["train"]
+        vocabulary = len(self.data.vocabulary)
+        return {
+            "network": f"GraphWriter, {network.layers} blocks x {network.width}, {network.heads} heads, "
+            f"{vocabulary:,} words",
+            "data": train.source,
+            "train_size": len(train),
+        }
+
+    def batches(self, network: Trained, texts: GraphTexts, size: int) -> Iterator[dict[str, Tensor]]:
+        """Texts on the network's device, in their order."""
+        for batch in DataLoader(
+            self.tokenized(texts, network.codec), batch_size=size, collate_fn=GraphTextCollate()
+        ):
+            yield {name: tensor.to(network.device) for name, tensor in batch.items()}
+
+    def written(self, network: Trained, texts: GraphTexts, doing: str = "texts") -> Written:
+        """What a network writes about graphs, in their order."""
+        options: WritingOptions = self.recipe.search.build()
+        order = texts.shortest_first()
+        batches = self.batches(network, texts.at(order), options.batch_size)
+        total = -(-len(texts) // options.batch_size)
+        shut = network.codec.type_tokens
+        found = write_texts(network.program, network.tracked(batches, doing, total), options, suppress=shut)
+        rows = [network.codec.tokens(labels) for batch in found for labels in batch]
+        return [rows[place] for place in torch.tensor(order).argsort().tolist()]
+
+    def token_columns(self, network: Trained, texts: GraphTexts) -> dict[ModelKey, dict[str, Tensor]]:
+        """What the perplexity of the true texts is computed from, by model: of draws and at the expectation."""
+        order = texts.shortest_first()
+        prediction = self.recipe.prediction
+        batches = self.batches(network, texts.at(order), prediction.batch_size)
+        total = -(-len(texts) // prediction.batch_size)
+        parts: dict[ModelKey, list[dict[str, Tensor]]] = {}
+        for number, batch in enumerate(network.tracked(batches, "probabilities of the true texts", total)):
+            for key, columns in self._token_columns(network, batch, number).items():
+                parts.setdefault(key, []).append(columns)
+        return {key: joined(found, order) for key, found in parts.items()}
+
+    def _token_columns(
+        self, network: Trained, batch: Mapping[str, Tensor], number: int
+    ) -> dict[ModelKey, dict[str, Tensor]]:
+        labels, prediction = batch["labels"], self.recipe.prediction
+        real, known = labels != IGNORED, labels.clamp_min(0)
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+
+        def read(given: Mapping[str, Tensor]) -> Tensor:
+            """Log-probability of each true token, and whether it is the first choice, ``[B, T, 2]``."""
+            found: Tensor = network.program(given)
+            true = known.repeat(len(found) // len(known), 1)
+            chosen = found.gather(2, true[..., None])[..., 0]
+            return torch.stack([chosen, (found.argmax(dim=-1) == true).to(chosen)], dim=-1)
+
+        def columns(drawn: Tensor) -> dict[str, Tensor]:
+            return token_columns(drawn[..., 0].cpu(), drawn[0, ..., 1].bool().cpu(), real.cpu())
+
+        if network.key != "bayesian_mean":
+            with torch.no_grad():
+                return {network.key: columns(read(inputs)[None])}
+        drawn = posterior_predict(
+            read,
+            inputs,
+            prediction.num_samples,
+            seed=(prediction.seed, number),
+            chunk_size=prediction.chunk_size,
+        )
+        expected = posterior_expectation(read, inputs)[None]
+        right = {"correct": columns(expected)["correct"]}
+        return {"bayesian_mean": columns(drawn.logits) | right, "bayesian_expectation": columns(expected)}
+
+    def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
+        """Writes the test texts, keeps them beside the records, and measures them."""
+        own, test, report = networks[-1], self.texts["test"], self.recipe.report
+        texts = {each.key: self.written(each, test) for each in networks}
+        table: dict[tuple[str, ModelKey], dict[str, Tensor]] = {}
+        for each in networks:
+            surface = surfaces(test, texts[each.key])
+            columns = text_columns(surface, test, self.wordnet)
+            table |= {("test", key): columns | found for key, found in self.token_columns(each, test).items()}
+        write_lines(own.folder / TEXTS, test, texts)
+        return GraphTextResults(
+            kind=str(self.section),
+            run=run,
+            data=(data_set(test),),
+            scores=tuple(
+                MeasuredScores(model=model, data=data, values=figures(columns))
+                for (data, model), columns in table.items()
+            ),
+            differences=compare(
+                table, compared, resamples=report.resamples, level=report.level, seed=report.seed
+            ),
+            search=search_words(self.recipe),
+            signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
+            samples=samples_of(test, texts, report.samples),
+            heads=self._heads(networks) if "heads" in measured(own.net) else None,
+            health=self._health(own),
+            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+        )
+
+    def _heads(self, networks: Sequence[Trained]) -> Heads | None:
+        """Differences between the heads of the networks, and the accuracy without each."""
+        own, report = networks[-1], self.recipe.report
+        if not report.head_texts:
+            return None
+        test, size = self.texts["test"], self.recipe.prediction.batch_size
+        chosen, masked = test.take(report.head_texts), test.take(report.masked_texts or 1)
+        start = GraphTextProgram(self.build(own.codec))
+        return measure_heads(
+            networks,
+            Network(on_device(start), own.folder, "deterministic", own.codec),
+            lambda network: self.batches(network, chosen, size),
+            lambda network: partial(self._token_accuracy, network, masked),
+            texts=len(chosen),
+            masked=len(masked) if report.masked_texts else 0,
+        )
+
+    def _token_accuracy(self, network: Trained, texts: GraphTexts) -> float:
+        """Share of tokens of the true texts that are the first choice."""
+        right = tokens = 0.0
+        for batch in self.batches(network, texts, self.recipe.prediction.batch_size):
+            with torch.no_grad():
+                found = token_measures(network.program(batch), batch["labels"])
+            right, tokens = right + found["correct"].sum().item(), tokens + found["tokens"].sum().item()
+        return right / tokens
+
+    def _health(self, own: Trained) -> Any:
+        record = conversion(own.net)
+        if record is None or record.method is None:
+            return ()
+        prediction = self.recipe.prediction
+        few = self.texts["test"].take(HEALTH_BATCHES * prediction.batch_size)
+        inputs = (
+            own.program.inputs({name: value for name, value in batch.items() if name != "labels"})
+            for batch in self.batches(own, few, prediction.batch_size)
+        )
+        return health(own, list(inputs), prediction, record.method.kl_reduction, prediction.chunk_size or 2)
+
+    def predict(
+        self,
+        run: Path,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
+        *,
+        num_samples: int = 20,
+        seed: int = 0,
+        uncertainty: Uncertainty = "draws",
+    ) -> Iterator[dict[str, Any]]:
+        """Texts about graphs, each given as a line of AGENDA's files up to its relations, without draws."""
+        if pairs is not None:
+            raise RunError(f"{run}: its network reads single lines; expected no second texts")
+        if uncertainty != "draws":
+            raise RunError(f"{run}: expected uncertainty draws, got {uncertainty}: texts come without any")
+        network = self.network(run)
+        size = self.recipe.search.batch_size
+
+        def answered() -> Iterator[dict[str, Any]]:
+            for batch in in_batches(texts, size):
+                rows = GraphTexts(
+                    tuple(given_row(line, network.codec) for line in batch),
+                    network.codec.relations,
+                    "predict",
+                )
+                for line, row, tokens in zip(batch, rows.rows, self.written(network, rows), strict=True):
+                    copied = sorted({token for token in tokens if isinstance(token, int)})
+                    yield {
+                        "text": line,
+                        "written": row.named(tokens),
+                        "copied": [row.entities[number] for number in copied],
+                    }
+
+        return answered()
+
+    @classmethod
+    def columns(cls, answer: dict[str, Any]) -> dict[str, Any]:
+        """The written text."""
+        return {"written": answer["written"]}
+
+    @classmethod
+    def answers(cls, found: Sequence[dict[str, Any]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """A text a line, and the same for programs."""
+        return "\n".join(answer["written"] for answer in found), list(found)
+
+    @classmethod
+    def headline(cls, results: GraphTextResults) -> str:
+        """The main result, in one line."""
+        return headline(results, MEASURES)
+
+    @classmethod
+    def table(cls, results: GraphTextResults) -> Sheet:
+        """The results for a terminal."""
+        return results_sheet(results, MEASURES)
+
+    @classmethod
+    def page(cls, results: GraphTextResults) -> str:
+        """The report."""
+        return render(results)
+
+    @classmethod
+    def summary(cls, results: GraphTextResults) -> dict[str, Any]:
+        """The headline and the comparisons of the run's own network, for programs."""
+        own = [each for each in results.differences if each.model == results.compared]
+        comparisons = [
+            {
+                **each.model_dump(exclude={"seeds", "resamples"}),
+                "verdict": results.verdict(each, MEASURES[each.measure]),
+            }
+            for each in own
+        ]
+        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": comparisons}
+
+    @classmethod
+    def combine(cls, results: Mapping[str, GraphTextResults]) -> GraphTextResults:
+        """The comparison of several runs over their seeds, by the path of their folders."""
+        return combine(results)

@@ -1,0 +1,227 @@
+"""Runs on tiny graphs: what is measured, shown, predicted and refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+import runs
+import torch
+
+from probattn.data import GraphText, read_graph_texts, read_relations
+from probattn.inference.records import read_records
+from probattn.metrics.functional import bleu, name_coverage, repeated_clauses, rouge
+from probattn.recipes import load_any_recipe
+from probattn.tasks import load_network, load_results, run_task
+from probattn.tasks.graph_text.drawing import graph_drawing
+from probattn.tasks.graph_text.page import marked
+from probattn.tasks.graph_text.results import GraphTextSample, pieces
+
+pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
+pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'text_metrics')")
+
+ROW = "the film\tgood plot ; bad cast\t<method> <task>\t0 1 1"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("graph_text")
+    file = folder / "texts.yaml"
+    file.write_text(runs.recipes(folder)["graph_text"], encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(recipe, tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "texts"
+    runs.succeeds("train", recipe, "--output", place, "--quiet")
+    runs.succeeds("report", place)
+    return place
+
+
+def texts_of(recipe, part):
+    names = read_relations(recipe.parent / "relations.vocab")
+    return read_graph_texts(recipe.parent / f"{part}.tsv", names)
+
+
+def test_training_records_what_perplexity_is_made_of(run):
+    own, plain = (read_records(run / name) for name in ("metrics.jsonl", "baseline/metrics.jsonl"))
+    assert any(record.get("particles") for record in own)
+    assert not any(record.get("particles") for record in plain)
+    for record in own:
+        if record["kind"] == "validation":
+            assert record["nll"] > 0 and record["tokens"] > 5
+
+
+def test_measures_are_those_of_the_texts_that_are_kept(run, recipe):
+    results = load_results(run)
+    assert [score.model for score in results.scores] == ["deterministic", "repulsive"]
+    lines = [json.loads(line) for line in (run / "texts.jsonl").read_text().splitlines()]
+    references = [row.surface for row in texts_of(recipe, "test").rows]
+    assert [line["reference"] for line in lines] == references
+    for score in results.scores:
+        written = [line[score.model] for line in lines]
+        found = score.values
+        assert 100 * found["bleu4"] == pytest.approx(bleu(written, references).score)
+        assert found["bleu1"] >= found["bleu2"] >= found["bleu4"]
+        assert found["rougeL"] == pytest.approx(rouge(written, references)[:, 2, 2].mean().item())
+        names = [line["entities"] for line in lines]
+        assert found["entities"] == pytest.approx(name_coverage(written, names).mean().item())
+        assert found["repeated_clauses"] == pytest.approx(repeated_clauses(written).mean().item())
+    assert "without synonyms" in results.signature or "WordNet" in results.signature
+
+
+def test_perplexity_is_the_networks_own(run, recipe):
+    task, results = run_task(run), load_results(run)
+    trained = load_network(run)
+    nll, tokens = 0.0, 0
+    for batch in task.batches(trained, texts_of(recipe, "test"), 4):
+        with torch.no_grad():
+            logits = trained.net(**{name: value for name, value in batch.items() if name != "labels"}).logits
+        real = batch["labels"] >= 0
+        nll -= logits.gather(2, batch["labels"].clamp_min(0)[..., None])[..., 0][real].sum().item()
+        tokens += int(real.sum())
+    assert results.score("repulsive", "test").values["perplexity"] == pytest.approx(
+        math.exp(nll / tokens), rel=1e-4
+    )
+
+
+def test_the_page_shows_texts_with_their_graphs(run):
+    results = load_results(run)
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert len(results.samples) == 2 and page.count('class="chart knowledge"') == 2
+    for sample in results.samples:
+        assert sample.title in page and marked(sample.reference) in page
+        assert {piece.entity for piece in sample.reference} - {None} == {0, 1}
+    assert results.signature in page and "Do the heads differ?" in page
+    assert results.heads.models == ("start", "deterministic", "repulsive")
+    assert all(
+        "encoder.graph.blocks" in site.site for site in results.heads.sites if "decoder" not in site.site
+    )
+
+
+def test_a_drawing_has_an_entity_a_line_and_an_arrow_a_relation():
+    row = GraphText("t", ("a < b", "c", "d"), ("x", "x", "y"), ((0, 0, 2), (1, 0, 1)), "<x_0> .")
+    sample = GraphTextSample(
+        title=row.title,
+        entities=row.entities,
+        types=row.types,
+        relations=((0, "USED-FOR", 2), (1, "PART-OF", 1)),
+        reference=pieces(row.tokens(), row),
+        texts={},
+    )
+    root = ET.fromstring(str(graph_drawing(sample, {"det": {0, 2}, "bay": set()})))
+    names = [each.text for each in root.iter("text") if each.get("class") == "entity"]
+    assert names == ["a < b", "c", "d"]
+    assert len([each for each in root.iter("g") if each.get("class") == "relation"]) == 2
+    assert len([each for each in root.iter("circle") if each.get("class") == "dot det"]) == 2
+    assert len([each for each in root.iter("circle") if each.get("class") == "dot absent"]) == 4
+    assert "a < b USED-FOR d" in root.get("aria-label")
+
+
+@pytest.mark.parametrize(
+    ("keys", "models"),
+    [
+        (["attention.method=babn"], ["bayesian_mean", "bayesian_expectation"]),
+        (["attention={method: bam, kind: cross}"], ["bayesian_mean", "bayesian_expectation"]),
+        (["alignment.method=ct"], ["aligned"]),
+        (["disagreement={method: parameters, layers: encoder}"], ["regularised"]),
+        (["network.coverage=0.5"], []),
+    ],
+)
+def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
+    keys = (*keys, "repulsion=null", "training.steps=2", "report.baseline=false", "report.head_texts=0")
+    place = runs.trained(recipe, tmp_path / "run", *keys)
+    given = ["--baseline", run / "baseline"] if models else []
+    runs.succeeds("report", place, *given)
+    results = load_results(place)
+    assert [score.model for score in results.scores] == ["deterministic", *models]
+    if "bayesian_mean" in models:
+        mean, expected = (results.score(model, "test").values for model in models)
+        assert mean["bleu4"] == expected["bleu4"] and mean["perplexity"] != expected["perplexity"]
+        blocks = 0 if "cross" in keys[0] else 1
+        assert len(results.health) == blocks + 2
+    if not models:
+        assert any(record.get("factors", 0) < 0 for record in read_records(place / "metrics.jsonl"))
+
+
+def test_lines_are_written_about(run):
+    out = runs.succeeds("predict", run, ROW, "--json")
+    (answer,) = map(json.loads, out.splitlines())
+    assert answer["text"] == ROW and set(answer["copied"]) <= {"good plot", "bad cast"}
+    assert all(name in answer["written"] for name in answer["copied"])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (ROW.replace("<task>", "<metal>"), "expected entities of the types method, task"),
+        (ROW.replace("0 1 1", "0 1 2"), "relations between entities 0 to 1, got entity 2"),
+        ("the film", "expected 4 columns with tabs between them (title, entities, types, relations), got 1"),
+    ],
+)
+def test_lines_that_do_not_fit_are_refused(run, line, words):
+    assert words in runs.refused("predict", run, line)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("graph_text.train=none.tsv", "graph_text.train: "),
+        ("graph_text.relations=none.vocab", "none.vocab: no such file"),
+        ("graph_text.min_frequency=999", "words that stand in it 999 times, found none"),
+        ("network.width=9", "an even multiple of heads (2), got 9"),
+        (
+            "report.wordnet=/no/such",
+            "report.wordnet: /no/such: expected WordNet's files, index.noun is missing",
+        ),
+        ("repulsion.layers=[3]", "expected numbers from -1 to 0"),
+        ("attention={method: babn, upward: positions}", "upward='positions'"),
+        ("graph_text={validation: null, validation_texts: 24}", "to be held out"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(recipe, tmp_path, override, words):
+    place = tmp_path / "out"
+    if override.startswith("graph_text={"):
+        keys = ["--set", "graph_text.validation=null", "--set", "graph_text.validation_texts=24"]
+    else:
+        keys = ["--set", override]
+    assert words in runs.refused("train", recipe, "--output", place, "--quiet", *keys)
+    assert not place.exists()
+
+
+def test_a_missing_package_is_named_before_training(recipe, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk.stem.porter", None)
+    said = runs.refused("train", recipe, "--output", tmp_path / "out", "--quiet")
+    assert "METEOR needs the package nltk" in said and "pip install 'probattn[text_metrics]'" in said
+
+
+def test_a_damaged_vocabulary_is_refused(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "model" / "vocabulary.json").write_text("{}")
+    assert "vocabulary.json" in runs.refused("predict", copy, ROW)
+
+
+def test_held_out_texts_are_not_trained_on(recipe):
+    found = load_any_recipe(
+        recipe, ["graph_text.validation=null", "graph_text.validation_texts=5"]
+    ).graph_text.load()
+    assert {role: len(texts) for role, texts in found.items()} == {"train": 19, "validation": 5, "test": 6}
+    assert not set(found["train"].rows) & set(found["validation"].rows)
+
+
+def test_paths_are_made_absolute_and_names_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r.yaml").write_text(
+        "graph_text: {folder: here, test: sub/test.tsv}\nreport: {wordnet: wn}\n"
+    )
+    recipe = load_any_recipe(tmp_path / "r.yaml")
+    data = recipe.graph_text
+    assert data.folder == str(tmp_path / "here") and data.test == str(tmp_path / "sub" / "test.tsv")
+    assert data.train == "preprocessed.train.tsv" and recipe.report.wordnet == str(tmp_path / "wn")
+    assert data.file("train") == tmp_path / "here" / "preprocessed.train.tsv"
