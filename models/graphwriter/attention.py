@@ -2,54 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from probattn.models.dot_product import attention_function, eager_attention_forward
 from probattn.models.graphwriter.configuration import GraphWriterConfig
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float = 1.0,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """Dot-product attention with the signature of transformers' functions.
-
-    Args:
-        module: the attention module, for its mode.
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        value: ``[B, H, S, D]``.
-        attention_mask: additive, broadcastable to ``[B, H, T, S]``, or None.
-        scaling: factor of the scores.
-        dropout: share of the weights that is dropped in training.
-
-    Returns:
-        Output ``[B, T, H, D]`` and weights ``[B, H, T, S]``.
-
-    Example:
-        >>> query, key = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 5)
-        >>> output, weights = eager_attention_forward(nn.Identity(), query, key, key, None)
-        >>> output.shape, weights.shape
-        (torch.Size([2, 4, 3, 5]), torch.Size([2, 3, 4, 6]))
-    """
-    scores = query @ key.mT * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    precise = torch.promote_types(query.dtype, torch.float32)
-    weights = F.softmax(scores, dim=-1, dtype=precise).to(query.dtype)
-    weights = F.dropout(weights, dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 def additive_mask(valid: Tensor, dtype: torch.dtype) -> Tensor:
@@ -137,9 +96,3 @@ class ContextAttention(VertexAttention):
         query = self._heads(self.query(state[:, None]))
         output, _ = eager_attention_forward(self, query, *others, scaling=self.scaling)
         return state + output.flatten(1)
-
-
-def attention_function(config: GraphWriterConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function that a configuration names; for "eager" or None the one above."""
-    name = config._attn_implementation
-    return eager_attention_forward if name in {None, "eager"} else ALL_ATTENTION_FUNCTIONS[name]

@@ -107,7 +107,7 @@ class GraphWriterEncoder(nn.Module):
         return embedded
 
     def _entities(self, tokens: Tensor, real: Tensor) -> Tensor:
-        """Vectors ``[B, K, d]`` of entities with words ``[B, K, W]``, each read once where there is one."""
+        """Vectors ``[B, K, d]`` of entities with words ``[B, K, W]``, computed once for each that there is."""
         rows = real.any(dim=-1)  # [B, K]
         _, (hidden, _cell) = read_padded(self.entities, self._embed(tokens[rows]), real[rows])
         last = torch.cat([hidden[-2], hidden[-1]], dim=-1)  # [entities, d]

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from probattn.models.dot_product import attention_function, eager_attention_forward
 from probattn.models.lstm import OwnPreTrainedModel
-from probattn.models.shared_keys import attention_function, eager_attention_forward
 
 __all__ = [
     "CrossAttention",

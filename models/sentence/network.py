@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
+from probattn.models.dot_product import attention_function, eager_attention_forward
 from probattn.models.lstm import OwnPreTrainedModel, read_padded
 from probattn.models.pairs.crossing import Sides
 from probattn.models.sentence.configuration import SelfAttentiveConfig
-from probattn.models.shared_keys import attention_function, eager_attention_forward
 
 __all__ = ["SelfAttentiveForSequenceClassification", "SelfAttentiveModel", "eager_attention_forward"]
 

@@ -1,13 +1,16 @@
-"""JSON that others may have written: read with its types checked, so that what comes back is what was expected."""
+"""JSON that others may have written, read with its types checked, so that what comes back is what was expected."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from probattn.checks import shown
+from probattn.files.durable import write_atomically
 
 Content = TypeVar("Content")
 
@@ -23,6 +26,12 @@ def read_json(path: Path, kind: TypeAdapter[Content]) -> Content:
         return parse_json(data, kind)
     except JSONError as error:
         raise JSONError(f"{path}: {error}") from error
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one JSON object a line, all of them or, where that is interrupted, what was there before."""
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
 def parse_json(data: bytes | str, kind: TypeAdapter[Content]) -> Content:

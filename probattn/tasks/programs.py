@@ -27,6 +27,7 @@ from probattn.inference.moments import Moments, Uncertainty
 from probattn.inference.records import Record, read_records
 from probattn.inference.report import (
     MODEL_LABELS,
+    DataSet,
     Dynamics,
     ModelKey,
     Predictions,
@@ -635,6 +636,26 @@ def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str
         raise RunError(
             "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
         )
+
+
+def text_set(test: Any, unit: str) -> DataSet:
+    """The test set of a task that writes texts, as the report describes it; ``test`` has a source and a licence."""
+    return DataSet(
+        key="test",
+        title="Test",
+        role="in_domain",
+        size=len(test),
+        labelled=True,
+        source=f"{test.source}; {test.licence}",
+        unit=unit,
+    )
+
+
+def search_words(search: Any) -> str:
+    """A search for texts in words; ``search`` has ``num_beams`` and ``length_penalty``."""
+    if search.num_beams == 1:
+        return "greedy search"
+    return f"beam search, {search.num_beams} beams, length penalty {search.length_penalty:g}"
 
 
 def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from probattn.models.shared_keys import attention_function, eager_attention_forward
+from probattn.models.dot_product import attention_function, eager_attention_forward
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.sites.masks import MASKED_SCORE
 

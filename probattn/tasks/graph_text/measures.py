@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ from probattn.metrics.functional import (
     rouge,
 )
 from probattn.metrics.functional.rouge import ROUGE
-from probattn.metrics.functional.synonyms import WordNet
 from probattn.tasks.fine_tuning.measures import number, share
 
 RUN = 4
@@ -58,11 +58,11 @@ MEASURES: Mapping[str, MeasureText] = {
 }
 
 
-def text_columns(written: Sequence[str], texts: GraphTexts, wordnet: WordNet | None) -> dict[str, Tensor]:
+def text_columns(written: Sequence[str], texts: GraphTexts, wordnet: Any) -> dict[str, Tensor]:
     """What the measures of written texts are computed from, a row a text.
 
     Raises:
-        ImportError: sacrebleu or nltk is not installed.
+        ImportError: sacrebleu, nltk or rouge-score is not installed.
     """
     references = [row.surface for row in texts.rows]
     return {

@@ -221,12 +221,6 @@ class GraphTextReportRecipe(Section):
         "compare.",
     )
     samples: int = Field(default=4, ge=0, le=100, description="Test texts that are shown with their graphs.")
-    wordnet: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Folder of WordNet's files, for METEOR; null to look for it where nltk and the system keep it, and "
-        "to do without synonyms where it is not there.",
-    )
     head_texts: int = Field(
         default=32,
         ge=0,
@@ -278,7 +272,4 @@ class GraphTextRecipe(MethodRecipe):
 
     def resolved(self) -> GraphTextRecipe:
         """The same recipe with the paths of files and folders it reads made absolute."""
-        report = self.report
-        if report.wordnet is not None:
-            report = report.model_copy(update={"wordnet": str(Path(report.wordnet).expanduser().absolute())})
-        return self.model_copy(update={"graph_text": self.graph_text.resolved(), "report": report})
+        return self.model_copy(update={"graph_text": self.graph_text.resolved()})

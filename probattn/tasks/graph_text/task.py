@@ -23,9 +23,8 @@ from probattn.data import (
 from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet, training_curves
-from probattn.metrics.functional import bleu, find_wordnet, meteor
+from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
 from probattn.metrics.functional.meteor import meteor_words
-from probattn.metrics.functional.synonyms import WordNet
 from probattn.models import (
     GraphTextProgram,
     GraphWriterConfig,
@@ -53,11 +52,9 @@ from probattn.tasks.graph_text.recipe import GraphTextRecipe
 from probattn.tasks.graph_text.results import GraphTextResults
 from probattn.tasks.graph_text.texts import (
     Written,
-    data_set,
     digested,
     given_row,
     samples_of,
-    search_words,
     surfaces,
     write_lines,
 )
@@ -75,6 +72,8 @@ from probattn.tasks.programs import (
     on_device,
     put_methods,
     quiet_loading,
+    search_words,
+    text_set,
 )
 
 VOCABULARY = "vocabulary.json"
@@ -114,16 +113,13 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
 
     @cached_property
     def texts(self) -> Mapping[str, GraphTexts]:
-        """The texts of the recipe by role, read once."""
+        """The texts of the recipe by role, kept."""
         return self.recipe.graph_text.load()
 
     @cached_property
-    def wordnet(self) -> WordNet | None:
-        """Where synonyms are from; ``RunError`` where the recipe's folder has none."""
-        try:
-            return find_wordnet(self.recipe.report.wordnet)
-        except FileNotFoundError as error:
-            raise RunError(f"report.wordnet: {one_line(error)}") from error
+    def wordnet(self) -> Any:
+        """Where METEOR's synonyms are from; None for none."""
+        return find_wordnet()
 
     def sizes(self) -> Mapping[str, int]:
         """Number of texts of each part."""
@@ -145,6 +141,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         try:
             bleu(["a"], ["a"])
             meteor(["a"], ["a"], self.wordnet)
+            rouge(["a"], ["a"])
         except ImportError as error:
             raise RunError(one_line(error)) from error
         vocabulary = GraphVocabulary.of(self.texts["train"], self.recipe.graph_text.min_frequency)
@@ -299,7 +296,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         return GraphTextResults(
             kind=str(self.section),
             run=run,
-            data=(data_set(test),),
+            data=(text_set(test, self.unit),),
             scores=tuple(
                 MeasuredScores(model=model, data=data, values=figures(columns))
                 for (data, model), columns in table.items()
@@ -307,7 +304,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             differences=compare(
                 table, compared, resamples=report.resamples, level=report.level, seed=report.seed
             ),
-            search=search_words(self.recipe),
+            search=search_words(self.recipe.search),
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
             samples=samples_of(test, texts, report.samples),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,

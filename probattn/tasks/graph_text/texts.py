@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from probattn.data import DataError, GraphText, GraphTexts, GraphVocabulary
 from probattn.data.graph_texts import read_row
-from probattn.files.durable import write_atomically
-from probattn.inference.report import DataSet, ModelKey
+from probattn.files.json_files import write_json_lines
+from probattn.inference.report import ModelKey
 from probattn.tasks.errors import RunError
-from probattn.tasks.graph_text.recipe import GraphTextRecipe
 from probattn.tasks.graph_text.results import GraphTextSample, pieces
 
 Written = list[list[str | int]]
@@ -62,30 +60,11 @@ def samples_of(
 def write_lines(path: Path, test: GraphTexts, written: Mapping[ModelKey, Written]) -> None:
     """Keeps all texts, one JSON object a line."""
     shown = {key: surfaces(test, texts) for key, texts in written.items()}
-    lines = []
-    for place, row in enumerate(test.rows):
-        own = {key: texts[place] for key, texts in shown.items()}
-        content = {"title": row.title, "entities": row.entities, "reference": row.surface, **own}
-        lines.append(json.dumps(content, ensure_ascii=False))
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
-
-
-def data_set(test: GraphTexts) -> DataSet:
-    """The test texts, as the report describes them."""
-    return DataSet(
-        key="test",
-        title="Test",
-        role="in_domain",
-        size=len(test),
-        labelled=True,
-        source=f"{test.source}; {test.licence}",
-        unit="texts",
+    write_json_lines(
+        path,
+        (
+            {"title": row.title, "entities": row.entities, "reference": row.surface}
+            | {key: texts[place] for key, texts in shown.items()}
+            for place, row in enumerate(test.rows)
+        ),
     )
-
-
-def search_words(recipe: GraphTextRecipe) -> str:
-    """The search in words."""
-    search = recipe.search
-    if search.num_beams == 1:
-        return "greedy search"
-    return f"beam search, {search.num_beams} beams, length penalty {search.length_penalty:g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,10 +15,10 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
 from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
-from probattn.files.durable import write_atomically
+from probattn.files.json_files import write_json_lines
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet
+from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.translation import token_measures
@@ -40,6 +39,8 @@ from probattn.tasks.programs import (
     on_device,
     put_methods,
     quiet_loading,
+    search_words,
+    text_set,
 )
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
 from probattn.tasks.translation.page import headline, render, translation_table
@@ -270,9 +271,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         return TranslationResults(
             run=run,
             languages=test.languages,
-            search=_search_words(self.recipe),
+            search=search_words(self.recipe.search),
             signature=signature,
-            test=_data_set(test),
+            test=text_set(test, "sentences"),
             scores=tuple(
                 translation_scores(each.key, counts[each.key], self.token_sums(each, test), each.records)
                 for each in networks
@@ -405,27 +406,11 @@ def _samples(
 
 
 def _write_translations(path: Path, test: SentencePairs, found: dict[ModelKey, list[str]]) -> None:
-    lines = []
-    for row, (source, reference) in enumerate(zip(test.sources, test.targets, strict=True)):
-        own = {key: texts[row] for key, texts in found.items()}
-        lines.append(json.dumps({"source": source, "reference": reference, **own}, ensure_ascii=False))
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
-
-
-def _data_set(test: SentencePairs) -> DataSet:
-    return DataSet(
-        key="test",
-        title="Test",
-        role="in_domain",
-        size=len(test),
-        labelled=True,
-        source=f"{test.source}; {test.licence}",
-        unit="sentences",
+    rows = enumerate(zip(test.sources, test.targets, strict=True))
+    write_json_lines(
+        path,
+        (
+            {"source": source, "reference": reference} | {key: texts[row] for key, texts in found.items()}
+            for row, (source, reference) in rows
+        ),
     )
-
-
-def _search_words(recipe: TranslationRecipe) -> str:
-    search = recipe.search
-    if search.num_beams == 1:
-        return "greedy search"
-    return f"beam search, {search.num_beams} beams, length penalty {search.length_penalty:g}"

@@ -175,10 +175,6 @@ def test_lines_that_do_not_fit_are_refused(run, line, words):
         ("graph_text.relations=none.vocab", "none.vocab: no such file"),
         ("graph_text.min_frequency=999", "words that stand in it 999 times, found none"),
         ("network.width=9", "an even multiple of heads (2), got 9"),
-        (
-            "report.wordnet=/no/such",
-            "report.wordnet: /no/such: expected WordNet's files, index.noun is missing",
-        ),
         ("repulsion.layers=[3]", "expected numbers from -1 to 0"),
         ("attention={method: babn, upward: positions}", "upward='positions'"),
         ("graph_text={validation: null, validation_texts: 24}", "to be held out"),
@@ -194,10 +190,17 @@ def test_what_does_not_fit_is_said_in_one_line(recipe, tmp_path, override, words
     assert not place.exists()
 
 
-def test_a_missing_package_is_named_before_training(recipe, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nltk.stem.porter", None)
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("nltk", "METEOR needs the package nltk"),
+        ("rouge_score.rouge_scorer", "needs the package rouge-score"),
+    ],
+)
+def test_a_missing_package_is_named_before_training(recipe, tmp_path, monkeypatch, module, words):
+    monkeypatch.setitem(sys.modules, module, None)
     said = runs.refused("train", recipe, "--output", tmp_path / "out", "--quiet")
-    assert "METEOR needs the package nltk" in said and "pip install 'probattn[text_metrics]'" in said
+    assert words in said and "pip install 'probattn[text_metrics]'" in said
 
 
 def test_a_damaged_vocabulary_is_refused(run, tmp_path):
@@ -217,11 +220,9 @@ def test_held_out_texts_are_not_trained_on(recipe):
 
 def test_paths_are_made_absolute_and_names_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "r.yaml").write_text(
-        "graph_text: {folder: here, test: sub/test.tsv}\nreport: {wordnet: wn}\n"
-    )
+    (tmp_path / "r.yaml").write_text("graph_text: {folder: here, test: sub/test.tsv}\n")
     recipe = load_any_recipe(tmp_path / "r.yaml")
     data = recipe.graph_text
     assert data.folder == str(tmp_path / "here") and data.test == str(tmp_path / "sub" / "test.tsv")
-    assert data.train == "preprocessed.train.tsv" and recipe.report.wordnet == str(tmp_path / "wn")
+    assert data.train == "preprocessed.train.tsv"
     assert data.file("train") == tmp_path / "here" / "preprocessed.train.tsv"

@@ -1,4 +1,4 @@
-"""Attention whose heads all read the same keys and values, without a copy of them for each head."""
+"""Dot-product attention of networks of this library: heads with keys of their own, or keys that all heads share."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Dot-product attention over keys and values that all heads share, with the signature of transformers' functions.
+    """Dot-product attention with the signature of transformers' functions.
+
+    Keys and values that all heads share are not copied for each head.
 
     Args:
         module: the attention module, for its mode.
         query: ``[B, H, T, D]``.
-        key: ``[B, 1, S, D]``.
-        value: ``[B, 1, S, E]``.
+        key: ``[B, H, S, D]``, or ``[B, 1, S, D]`` of all heads.
+        value: ``[B, H, S, E]`` or ``[B, 1, S, E]``, as the keys.
         attention_mask: additive, broadcastable to ``[B, H, T, S]``, or None.
         scaling: factor of the scores.
         dropout: share of the weights that is dropped in training.
@@ -43,14 +45,20 @@ def eager_attention_forward(
         (torch.Size([2, 4, 3, 7]), torch.Size([2, 3, 4, 6]))
     """
     heads = query.shape[1:3]
-    # Heads one after the other are so many queries of the one key head.
-    scores = (query.flatten(1, 2) @ key[:, 0].mT * scaling).unflatten(1, heads)  # [B, H, T, S]
+    shared = key.shape[1] == 1
+    if shared:  # heads one after the other are so many queries of the one key head
+        query, key, value = query.flatten(1, 2), key[:, 0], value[:, 0]
+    scores = query @ key.mT * scaling
+    if shared:
+        scores = scores.unflatten(1, heads)  # [B, H, T, S]
     if attention_mask is not None:
         scores = scores + attention_mask
     precise = torch.promote_types(query.dtype, torch.float32)
     weights = F.softmax(scores, dim=-1, dtype=precise).to(query.dtype)
     weights = F.dropout(weights, dropout, training=module.training)
-    output = (weights.flatten(1, 2) @ value[:, 0]).unflatten(1, heads)  # [B, H, T, E]
+    output = (
+        (weights.flatten(1, 2) @ value).unflatten(1, heads) if shared else weights @ value
+    )  # [B, H, T, E]
     return output.transpose(1, 2).contiguous(), weights
 
 
