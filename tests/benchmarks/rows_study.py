@@ -16,9 +16,10 @@ from typing import Any
 
 import study
 
+from probattn.inference.report.record import BESIDE
 from probattn.tasks import evaluate
 
-MODELS = ("deterministic", "bayesian_mean")
+SOFT, METHOD = "deterministic", "method"
 ROWS: dict[str, tuple[str, ...]] = {
     "rte_babn": ("accuracy",),
     "mrpc_babn": ("accuracy", "f1"),
@@ -103,11 +104,10 @@ class RowsStudy(study.Study):
         results = evaluate(task, self.place(job))
         scores: study.Content = {}
         for score in results.scores:
-            if score.model in MODELS:
-                own = values(score)
-                kept = {name: own[name] for name in ROWS[job.recipe] if own.get(name) is not None}
-                if kept:
-                    scores.setdefault(score.data, {})[score.model] = kept
+            own = values(score)
+            kept = {name: own[name] for name in ROWS[job.recipe] if own.get(name) is not None}
+            if kept and score.model not in BESIDE:
+                scores.setdefault(score.data, {})[SOFT if score.model == SOFT else METHOD] = kept
         return {
             "method": results.run.method,
             "sizes": dict(task.sizes()),

@@ -8,6 +8,7 @@ import domain_study
 import pytest
 
 from probattn.recipes import load_recipe
+from probattn.tasks import load_task
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -29,6 +30,11 @@ def test_every_variant_is_measured_in_every_domain(recipe, tmp_path, monkeypatch
         assert set(variants) == {"soft", "label smoothing", "bam"}
         assert variants["bam"]["accuracy"]["difference"]["seeds"] == 2
         assert all(0 <= row["scaled_ece"]["value"]["mean"] <= 1 for row in variants.values())
+    task = load_task(str(recipe), [f"data.shifted={source}", "data.limits={train: 60, shifted: 30}"]).texts
+    (shifted,) = task.shifted
+    left = len(shifted) - shifted.shared_with(task.train)
+    assert left < len(shifted) == 30  # training texts are among them
+    assert {run["data"][source]["texts"] for run in content["runs"]} == {left}
     soft, smoothed = (content["runs"][place]["data"]["home"] for place in (0, 1))
     assert soft != smoothed
 

@@ -13,16 +13,17 @@ EXTENSIONS = Path(__file__).resolve().parents[2] / "docs" / "_extensions"
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
-def test_a_recipe_is_trained_and_measured_beside_its_baseline(recipe, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", [[], ["attention.method=deterministic", "repulsion.weight=0.1"]])
+def test_a_recipe_is_trained_and_measured_beside_its_baseline(recipe, tmp_path, monkeypatch, method):
     monkeypatch.setattr(rows_study, "ROWS", {str(recipe): ("accuracy",)})
-    keys = ["training.epochs=null", "training.steps=2", "data.limits={train: 60, test: 30}"]
+    keys = ["training.epochs=null", "training.steps=2", "data.limits={train: 60, test: 30}", *method]
     output = tmp_path / "rows.json"
     rows_study.STUDY(folder=tmp_path / "runs", seeds=2, output=output, set_=keys).main()
     content = json.loads(output.read_text(encoding="utf-8"))
     assert [run["seed"] for run in content["runs"]] == [0, 1]
     found = content["summary"][str(recipe)]
     assert found["sizes"]["training"] == 60
-    assert set(found["scores"]["test"]) == {"deterministic", "bayesian_mean"}
+    assert set(found["scores"]["test"]) == {"deterministic", "method"}
     accuracy = found["scores"]["test"]["deterministic"]["accuracy"]
     assert accuracy["seeds"] == 2
     monkeypatch.syspath_prepend(EXTENSIONS)

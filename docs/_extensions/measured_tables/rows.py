@@ -44,9 +44,7 @@ def tables(content: Mapping[str, Any]) -> str:
             if data not in DATA:
                 continue
             for measure in models["deterministic"]:
-                pair = (
-                    models[model][measure] for model in ("deterministic", "bayesian_mean") if model in models
-                )
+                pair = (models[model][measure] for model in ("deterministic", "method") if model in models)
                 first = not rows or rows[-1][0] != f"`{recipe}`"
                 rows.append(
                     [
