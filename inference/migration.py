@@ -26,14 +26,14 @@ def migrated_configuration(stored: Mapping[str, Any]) -> dict[str, Any]:
         migrated["ensemble"] = known | without_inverse_temperature(stored["ensemble"], 1)
     model = stored.get("model", {})
     if "repulsive" in model:
-        rows = stored["data"]["num_rows"]
+        rows = stored["data"].get("num_rows")  # a stream has none
         migrated["model"] = model | {
             "repulsive": {name: _heads(text, rows) for name, text in model["repulsive"].items()}
         }
     return migrated
 
 
-def _heads(text: str, num_data: int) -> str:
+def _heads(text: str, num_data: int | None) -> str:
     """The representation of ``RepulsiveAttention``, from that of an earlier version."""
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)

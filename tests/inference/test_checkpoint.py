@@ -277,12 +277,13 @@ def test_at_least_one_checkpoint_is_kept(tmp_path: Path) -> None:
         CheckpointStore(tmp_path, keep_last=0)
 
 
-def test_options_that_an_earlier_version_did_not_have_are_at_their_defaults(tmp_path):
+@pytest.mark.parametrize("data", [{"num_rows": 9}, {}], ids=["rows", "stream"])
+def test_options_that_an_earlier_version_did_not_have_are_at_their_defaults(tmp_path, data):
     heads = repr(RepulsiveAttention(kernel="cosine"))
     expected = {
         "ensemble": asdict(EnsembleOptions(repulsion=0.5)),
         "model": {"repulsive": {"attention": heads}},
-        "data": {"num_rows": 9},
+        "data": data,
     }
     stored = json.loads(json.dumps(expected))
     del stored["ensemble"]["offset"]
