@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from probattn.cli import attacking
+from probattn.cli import attacking, triaging
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(attacking.commands)
+app.add_typer(triaging.commands)
 
 
 def _recipe_names() -> list[str]:
@@ -171,6 +172,13 @@ def predict(
             help="What the uncertainty comes from: draws, or moments, their closed form for less.",
         ),
     ] = "draws",
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of `probattn triage`, or its folder: what is answered, what a person decides, and how to "
+            "predict, in place of --num-samples, --seed and --uncertainty."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     input_: Annotated[
         str | None,
@@ -210,6 +218,7 @@ def predict(
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     drawing: dict[str, Any] = {"num_samples": num_samples, "seed": seed, **_other_than_draws(uncertainty)}
+    answering, drawing = (task, drawing) if policy is None else _decided_by(policy, task, run)
     if input_ is not None:
         if pair:
             raise tasks.RunError(
@@ -217,7 +226,7 @@ def predict(
             )
         options = FileOptions(input_, output, format_, text_column, pair_column, quiet, as_json)
         with devices.on(device):
-            count = predict_file(task, run, options, **drawing)
+            count = predict_file(task, run, options, answering.columns, **drawing)
         if output is not None:
             _echo(f"predictions: {output} ({count:,} rows)")
         return
@@ -227,7 +236,7 @@ def predict(
     first = texts or []
     check_texts(task, run, first, pair or [])
     with devices.on(device):
-        answers, objects = task.answers(list(task.predict(run, first, pair or None, **drawing)))
+        answers, objects = answering.answers(list(task.predict(run, first, pair or None, **drawing)))
     if as_json:
         for each in objects:
             typer.echo(json.dumps(each))
@@ -235,6 +244,14 @@ def predict(
         _echo(answers)
     else:
         show(answers)
+
+
+def _decided_by(place: Path, task: Any, run: Path) -> tuple[Any, dict[str, Any]]:
+    """What answers by a policy, in place of the task, and how it predicts."""
+    from probattn.triage import apply_policy
+
+    applied = apply_policy(task, run, place)
+    return applied, applied.policy.drawing
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,14 @@ def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Se
         )
 
 
-def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawing: Any) -> int:
-    """Predicts the rows of a file and writes them with their predictions, a batch in memory; returns their number."""
+def predict_file(
+    task: Task[Any, Any],
+    run: Path,
+    options: FileOptions,
+    columns: Callable[[Any], Mapping[str, Any]],
+    **drawing: Any,
+) -> int:
+    """Predicts the rows of a file and writes them with the columns of their answers; returns their number."""
     kind = format_of(options.input, options.format, "--format")
     if options.output is None:
         output_format = "jsonl" if options.as_json else kind
@@ -64,8 +70,7 @@ def predict_file(task: Task[Any, Any], run: Path, options: FileOptions, **drawin
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         answers = task.predict(run, texts(), second_texts, **drawing)
         rows = (
-            (waiting.popleft(), task.columns(each))
-            for each in tracked(answers, f"predictions of {table.name}")
+            (waiting.popleft(), columns(each)) for each in tracked(answers, f"predictions of {table.name}")
         )
         return write_rows(rows, output_format, options.output)
 

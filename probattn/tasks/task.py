@@ -46,6 +46,27 @@ class Part:
     save: Callable[[], None] = _nothing
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Inputs that a run was not trained on.
+
+    Attributes:
+        title: of the data set, for people.
+        role: validation, in_domain, shifted or out_of_domain.
+        source: where they are from.
+        texts: as :meth:`Task.predict` takes them.
+        pairs: second texts; None where the task has none.
+        labels: names of their classes; None where these are unknown.
+    """
+
+    title: str
+    role: str
+    source: str
+    texts: Sequence[str]
+    pairs: Sequence[str] | None
+    labels: Sequence[str] | None
+
+
 class Task(ABC, Generic[AnyRecipe, AnyResults]):
     """One kind of run. A new kind is a subclass in a folder of its own and a line in ``probattn.tasks.TASKS``.
 
@@ -222,6 +243,31 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         raise RunError(
             f"{run}: expected a run that answers texts, got one of {self.section or 'another kind'}"
         )
+
+    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
+        """Data by which :mod:`probattn.triage` decides what to answer, by role; the first is validation data.
+
+        Args:
+            file: of held-out inputs with their classes, in place of the run's test data.
+
+        Raises:
+            DataError: the data are not what the recipe says.
+            RunError: the task does not give one class to each input.
+        """
+        raise RunError(
+            f"expected a run that gives one class to each text, got one of {self.section or 'another kind'}"
+        )
+
+    def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
+        """What names the words from whose attention the uncertainty of an answer comes; None where nothing does.
+
+        Args:
+            run: folder of a finished run.
+
+        Returns:
+            A function of one object of :meth:`answers`.
+        """
+        return None
 
     @classmethod
     def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:

@@ -19,6 +19,12 @@ from probattn.metrics.functional.calibration import (
     reliability_diagram,
     reliability_from_sums,
 )
+from probattn.metrics.functional.conformal import (
+    ConformalScore,
+    conformal_scores,
+    conformal_threshold,
+    prediction_sets,
+)
 from probattn.metrics.functional.domain import (
     EntropyCDFCurves,
     PositiveDomain,
@@ -47,6 +53,13 @@ from probattn.metrics.functional.inputs import InputKind, draw_probabilities, me
 from probattn.metrics.functional.intervals import interval_coverage, interval_score, interval_stretch
 from probattn.metrics.functional.meteor import find_wordnet, meteor
 from probattn.metrics.functional.repetition import name_coverage, repeated_clauses, repeated_ngrams
+from probattn.metrics.functional.risk_control import (
+    ControlledThreshold,
+    cheapest_threshold,
+    controlled_threshold,
+    error_bound,
+    sequence_start,
+)
 from probattn.metrics.functional.rouge import rouge
 from probattn.metrics.functional.scores import brier_score, matthews_correlation, negative_log_likelihood
 from probattn.metrics.functional.selective import (
@@ -69,11 +82,12 @@ from probattn.metrics.functional.significance import (
 )
 
 __all__ = [
-    "best_temperature",
     "BinSums",
     "BleuScore",
     "CalibrationNorm",
     "CertaintyCriterion",
+    "ConformalScore",
+    "ControlledThreshold",
     "EntropyCDFCurves",
     "HeadDistance",
     "InputKind",
@@ -84,6 +98,7 @@ __all__ = [
     "UncertaintyKind",
     "area_under_risk_coverage",
     "attention_overlap",
+    "best_temperature",
     "bin_sums",
     "bleu",
     "bleu_counts",
@@ -92,11 +107,16 @@ __all__ = [
     "calibration_error",
     "calibration_error_from_sums",
     "certainty_counts",
+    "cheapest_threshold",
+    "conformal_scores",
+    "conformal_threshold",
+    "controlled_threshold",
     "draw_probabilities",
     "entropy",
     "entropy_cdf",
     "entropy_counts",
     "entropy_grid",
+    "error_bound",
     "excess_area_under_risk_coverage",
     "expected_entropy",
     "find_wordnet",
@@ -120,6 +140,7 @@ __all__ = [
     "overconfidence_error_from_sums",
     "pavpu",
     "pavpu_from_counts",
+    "prediction_sets",
     "predictive_entropy",
     "regularized_incomplete_beta",
     "reliability_diagram",
@@ -128,6 +149,7 @@ __all__ = [
     "repeated_ngrams",
     "risk_coverage_curve",
     "rouge",
+    "sequence_start",
     "top_two_p_value",
     "uncertainty",
     "welch_p_value",

@@ -12,6 +12,7 @@ from torch import Tensor
 from probattn.inference.attribution import Pair, leading_pairs, reweighted_expectation
 from probattn.inference.deletion import variance_removed
 from probattn.inference.expansion import posterior_moments
+from probattn.inference.moments import Moments
 from probattn.inference.report import Answer, AttributionExample, Change, Example, Reason
 from probattn.models.hosts.convert import conversion
 from probattn.tasks.classification.looks import second_text
@@ -74,21 +75,13 @@ def attribution_of(
         seed: of the draws of the deletion test, which is left out where a site learns its scale.
         reason: why it is shown.
     """
-    moments = posterior_moments(own.program, batch, attribution=True, method="expansion")
-    assert moments.share is not None
-    assert moments.slope is not None
-    tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
-    share = {site: each for site, each in moments.share.items() if each.shape[-1] == len(tokens)}
-    if not share:
+    found = _shares(own, batch, example)
+    if found is None:
         return None
-    words = _words(own.codec, example, batch["input_ids"][0].tolist(), tokens)
+    moments, tokens, words, share, by_word = found
+    assert moments.slope is not None
     begins = second_text(own.codec, example, len(tokens))
-    by_word = {
-        site: torch.stack([each[0, ..., word.places].sum(dim=(1, 2)) for word in words], dim=1)
-        for site, each in share.items()
-    }
-    total = sum(each.sum(dim=0) for each in by_word.values())
-    assert isinstance(total, Tensor)
+    total = torch.stack([each.sum(dim=0) for each in by_word.values()]).sum(dim=0)
     change = _Changing(own, batch, share, names)
     leading = total.argsort(descending=True)[:LEADING_WORDS].tolist()
     slope = {site: moments.slope[site] for site in share}
@@ -117,6 +110,45 @@ def attribution_of(
         removed=removed,
         draws=DELETION_DRAWS if removed else 0,
     )
+
+
+def leading_words(
+    own: Network[Any], batch: dict[str, Tensor], example: Example, number: int = 3
+) -> tuple[str, ...]:
+    """The words of an input, special tokens aside, with the largest shares of the variance of its prediction."""
+    found = _shares(own, batch, example)
+    if found is None:
+        return ()
+    total = torch.stack([each.sum(dim=0) for each in found.by_word.values()]).sum(dim=0)
+    names = [found.words[place] for place in total.argsort(descending=True).tolist()]
+    special = set(own.codec.all_special_tokens)
+    return tuple(word.word for word in names if word.word not in special)[:number]
+
+
+class _Shares(NamedTuple):
+    """Shares of the variance by call, ``[1, H, T, S]``, and of words, ``[H, words]``."""
+
+    moments: Moments
+    tokens: list[str]
+    words: list[Word]
+    share: dict[str, Tensor]
+    by_word: dict[str, Tensor]
+
+
+def _shares(own: Network[Any], batch: dict[str, Tensor], example: Example) -> _Shares | None:
+    """Where the variance of a prediction comes from; None if no attention call attends to the tokens of the input."""
+    moments = posterior_moments(own.program, batch, attribution=True, method="expansion")
+    assert moments.share is not None
+    tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    share = {site: each for site, each in moments.share.items() if each.shape[-1] == len(tokens)}
+    if not share:
+        return None
+    words = _words(own.codec, example, batch["input_ids"][0].tolist(), tokens)
+    by_word = {
+        site: torch.stack([each[0, ..., word.places].sum(dim=(1, 2)) for word in words], dim=1)
+        for site, each in share.items()
+    }
+    return _Shares(moments, tokens, words, share, by_word)
 
 
 def _words(codec: Any, example: Example, ids: Sequence[int], tokens: Sequence[str]) -> list[Word]:

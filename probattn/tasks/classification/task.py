@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import islice
@@ -48,7 +48,7 @@ from probattn.metrics.functional import mutual_information
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.tasks.classification.attribution import attribution_of
+from probattn.tasks.classification.attribution import attribution_of, leading_words
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     Words,
@@ -77,6 +77,7 @@ from probattn.tasks.programs import (
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.task import HeldOut
 from probattn.tasks.watching import Watched
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
@@ -523,6 +524,50 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """The columns of the training texts."""
         train = self.recipe.data.train
         return train.text, (train.text_pair or "text_pair") if self.is_paired else None
+
+    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
+        """The validation texts and those that are measured; see the base class."""
+        given = {} if file is None else {"test": self._given_file(file)}
+        data = {"validation": self.texts.validation, **self.measured(), **given}
+        names = self.texts.label_names
+        return {
+            key: HeldOut(
+                _title(texts.source),
+                REPORT_ROLES.get(role_of(key), key),
+                texts.source,
+                texts.texts,
+                texts.pairs,
+                None if texts.labels is None else [names[label] for label in texts.labels],
+            )
+            for key, texts in data.items()
+        }
+
+    def _given_file(self, file: str) -> TextDataset:
+        """Texts of a file or of a data set that has a name, with the columns of the training data."""
+        train = self.recipe.data.train.build()
+        found = replace(train, source=file, split=None).load("test", self.texts.label_names)
+        if found.labels is None:
+            raise RunError(f"{file}: expected texts with their classes, got none")
+        return found
+
+    def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
+        """The words with the largest shares of the variance of latent attention; see the base class."""
+        network = self.network(run)
+        if network.key != "bayesian_mean":
+            return None
+
+        def words(answer: Mapping[str, Any]) -> Sequence[str]:
+            example = Example(
+                text=answer["text"],
+                pair=answer.get("pair"),
+                predicted=answer["label"],
+                probability=answer["probability"],
+                spread=answer["spread"],
+                entropy=answer["entropy"],
+            )
+            return leading_words(network, network.moved(self._single(network, example, GIVEN)), example)
+
+        return words
 
     def _answers(
         self,

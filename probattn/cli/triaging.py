@@ -1,0 +1,86 @@
+"""The command that decides which inputs a run answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from probattn.cli.errors import fails_in_one_line
+
+commands = typer.Typer()
+
+
+@commands.command()
+@fails_in_one_line
+def triage(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run that gives each text one class.")],
+    error: Annotated[
+        float | None,
+        typer.Option(help="Promised error among answered inputs; 0.05 without --cost, none with it."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="With which the promise holds.")] = 0.95,
+    cost: Annotated[
+        float | None, typer.Option(help="Cost of a wrong answer, where a person's decision costs 1.")
+    ] = None,
+    by_class: Annotated[
+        bool, typer.Option("--by-class", help="A threshold, and a promise, for each predicted class.")
+    ] = False,
+    sets: Annotated[
+        Literal["lac", "aps"] | None,
+        typer.Option(help="Sets of classes that miss the true one no more often than promised."),
+    ] = None,
+    score: Annotated[
+        Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"],
+        typer.Option(help="What orders inputs."),
+    ] = "least_confidence",
+    uncertainty: Annotated[
+        Literal["draws", "moments"], typer.Option(help="How probabilities are predicted.")
+    ] = "draws",
+    num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Held-out texts with their classes: a file with the columns of the training data, or a named data "
+            "set; the run's test texts by default."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The policy; policy.json in the run by default.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Predict anew what an earlier call kept.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Find which inputs can be answered at a promised error; `predict --policy` applies what comes out."""
+    from probattn import tasks
+    from probattn.cli.app import show
+    from probattn.tasks import devices, progress
+    from probattn.triage import TriageOptions, triage_run, triage_table
+
+    try:
+        options = TriageOptions(
+            error=0.05 if error is None and cost is None else error,
+            confidence=confidence,
+            cost=cost,
+            by_class=by_class,
+            score=score,
+            sets=sets,
+            uncertainty=uncertainty,
+            num_samples=num_samples,
+            seed=seed,
+        )
+    except ValueError as problem:
+        raise tasks.RunError(f"triage: {problem}") from problem
+    task = tasks.run_task(run)
+    with devices.on(device), progress.shown(quiet=quiet):
+        file, results = triage_run(task, run, options, data=data, output=output, again=again)
+    if as_json:
+        typer.echo(results.model_dump_json())
+        return
+    show(triage_table(results))
+    typer.echo(f"policy: {file}\nreport: {file.with_name('triage.html')}")
+    typer.echo(f"next: probattn predict {run} --policy {file} --input FILE")

@@ -1,0 +1,226 @@
+"""Which predictions to answer at a promised error: exact binomial bounds, and the largest threshold that keeps it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import beta, binom
+from torch import Tensor
+
+from probattn.metrics.functional.inputs import check_scores
+
+
+class ControlledThreshold(NamedTuple):
+    """The predictions that are answered, of the data on which the threshold was chosen.
+
+    Attributes:
+        threshold: a prediction is answered where its uncertainty is at most this; ``inf`` where all are answered,
+            ``-inf`` where none is.
+        answered: number of answered predictions.
+        errors: number of those that are wrong.
+        bound: upper confidence bound of the error rate among answered predictions; 1 without any.
+    """
+
+    threshold: float
+    answered: int
+    errors: int
+    bound: float
+
+    @property
+    def attained(self) -> bool:
+        """Whether the promise can be kept by answering some predictions."""
+        return self.threshold > -math.inf
+
+
+def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
+    r"""Upper confidence bound of an error rate (Clopper & Pearson 1934).
+
+    .. math:: \max \{ r : P(\mathrm{Bin}(n, r) \le k) \ge 1 - \mathrm{confidence} \}
+
+    for k errors among n answered predictions.
+
+    Args:
+        errors: k.
+        answered: n.
+        confidence: in (0, 1).
+
+    Returns:
+        The bound in [0, 1]; 1 for n = 0.
+
+    Raises:
+        ValueError: the counts or the confidence are not as described.
+
+    Example:
+        >>> round(error_bound(0, 59), 4), round(error_bound(40, 1000), 4)
+        (0.0495, 0.0518)
+    """
+    _check_share(confidence, "confidence")
+    if not 0 <= errors <= answered:
+        raise ValueError(
+            f"errors: expected a number between 0 and the {answered} answered predictions, got {errors}"
+        )
+    return 1.0 if errors == answered else float(beta.ppf(confidence, errors + 1, answered - errors))
+
+
+def controlled_threshold(
+    uncertainty: Tensor,
+    wrong: Tensor,
+    *,
+    error: float,
+    confidence: float = 0.95,
+    start: float | None = None,
+) -> ControlledThreshold:
+    r"""The largest threshold of uncertainty at which the error among answered inputs keeps a promise.
+
+    Learn then test (Angelopoulos et al. 2021) with exact binomial tests. At a threshold :math:`\lambda`, with n
+    answered predictions of which k are wrong, the hypothesis that the error rate exceeds the promise is rejected where
+
+    .. math:: P(\mathrm{Bin}(n, \mathrm{error}) \le k) \le 1 - \mathrm{confidence}
+
+    Thresholds are tested in a fixed sequence, from ``start`` upwards, and the last one before the first that is not
+    rejected is taken. So no correction for their number is needed: with probability ``confidence`` over the data, the
+    error rate of new answered inputs of the same distribution is at most ``error``. To go past the threshold
+    :math:`\lambda^*` at which the error rate passes the promise, the test at :math:`\lambda^*` must reject, and there
+    k is binomial, given n.
+
+    Args:
+        uncertainty: of each prediction, ``[N]``, higher meaning less certain.
+        wrong: whether the prediction is wrong, bool ``[N]``.
+        error: the promised error rate among answered inputs, in (0, 1).
+        confidence: with which it holds, in (0, 1).
+        start: the first threshold, which must not depend on these data: :func:`sequence_start` takes it from others.
+            None begins at the first prediction where a test can reject at all, which is as safe where the error rate
+            passes the promise once, and ends there if one of the surest predictions is wrong.
+
+    Returns:
+        The threshold, half way to the next larger uncertainty, with its counts and bound.
+
+    Raises:
+        TypeError: ``uncertainty`` is not floating-point, or ``wrong`` not bool.
+        ValueError: the shapes differ, or a value is not as described.
+
+    Example:
+        >>> wrong = torch.arange(1000) % 20 == 19
+        >>> wrong[:600] = False
+        >>> controlled_threshold(torch.linspace(0, 1, 1000).double(), wrong, error=0.01)
+        ControlledThreshold(threshold=0.659..., answered=659, errors=2, bound=0.00952...)
+    """
+    _check_share(error, "error")
+    _check_share(confidence, "confidence")
+    values, answered, errors = _counts(uncertainty, wrong)
+    least = math.log1p(-confidence) / math.log1p(-error)  # so many without an error suffice
+    first = (
+        int(np.searchsorted(answered, least - 1e-9))
+        if start is None
+        else int(np.searchsorted(values, start, side="right")) - 1
+    )
+    if first < 0 or first >= len(values):
+        return _nothing_answered()
+    kept = binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
+    stop = len(kept) if kept.all() else int(kept.argmin())
+    return _nothing_answered() if stop == 0 else _at(first + stop - 1, values, answered, errors, confidence)
+
+
+def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float:
+    r"""Where :func:`controlled_threshold` begins: the threshold that most surely keeps the promise on other data.
+
+    .. math:: \arg\min_\lambda P(\mathrm{Bin}(n_\lambda, \mathrm{error}) \le k_\lambda)
+
+    Args:
+        uncertainty: of predictions that serve for nothing else, such as those of validation data, ``[N]``.
+        wrong: whether they are wrong, bool ``[N]``.
+        error: the promised error rate, in (0, 1).
+
+    Returns:
+        The threshold; ``-inf`` without any prediction.
+
+    Raises:
+        TypeError: as :func:`controlled_threshold`.
+        ValueError: as :func:`controlled_threshold`.
+
+    Example:
+        >>> sequence_start(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([False, False, True, True]), error=0.1)
+        0.2...
+    """
+    _check_share(error, "error")
+    values, answered, errors = _counts(uncertainty, wrong)
+    if not len(values):
+        return -math.inf
+    return float(values[int(binom.logcdf(errors, answered, error).argmin())])
+
+
+def cheapest_threshold(
+    uncertainty: Tensor, wrong: Tensor, *, cost: float, confidence: float = 0.95
+) -> ControlledThreshold:
+    r"""The threshold at which decisions cost the least on these data.
+
+    .. math:: \mathrm{cost}(\lambda) = \frac{\mathrm{cost} \cdot k_\lambda + (N - n_\lambda)}{N}
+
+    A wrong answer costs ``cost``, a person's decision 1. Predictions that are calibrated are answered where their
+    probability of being wrong is below 1 / cost (Chow 1970); this needs no calibration, and promises nothing.
+
+    Args:
+        uncertainty: of each prediction, ``[N]``.
+        wrong: whether the prediction is wrong, bool ``[N]``.
+        cost: of a wrong answer, positive.
+        confidence: of the bound that is returned, which holds for a threshold that was not chosen on these data.
+
+    Returns:
+        The threshold; of several that cost the same, the largest.
+
+    Raises:
+        TypeError: as :func:`controlled_threshold`.
+        ValueError: as :func:`controlled_threshold`, or the cost is not positive.
+
+    Example:
+        >>> cheapest_threshold(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([False, False, True]), cost=5.0)
+        ControlledThreshold(threshold=0.25, answered=2, errors=0, bound=0.7763...)
+    """
+    if not (cost > 0 and math.isfinite(cost)):
+        raise ValueError(
+            f"cost: expected a positive number, a wrong answer against the decision of a person, got {cost}"
+        )
+    _check_share(confidence, "confidence")
+    values, answered, errors = _counts(uncertainty, wrong)
+    if not len(values):
+        return _nothing_answered()
+    costs = cost * errors + (answered[-1] - answered)
+    best = len(costs) - 1 - int(costs[::-1].argmin())
+    if costs[best] > answered[-1]:
+        return _nothing_answered()
+    return _at(best, values, answered, errors, confidence)
+
+
+def _counts(uncertainty: Tensor, wrong: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct uncertainties in rising order, and how many predictions are up to each, and how many of them wrong."""
+    scores = check_scores(uncertainty, "uncertainty")
+    if wrong.dtype != torch.bool:
+        raise TypeError(f"wrong: expected dtype bool, got {str(wrong.dtype).removeprefix('torch.')}")
+    if wrong.shape != scores.shape:
+        raise ValueError(
+            f"wrong: expected the shape of uncertainty, {list(scores.shape)}, got {list(wrong.shape)}"
+        )
+    order = scores.argsort(stable=True)
+    ranked = scores[order].double().cpu().numpy()
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) if len(ranked) else np.empty(0, int)
+    return ranked[ends], ends + 1, wrong[order].cpu().numpy().cumsum()[ends]
+
+
+def _at(
+    place: int, values: np.ndarray, answered: np.ndarray, errors: np.ndarray, confidence: float
+) -> ControlledThreshold:
+    number, mistakes = int(answered[place]), int(errors[place])
+    threshold = math.inf if place + 1 == len(values) else float(values[place] + values[place + 1]) / 2
+    return ControlledThreshold(threshold, number, mistakes, error_bound(mistakes, number, confidence))
+
+
+def _nothing_answered() -> ControlledThreshold:
+    return ControlledThreshold(-math.inf, 0, 0, 1.0)
+
+
+def _check_share(value: float, name: str) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")

@@ -1,0 +1,35 @@
+"""Which inputs a network answers, at a promised error, and which go to a person.
+
+``probattn triage RUN --error 0.05`` and :func:`triage_run` find the largest uncertainty at which the error among
+answered inputs is below the promise with the promised confidence, on held-out data, and write it as a
+:class:`Policy`, which ``probattn predict --policy`` applies. :func:`calibrate` does so with predictions from anywhere.
+"""
+
+from probattn.triage.calibration import Judged, TriageOptions, calibrate, judged_probabilities
+from probattn.triage.policy import Decision, Limit, Policy, Score, SetRule, read_policy, write_policy
+from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
+from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
+from probattn.triage.tables import decisions_table, triage_table
+
+__all__ = [
+    "AppliedPolicy",
+    "ClassRow",
+    "Decision",
+    "Judged",
+    "Limit",
+    "Outcome",
+    "Policy",
+    "Score",
+    "SetRule",
+    "TriageOptions",
+    "TriageResults",
+    "Wrong",
+    "apply_policy",
+    "calibrate",
+    "decisions_table",
+    "judged_probabilities",
+    "read_policy",
+    "triage_run",
+    "triage_table",
+    "write_policy",
+]

@@ -1,0 +1,372 @@
+"""From predictions of held-out inputs to a policy, and to what it does."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.inference.moments import Uncertainty
+from probattn.inference.report import RiskCoverage
+from probattn.metrics.functional import (
+    ConformalScore,
+    ControlledThreshold,
+    cheapest_threshold,
+    conformal_threshold,
+    controlled_threshold,
+    entropy,
+    error_bound,
+    risk_coverage_curve,
+    sequence_start,
+)
+from probattn.tasks.errors import RunError
+from probattn.triage.policy import Answer, Limit, Policy, Score, SetRule, score_of
+from probattn.triage.results import ClassRow, Costs, Outcome, Promised, Wrong
+
+PROMISES = (0.01, 0.02, 0.05, 0.1)
+"""Errors for which a page says what can be answered."""
+COSTS = (5.0, 20.0, 100.0)
+"""Costs of a wrong answer for which a page says what a decision costs."""
+POINTS = 200
+"""Points of a curve that is kept."""
+CONFUSIONS = 132
+"""Most pairs of classes that are kept: all pairs of twelve classes."""
+
+
+@dataclass(frozen=True)
+class TriageOptions:
+    """What is promised, and how inputs are ordered.
+
+    Args:
+        error: promised error rate among answered inputs; None for the threshold of least cost.
+        confidence: with which the promise holds, over the held-out data.
+        cost: of a wrong answer, where a person's decision costs 1; needed without ``error``.
+        by_class: a threshold for each predicted class, whose promise each holds by itself with ``confidence``.
+        score: what orders inputs.
+        sets: sets of classes that miss the true one with a probability of at most ``error``: "lac", "aps" or None.
+        uncertainty: how probabilities are predicted.
+        num_samples: posterior draws.
+        seed: of the draws.
+
+    Raises:
+        ValueError: a value is not as described.
+    """
+
+    error: float | None = 0.05
+    confidence: float = 0.95
+    cost: float | None = None
+    by_class: bool = False
+    score: Score = "least_confidence"
+    sets: ConformalScore | None = None
+    uncertainty: Uncertainty = "draws"
+    num_samples: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("error", self.error), ("confidence", self.confidence)):
+            if value is not None and not 0 < value < 1:
+                raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
+        if self.cost is not None and not (self.cost > 0 and math.isfinite(self.cost)):
+            raise ValueError(f"cost: expected a positive number, got {self.cost}")
+        if self.error is None and self.cost is None:
+            raise ValueError("expected a promised error, or the cost of a wrong answer, got neither")
+        if self.error is None and self.sets is not None:
+            raise ValueError("sets: expected a promised error with them, got none")
+
+    def drawn_as(self) -> dict[str, Any]:
+        """How to predict, as options of :meth:`probattn.tasks.Task.predict`."""
+        return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions of a data set beside the true classes.
+
+    Attributes:
+        title: of the data set.
+        role: validation, in_domain, shifted or out_of_domain.
+        source: where its inputs are from.
+        answers: one an input, with ``label``, ``probabilities`` by class name, ``entropy``, ``mutual_information``.
+        labels: the true classes; None where they are unknown.
+    """
+
+    title: str
+    role: str
+    source: str
+    answers: Sequence[Answer]
+    labels: Sequence[str] | None
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def scores(self, score: Score) -> Tensor:
+        """The uncertainty of each answer, float64 ``[N]``."""
+        return torch.tensor([score_of(answer, score) for answer in self.answers], dtype=torch.float64)
+
+    @cached_property
+    def wrong(self) -> Tensor:
+        """Whether each answer is wrong, bool ``[N]``.
+
+        Raises:
+            RunError: the classes are unknown.
+        """
+        if self.labels is None:
+            raise RunError(f"{self.source}: expected inputs with their classes, got none")
+        pairs = zip(self.answers, self.labels, strict=True)
+        return torch.tensor([answer["label"] != label for answer, label in pairs], dtype=torch.bool)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(self.answers[0]["probabilities"]) if self.answers else ()
+
+    def rows(self, rows: Iterable[int]) -> Judged:
+        """Some of the predictions."""
+        rows = list(rows)
+        labels = None if self.labels is None else [self.labels[row] for row in rows]
+        return Judged(self.title, self.role, self.source, [self.answers[row] for row in rows], labels)
+
+
+def judged_probabilities(
+    probabilities: Tensor,
+    target: Tensor | None,
+    names: Sequence[str],
+    *,
+    mutual_information: Tensor | None = None,
+    title: str = "Held-out inputs",
+    role: str = "in_domain",
+) -> Judged:
+    """Predictions that were made elsewhere, such as those of :class:`probattn.trainer.ProbTrainer`.
+
+    Args:
+        probabilities: ``[N, C]``.
+        target: true classes, integers ``[N]``; None where they are unknown.
+        names: of the C classes.
+        mutual_information: of each prediction, nats, ``[N]``; 0 by default.
+        title: of the data set.
+        role: validation, in_domain, shifted or out_of_domain.
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    Example:
+        >>> judged = judged_probabilities(torch.tensor([[0.75, 0.25]]), torch.tensor([1]), ("bad", "good"))
+        >>> judged.answers[0]["label"], judged.wrong
+        ('bad', tensor([True]))
+    """
+    if probabilities.dim() != 2 or probabilities.shape[1] != len(names):
+        raise ValueError(
+            f"probabilities: expected [N, {len(names)}] for {len(names)} classes, got {list(probabilities.shape)}"
+        )
+    if target is not None and target.shape != probabilities.shape[:1]:
+        raise ValueError(f"target: expected [{len(probabilities)}], got {list(target.shape)}")
+    values = probabilities.double()
+    spread = values.new_zeros(len(values)) if mutual_information is None else mutual_information
+    answers = [
+        {
+            "label": names[max(range(len(row)), key=row.__getitem__)],
+            "probabilities": dict(zip(names, row, strict=True)),
+            "entropy": total,
+            "mutual_information": information,
+        }
+        for row, total, information in zip(
+            values.tolist(), entropy(values).tolist(), spread.tolist(), strict=True
+        )
+    ]
+    labels = None if target is None else [names[each] for each in target.tolist()]
+    return Judged(title, role, title, answers, labels)
+
+
+def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Policy:
+    """The policy that answers most while it keeps the promise.
+
+    Args:
+        held: predictions on which the promise is tested; nothing else may have been chosen by them.
+        pilot: others of the same kind, such as those of the validation data, which say where the tests begin
+            (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the surest inputs.
+        options: what is promised.
+
+    Returns:
+        The policy.
+
+    Raises:
+        RunError: a data set has no classes, or no inputs.
+    """
+    if not len(held):
+        raise RunError(f"{held.source}: expected held-out inputs, got none")
+    return Policy(
+        error=options.error,
+        confidence=options.confidence,
+        cost=options.cost,
+        score=options.score,
+        uncertainty=options.uncertainty,
+        num_samples=options.num_samples,
+        seed=options.seed,
+        limits=tuple(_limits(held, pilot, options)),
+        sets=_sets(held, options),
+        classes=held.classes,
+        data=held.source,
+        size=len(held),
+    )
+
+
+def _limits(held: Judged, pilot: Judged | None, options: TriageOptions) -> Iterable[Limit]:
+    for label in held.classes if options.by_class else (None,):
+        parts = [None if each is None else _predicted_as(each, label) for each in (held, pilot)]
+        assert parts[0] is not None
+        yield limit_of(parts[0], parts[1], options, label)
+
+
+def _predicted_as(judged: Judged, label: str | None) -> Judged:
+    if label is None:
+        return judged
+    return judged.rows(row for row, answer in enumerate(judged.answers) if answer["label"] == label)
+
+
+def limit_of(held: Judged, pilot: Judged | None, options: TriageOptions, label: str | None = None) -> Limit:
+    """The limit for some inputs, all of which are predicted as ``label`` unless that is None."""
+    scores, wrong = held.scores(options.score), held.wrong
+    if options.error is None:
+        assert options.cost is not None
+        found = cheapest_threshold(scores, wrong, cost=options.cost, confidence=options.confidence)
+    else:
+        start = None
+        if pilot is not None and len(pilot):
+            start = sequence_start(pilot.scores(options.score), pilot.wrong, error=options.error)
+        found = controlled_threshold(
+            scores, wrong, error=options.error, confidence=options.confidence, start=start
+        )
+    return Limit(
+        label=label,
+        threshold=_threshold(found, options.score, len(held.classes)),
+        size=len(held),
+        answered=found.answered,
+        errors=found.errors,
+        bound=found.bound if found.attained else None,
+    )
+
+
+def _threshold(found: ControlledThreshold, score: Score, classes: int) -> float | None:
+    """As a policy holds it: the largest score that there is where all inputs are answered."""
+    if not found.attained:
+        return None
+    most = 1.0 if score == "least_confidence" else math.log(max(classes, 1)) + 1e-6
+    return min(found.threshold, most)
+
+
+def _sets(held: Judged, options: TriageOptions) -> SetRule | None:
+    if options.sets is None or options.error is None:
+        return None
+    names = held.classes
+    unknown = sorted(set(held.labels or ()) - set(names))
+    if unknown:
+        raise RunError(f"{held.source}: expected classes of the network, got {unknown[0]!r}")
+    values = [[answer["probabilities"][name] for name in names] for answer in held.answers]
+    target = torch.tensor([names.index(label) for label in held.labels or ()])
+    found = conformal_threshold(
+        torch.tensor(values, dtype=torch.float64), target, error=options.error, score=options.sets
+    )
+    return SetRule(score=options.sets, error=options.error, threshold=None if math.isinf(found) else found)
+
+
+def promises(held: Judged, pilot: Judged | None, options: TriageOptions) -> tuple[Promised, ...]:
+    """What can be answered at usual errors, each by itself, with one threshold for all classes."""
+    given = {
+        each: TriageOptions(error=each, confidence=options.confidence, score=options.score)
+        for each in PROMISES
+    }
+    return tuple(Promised(error=error, limit=limit_of(held, pilot, each)) for error, each in given.items())
+
+
+def error_curve(held: Judged, score: Score) -> RiskCoverage:
+    """Error among the surest inputs, at most :data:`POINTS` points."""
+    curve = risk_coverage_curve(held.scores(score), held.wrong.double())
+    rows = torch.linspace(0, len(held) - 1, min(POINTS, len(held))).round().long()
+    return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
+
+
+def outcome(judged: Judged, policy: Policy) -> Outcome:
+    """What a policy does to a data set."""
+    answered = decisions(judged, policy)
+    known = judged.labels is not None
+    return Outcome(
+        title=judged.title,
+        role=judged.role,
+        size=len(judged),
+        answered=int(answered.sum()),
+        errors=int((answered & judged.wrong).sum()) if known else None,
+        wrong=int(judged.wrong.sum()) if known else None,
+    )
+
+
+def decisions(judged: Judged, policy: Policy) -> Tensor:
+    """Whether each input is answered, bool ``[N]``."""
+    return torch.tensor([policy.decide(answer).answered for answer in judged.answers], dtype=torch.bool)
+
+
+def class_rows(held: Judged, policy: Policy) -> tuple[ClassRow, ...]:
+    """What becomes of each class."""
+    answered, rows = decisions(held, policy).tolist(), []
+    predicted = [answer["label"] for answer in held.answers]
+    labels = held.labels or ()
+    for name in held.classes:
+        own = [row for row, label in enumerate(predicted) if label == name]
+        kept = [row for row in own if answered[row]]
+        errors = sum(labels[row] != name for row in kept)
+        true = [row for row, label in enumerate(labels) if label == name]
+        rows.append(
+            ClassRow(
+                label=name,
+                predicted=len(own),
+                answered=len(kept),
+                errors=errors,
+                bound=error_bound(errors, len(kept), policy.confidence) if kept else None,
+                true=len(true),
+                true_answered=sum(answered[row] for row in true),
+            )
+        )
+    return tuple(rows)
+
+
+def confusions(held: Judged, policy: Policy) -> tuple[Wrong, ...]:
+    """The most frequent wrong predictions."""
+    answered = decisions(held, policy).tolist()
+    pairs = [(label, answer["label"]) for label, answer in zip(held.labels or (), held.answers, strict=True)]
+    found = Counter(pair for pair in pairs if pair[0] != pair[1])
+    kept = Counter(pair for pair, each in zip(pairs, answered, strict=True) if each)
+    return tuple(
+        Wrong(label=label, predicted=predicted, count=count, answered=kept[label, predicted])
+        for (label, predicted), count in found.most_common(CONFUSIONS)
+    )
+
+
+def costs(held: Judged, policy: Policy) -> tuple[Costs, ...]:
+    """What a decision costs in the mean, on the calibration data."""
+    answered, wrong, size = decisions(held, policy), held.wrong, len(held)
+    errors, left = int((answered & wrong).sum()), int((~answered).sum())
+    found = []
+    for cost in COSTS if policy.cost is None else (policy.cost,):
+        best = cheapest_threshold(held.scores(policy.score), wrong, cost=cost)
+        found.append(
+            Costs(
+                cost=cost,
+                answer_all=cost * int(wrong.sum()) / size,
+                policy=(cost * errors + left) / size,
+                cheapest=(cost * best.errors + size - best.answered) / size,
+                cheapest_answered=best.answered / size,
+            )
+        )
+    return tuple(found)
+
+
+def set_sizes(held: Judged, policy: Policy) -> dict[int, int] | None:
+    """Number of inputs by the size of their set."""
+    if policy.sets is None:
+        return None
+    return dict(sorted(Counter(len(policy.set_of(answer) or ()) for answer in held.answers).items()))

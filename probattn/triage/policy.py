@@ -1,0 +1,192 @@
+"""A policy: up to which uncertainty inputs are answered. A file beside the run that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, ValidationError
+
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import first_problem
+from probattn.inference.moments import Uncertainty
+from probattn.inference.report.record import Count, Probability, Record
+from probattn.metrics.functional import ConformalScore, prediction_sets
+from probattn.tasks.errors import RunError
+
+POLICY = "policy.json"
+"""Usual name of the file, in the folder of its run."""
+
+Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
+"""What orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Answer = Mapping[str, Any]
+"""An answer of :meth:`probattn.tasks.Task.predict` as an object for programs."""
+
+
+class Limit(Record):
+    """The inputs that are answered, of all or of those that are predicted as one class.
+
+    Attributes:
+        label: the predicted class; None for all.
+        threshold: an input is answered where its uncertainty is at most this; None where none is answered.
+        size: held-out inputs.
+        answered: of them.
+        errors: wrong ones of the answered.
+        bound: upper confidence bound of the error rate among answered inputs; None without any.
+    """
+
+    label: str | None
+    threshold: float | None
+    size: Count
+    answered: Count
+    errors: Count
+    bound: Probability | None
+
+
+class SetRule(Record):
+    """Conformal sets: classes whose score is at most ``threshold``; None lets sets hold all classes."""
+
+    score: ConformalScore
+    error: Share
+    threshold: float | None
+
+
+class Policy(Record):
+    """Up to which uncertainty inputs are answered.
+
+    Attributes:
+        kind: "policy".
+        error: promised error rate among answered inputs; None where the threshold is the cheapest.
+        confidence: with which the promise holds, over the held-out data.
+        cost: of a wrong answer, where a person's decision costs 1; None where none was given.
+        score: what orders inputs.
+        uncertainty: how probabilities are predicted, by draws or by moments.
+        num_samples: posterior draws.
+        seed: of the draws.
+        limits: one for all inputs, or one for each predicted class.
+        sets: the rule for sets of classes; None without.
+        classes: names.
+        data: what it was calibrated on.
+        size: number of these inputs.
+    """
+
+    kind: Literal["policy"] = "policy"
+    error: Share | None
+    confidence: Share
+    cost: Annotated[float, Field(gt=0)] | None
+    score: Score
+    uncertainty: Uncertainty
+    num_samples: Annotated[int, Field(ge=1)]
+    seed: Annotated[int, Field(ge=0)]
+    limits: Annotated[tuple[Limit, ...], Field(min_length=1)]
+    sets: SetRule | None
+    classes: tuple[str, ...]
+    data: str
+    size: Count
+
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """How to predict, as options of :meth:`probattn.tasks.Task.predict`."""
+        return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
+
+    def decide(self, answer: Answer) -> Decision:
+        """What becomes of an input.
+
+        Args:
+            answer: its class and probabilities.
+
+        Returns:
+            Whether it is answered, and the set of its classes.
+
+        Raises:
+            RunError: the policy is one for other classes.
+        """
+        by_name = answer["probabilities"]
+        if set(by_name) != set(self.classes):
+            got, expected = (", ".join(map(str, list(names)[:12])) for names in (by_name, self.classes))
+            raise RunError(
+                f"policy: expected answers of the classes {expected}, got {got}; make it for this run"
+            )
+        limits = {each.label: each.threshold for each in self.limits}
+        threshold = limits.get(None, limits.get(answer["label"]))
+        return Decision(
+            threshold is not None and score_of(answer, self.score) <= threshold, self.set_of(answer)
+        )
+
+    def set_of(self, answer: Answer) -> tuple[str, ...] | None:
+        """The classes of an input, the most probable first; None without a rule."""
+        if self.sets is None:
+            return None
+        by_name: Mapping[str, float] = answer["probabilities"]
+        names = sorted(by_name, key=lambda name: -by_name[name])
+        if self.sets.threshold is None:
+            return tuple(names)
+        values = torch.tensor([[by_name[name] for name in names]], dtype=torch.float64)
+        inside = prediction_sets(values, self.sets.threshold, score=self.sets.score)[0]
+        return tuple(name for name, kept in zip(names, inside.tolist(), strict=True) if kept)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether an input is answered, and which classes it may have (None where the policy has no sets)."""
+
+    answered: bool
+    classes: tuple[str, ...] | None
+
+    @property
+    def words(self) -> str:
+        """The decision, as files of predictions have it: answer or person."""
+        return "answer" if self.answered else "person"
+
+
+def score_of(answer: Answer, score: Score) -> float:
+    """The uncertainty of an answer.
+
+    Example:
+        >>> answer = {"label": "a", "probabilities": {"a": 0.75, "b": 0.25}}
+        >>> given = answer | {"entropy": 0.5623, "mutual_information": 0.1}
+        >>> [round(score_of(given, name), 4) for name in ("least_confidence", "expected_entropy")]
+        [0.25, 0.4623]
+    """
+    if score == "least_confidence":  # the other classes have digits where the first rounds to 1
+        return float(sum(each for name, each in answer["probabilities"].items() if name != answer["label"]))
+    entropy, information = float(answer["entropy"]), float(answer["mutual_information"])
+    values = {"predictive_entropy": entropy, "expected_entropy": entropy - information}
+    return values.get(score, information)
+
+
+def write_policy(policy: Policy, path: Path | str) -> Path:
+    """Writes a policy as JSON; readers see the old file or the new one, never a part.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path = Path(path)
+    write_atomically(path, (policy.model_dump_json(indent=1) + "\n").encode())
+    return path
+
+
+def read_policy(path: Path | str) -> Policy:
+    """Reads a policy.
+
+    Args:
+        path: the file, or the folder of its run.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    path = Path(path)
+    file = path / POLICY if path.is_dir() else path
+    try:
+        return Policy.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise RunError(
+            f"{file}: expected a policy, it cannot be read ({error.strerror or error}); `probattn triage RUN` makes one"
+        ) from None
+    except ValidationError as error:
+        raise RunError(f"{file}: expected a policy: {first_problem(error)}; make it again") from None

@@ -1,0 +1,148 @@
+"""A policy and its decisions for a terminal, and their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from probattn.inference.report import Group, Sheet
+from probattn.triage.policy import Decision, Limit, Policy
+from probattn.triage.results import TriageResults
+
+CLASSES = 12
+"""Classes that a table for a terminal shows, those with the most inputs."""
+
+
+def share(count: int, size: int) -> str:
+    """A share in percent.
+
+    Example:
+        >>> share(1, 8), share(0, 0)
+        ('12.5%', '-')
+    """
+    return f"{100 * count / size:.1f}%" if size else "-"
+
+
+def percent(value: float) -> str:
+    """A probability in percent, as short as it is.
+
+    Example:
+        >>> percent(0.05), percent(0.005)
+        ('5%', '0.5%')
+    """
+    return f"{100 * value:g}%"
+
+
+def promise_words(policy: Policy) -> str:
+    """What the policy promises."""
+    if policy.error is None:
+        return f"none; the least cost where a wrong answer costs {policy.cost:g} times a person's decision"
+    return f"error of at most {percent(policy.error)} among answered inputs, {percent(policy.confidence)} confidence"
+
+
+def headline(results: TriageResults) -> str:
+    """The share of the inputs that is answered."""
+    policy, first = results.policy, results.outcomes[0]
+    if not first.answered:
+        return f"No input can be answered: {promise_words(policy)} is not attainable here"
+    answered = share(first.answered, first.size)
+    if policy.error is None:
+        return f"{answered} of the inputs are answered, at the least cost"
+    return f"{answered} of the inputs are answered at an error of at most {percent(policy.error)}"
+
+
+def opening(results: TriageResults) -> str:
+    """What is known of the answered inputs."""
+    policy, first = results.policy, results.outcomes[0]
+    if not first.answered:
+        return f"{share(first.wrong or 0, first.size)} of all {first.size:,} held-out predictions are wrong."
+    most = ""
+    if len(policy.limits) == 1 and policy.limits[0].bound is not None:
+        most = f", at most {100 * policy.limits[0].bound:.1f}% with {percent(policy.confidence)} confidence"
+    return (
+        f"Of {first.size:,} held-out inputs {first.answered:,} are answered, "
+        f"{share(first.errors or 0, first.answered)} of them wrongly{most}; without selection "
+        f"{share(first.wrong or 0, first.size)} would be wrong."
+    )
+
+
+def triage_table(results: TriageResults) -> Sheet:
+    """What can be answered at which promise, and what the policy does to each data set."""
+    policy, first = results.policy, results.outcomes[0]
+    groups = [
+        Group(
+            f"{first.title} ({first.size:,} held-out inputs), by promised error",
+            tuple((percent(each.error), *_cells(each.limit)) for each in results.promises),
+        )
+    ]
+    if len(policy.limits) > 1:
+        largest = sorted(policy.limits, key=lambda each: -each.size)[:CLASSES]
+        groups.append(
+            Group(
+                f"The policy by predicted class ({len(largest)} of {len(policy.limits)})",
+                tuple((str(each.label), *_cells(each)) for each in largest),
+            )
+        )
+    groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
+    words = [f"{headline(results)}. {opening(results)}", f"Promise: {promise_words(policy)}."]
+    if any(each.role != "in_domain" for each in results.outcomes):
+        words.append("No promise holds on shifted and out-of-domain data.")
+    if policy.sets is not None and results.set_sizes:
+        mean = sum(size * count for size, count in results.set_sizes.items()) / policy.size
+        words.append(
+            f"Sets hold the true class with a probability of at least {percent(1 - policy.sets.error)}; "
+            f"{mean:.2f} classes in the mean."
+        )
+    words += [
+        f"A wrong answer at {each.cost:g} times a person's decision: {each.answer_all:.3f} a decision where all are "
+        f"answered, {each.policy:.3f} by the policy, {each.cheapest:.3f} at best (answering "
+        f"{100 * each.cheapest_answered:.1f}%)."
+        for each in results.costs
+        if policy.cost is not None
+    ]
+    return Sheet(
+        ("", "answered", "wrong", f"at most ({percent(policy.confidence)})"),
+        tuple(groups),
+        notes=tuple(words),
+    )
+
+
+def _cells(limit: Limit) -> tuple[str, str, str]:
+    if limit.threshold is None:
+        return "not attainable", "", ""
+    most = "" if limit.bound is None else f"{100 * limit.bound:.1f}%"
+    return share(limit.answered, limit.size), share(limit.errors, limit.answered), most
+
+
+def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, str, str, str]]:
+    for each in results.outcomes:
+        role = "" if each.role == "in_domain" else f", {each.role.replace('_', ' ')}"
+        wrong = "" if each.errors is None else share(each.errors, each.answered)
+        yield f"{each.title}{role}", share(each.answered, each.size), wrong, ""
+
+
+def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, str]:
+    """What a policy adds to a row of a file."""
+    columns = {"decision": decision.words, "unsure_about": " ".join(words)}
+    return columns if decision.classes is None else {**columns, "set": "; ".join(decision.classes)}
+
+
+def decisions_table(
+    answers: Sequence[Mapping[str, Any]], decisions: Sequence[tuple[Decision, Sequence[str]]], policy: Policy
+) -> Sheet:
+    """Answers with what becomes of them, for a terminal."""
+    rows = []
+    for answer, (decision, words) in zip(answers, decisions, strict=True):
+        text = " / ".join(str(answer[name]) for name in ("text", "pair") if answer.get(name) is not None)
+        label = answer["label"] if decision.answered else f"({answer['label']})"
+        cells = [text, decision.words, label, " ".join(words)]
+        if policy.sets is not None:
+            cells.append(", ".join(decision.classes or ()))
+        rows.append((*cells, f"{answer['probability']:.3f}"))
+    headings = ["text", "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
+    return Sheet(
+        (*headings, "probability"),
+        (Group("", tuple(rows)),),
+        words=len(headings),
+        notes=(f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}.",),
+    )
