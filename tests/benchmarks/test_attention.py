@@ -91,7 +91,7 @@ def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
     assert all(name in printed for name in VARIANTS)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_several_lengths_and_types(tmp_path: Path) -> None:
     arguments = ["--lengths", "4,12", "--dtypes", "float32,bfloat16", "--kinds", "train,draws"]
     run(tmp_path, "--quick", "--shape", "tiny", *arguments, "--output", "figures.json")

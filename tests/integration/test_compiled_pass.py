@@ -87,9 +87,16 @@ def step(net, batch):
     return [term.detach() for term in terms], gradients, objective.diagnostics(), draws
 
 
+ALWAYS = {("bert", "babn"), ("bert", "bam"), ("bart", "babn")}
+"""Compiled in every run of the tests; each takes some ten seconds."""
+
+
 @pytest.mark.parametrize(
     ("name", "method"),
-    sorted({*((each, "babn") for each in FAMILIES), *(("bert", each) for each in METHODS)}),
+    [
+        pytest.param(*pair, marks=[] if pair in ALWAYS else [pytest.mark.minutes])
+        for pair in sorted({*((each, "babn") for each in FAMILIES), *(("bert", each) for each in METHODS)})
+    ],
 )
 def test_one_graph_has_the_numbers_of_no_graph(name, method):
     batch = rows()
@@ -148,6 +155,7 @@ def test_an_error_in_a_pass_leaves_nothing_behind():
     not any(map(shutil.which, ("g++", "clang++"))),
     reason="compares kernels that torch.compile makes with a C++ compiler, and none is on the path",
 )
+@pytest.mark.minutes
 def test_kernels_of_the_compiler_have_the_numbers_too():
     batch = rows(padded=False)
     plain = step(network("bert", "babn", torch.float32), batch)

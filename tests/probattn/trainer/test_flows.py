@@ -66,15 +66,12 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.data
 @pytest.mark.fork
 @pytest.mark.parametrize(
     "flow",
-    [
-        pytest.param(flow, id=name, marks=[] if name == "texts" else [pytest.mark.minutes])
-        for name, flow in FLOWS.items()
-    ],
+    [pytest.param(flow, id=name) for name, flow in FLOWS.items()],
 )
 def test_a_script_killed_and_resumed(families: ModuleType, flow: Flow, tmp_path: Path) -> None:
     """SIGKILL somewhere after the first checkpoint; the figures are those of the run that was left alone."""
