@@ -121,7 +121,11 @@ def controlled_threshold(
         return _nothing_answered()
     kept = binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
     stop = len(kept) if kept.all() else int(kept.argmin())
-    return _nothing_answered() if stop == 0 else _at(first + stop - 1, values, answered, errors, confidence)
+    if stop == 0:
+        return _nothing_answered()
+    found = _at(first + stop - 1, values, answered, errors, confidence)
+    # between the start and the next larger uncertainty where nothing beyond the start was taken
+    return found if start is None else found._replace(threshold=max(found.threshold, start))
 
 
 def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float:
@@ -177,7 +181,7 @@ def cheapest_threshold(
 
     Example:
         >>> cheapest_threshold(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([False, False, True]), cost=5.0)
-        ControlledThreshold(threshold=0.25, answered=2, errors=0, bound=0.7763...)
+        ControlledThreshold(threshold=0.25..., answered=2, errors=0, bound=0.776...)
     """
     if not (cost > 0 and math.isfinite(cost)):
         raise ValueError(

@@ -1,0 +1,133 @@
+"""``triage`` and ``predict --policy`` on a tiny run."""
+
+import json
+import shutil
+
+import pytest
+
+from probattn.triage import TriageResults, read_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def triaged(run, command, tmp_path_factory):
+    """A run with a policy, and what the command said."""
+    folder = tmp_path_factory.mktemp("triage") / "run"
+    shutil.copytree(run, folder)
+    done = command("triage", folder, "--error", "0.9", "--sets", "lac", "--num-samples", "3", "--quiet")
+    assert done.exit_code == 0, done.output
+    return folder, done
+
+
+def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
+    folder, done = triaged
+    assert "by promised error" in done.stdout and "not attainable" in done.stdout
+    assert f"policy: {folder / 'policy.json'}" in done.stdout and "next: probattn predict" in done.stdout
+    assert all(len(line) <= 200 for line in done.stdout.splitlines())
+    results = TriageResults.model_validate_json((folder / "triage.json").read_bytes())
+    policy = read_policy(folder)
+    assert results.policy == policy and policy.classes == ("negative", "positive")
+    first, shifted, other = results.outcomes
+    assert (first.role, shifted.role, other.role) == ("in_domain", "shifted", "out_of_domain")
+    assert first.answered == policy.limits[0].answered > 0 and first.size == policy.size
+    assert other.errors is None and other.wrong is None
+    page = (folder / "triage.html").read_text(encoding="utf-8")
+    for words in (
+        "What can be answered",
+        "What the policy does",
+        "By class",
+        "What a decision costs",
+        "Sets of",
+    ):
+        assert words in page
+    assert "Undefined" not in page and "None" not in page
+
+
+def test_policies_are_those_of_predictions_that_are_kept(triaged, command):
+    folder, _ = triaged
+    kept = {file: file.stat().st_mtime_ns for file in (folder / "triage").iterdir()}
+    assert {file.name for file in kept} == {
+        *("validation.jsonl", "test.jsonl", "shifted.jsonl", "out_of_domain.jsonl")
+    }
+    options = ["--error", "0.8", "--num-samples", "3", "--quiet", "--output", folder / "other" / "mine.json"]
+    assert command("triage", folder, *options).exit_code == 0
+    assert {file: file.stat().st_mtime_ns for file in (folder / "triage").iterdir()} == kept
+    assert read_policy(folder / "other" / "mine.json").error == 0.8
+    (folder / "triage" / "test.jsonl").write_text("{damaged", encoding="utf-8")
+    done = command("triage", folder, *options)
+    assert done.exit_code == 0
+    assert json.loads((folder / "triage" / "test.jsonl").read_text().splitlines()[0])["num_samples"] == 3
+
+
+def test_predictions_follow_the_policy(triaged, command, tmp_path):
+    """A threshold between the two texts: one is answered, the other goes to a person with the words behind it."""
+    folder, _ = triaged
+    texts = ["the film was good", "a bad plot"]
+    plain = [
+        json.loads(line)
+        for line in command("predict", folder, *texts, "--json", "--num-samples", "3").stdout.splitlines()
+    ]
+    scores = [1 - each["probability"] for each in plain]
+    policy = read_policy(folder)
+    limit = policy.limits[0].model_copy(update={"threshold": sum(scores) / 2})
+    place = tmp_path / "policy.json"
+    place.write_text(policy.model_copy(update={"limits": (limit,)}).model_dump_json(), encoding="utf-8")
+    done = command("predict", folder, *texts, "--json", "--policy", place)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    surer = scores.index(min(scores))
+    assert answers[surer]["decision"] == "answer" and answers[surer]["unsure_about"] == ""
+    unsure = answers[1 - surer]
+    assert unsure["decision"] == "person" and set(unsure["unsure_about"].split()) <= set(
+        texts[1 - surer].split()
+    )
+    assert unsure["unsure_about"] and unsure["set"].split("; ")[0] == unsure["label"]
+    shown = command("predict", folder, *texts, "--policy", place)
+    assert "unsure about" in shown.stdout and "Promise: error of at most 90%" in shown.stdout
+
+    (tmp_path / "new.csv").write_text("text\n" + "\n".join(texts) + "\n", encoding="utf-8")
+    options = [
+        "--input",
+        tmp_path / "new.csv",
+        "--output",
+        tmp_path / "out.jsonl",
+        "--policy",
+        place,
+        "--quiet",
+    ]
+    assert command("predict", folder, *options).exit_code == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["decision"] for row in rows] == [each["decision"] for each in answers]
+    assert list(rows[0])[:4] == ["text", "decision", "unsure_about", "set"]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--error", "2"], "triage: error: expected a number between 0 and 1, got 2.0"),
+        (["--cost", "-1"], "triage: cost: expected a positive number"),
+        (["--cost", "5", "--sets", "lac"], "sets: expected a promised error"),
+        (["--data", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_bad_options_in_one_line(triaged, command, options, words):
+    done = command("triage", triaged[0], *options)
+    assert done.exit_code == 2 and words in done.output and "Traceback" not in done.output
+
+
+def test_own_held_out_data(triaged, command, reviews, tmp_path):
+    place = tmp_path / "policy.json"
+    options = ["--data", reviews, "--cost", "3", "--num-samples", "3", "--output", place, "--quiet"]
+    done = command("triage", triaged[0], *options)
+    assert done.exit_code == 0, done.output
+    policy = read_policy(place)
+    assert policy.size == 120 and policy.error is None and policy.cost == 3
+    assert "A wrong answer at 3 times" in done.stdout and "reviews" in policy.data
+
+
+def test_a_run_without_classes_is_refused(translation_run, command):
+    done = command("triage", translation_run)
+    assert done.exit_code == 2
+    assert "expected a run that gives one class to each text, got one of translation" in done.output
+    done = command("predict", translation_run, "ein haus", "--policy", translation_run)
+    assert done.exit_code == 2 and "`probattn triage RUN` makes one" in done.output
