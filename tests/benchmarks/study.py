@@ -50,6 +50,7 @@ STUDIES = (
     "rows",
     "sentiment",
     "translation",
+    "triage",
 )
 DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
 MEASURED = "measured.json"

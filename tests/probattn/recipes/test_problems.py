@@ -121,7 +121,7 @@ SOURCES = {
         "data.train (line 2): unknown data set 'roten_tomatoes': expected a file that ends in .csv, "
         ".tsv, .tab, .jsonl, .ndjson, hub:owner/name, or a name (rotten_tomatoes, imdb, bbc_news, sst2, trec, "
         "mrpc, cola, cola_out_of_domain, customer_reviews, sms_spam, qqp, qnli, rte, mnli, mnli_mismatched, snli, "
-        "scitail, sick, glue_*, textfooler_*, vader_*); did you mean 'rotten_tomatoes'?"
+        "scitail, sick, banking77, clinc150, glue_*, textfooler_*, vader_*); did you mean 'rotten_tomatoes'?"
     ),
     "data:\n  train: {source: my.csv, lable: stars}\n": (
         "unknown key 'lable' in data.train (line 2); did you mean 'label'?"

@@ -102,7 +102,7 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options, words",
+    ("options", "words"),
     [
         (["--error", "2"], "triage: error: expected a number between 0 and 1, got 2.0"),
         (["--cost", "-1"], "triage: cost: expected a positive number"),

@@ -107,7 +107,7 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
 
 
 @pytest.mark.parametrize(
-    "options, words",
+    ("options", "words"),
     [
         ({"error": 1.5}, "error: expected a number between 0 and 1, got 1.5"),
         ({"confidence": 0.0}, "confidence: expected"),
@@ -134,7 +134,7 @@ def test_bad_input(tmp_path):
     with pytest.raises(RunError, match="`probattn triage RUN` makes one"):
         read_policy(tmp_path)
     (tmp_path / "policy.json").write_text("{}")
-    with pytest.raises(RunError, match="policy.json: expected a policy: at error: Field required"):
+    with pytest.raises(RunError, match=r"policy\.json: expected a policy: at error: Field required"):
         read_policy(tmp_path)
     with pytest.raises(ValueError, match=r"expected \[N, 3\] for 3 classes, got \[2, 2\]"):
         judged_probabilities(torch.ones(2, 2), None, NAMES)

@@ -15,7 +15,7 @@ from probattn.metrics.functional import (
 )
 
 
-@pytest.mark.parametrize("errors, answered", [(0, 1), (0, 59), (3, 40), (40, 1000), (999, 1000), (7, 7)])
+@pytest.mark.parametrize(("errors", "answered"), [(0, 1), (0, 59), (3, 40), (40, 1000), (999, 1000), (7, 7)])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 def test_bound_is_that_of_scipy(errors, answered, confidence):
     known = binomtest(errors, answered, alternative="less").proportion_ci(confidence, method="exact")
@@ -61,7 +61,7 @@ def _draw(generator, size, risk):
 
 
 @pytest.mark.parametrize(
-    "risk, selective",
+    ("risk", "selective"),
     [
         (lambda s: 0.3 * s, lambda t: 0.15 * t),
         # the surest are wrong more often than promised, those after them hardly ever
@@ -131,7 +131,7 @@ def test_the_cheapest_is_that_of_a_search(cost):
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"error": 0.0}, "error: expected a number between 0 and 1, got 0.0"),
         ({"confidence": 1.0}, "confidence: expected"),
