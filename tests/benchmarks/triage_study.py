@@ -3,10 +3,10 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py triage runs/triage
 
 MiniLM is fine-tuned on four tasks. Its predictions of 4,000 or more texts that it was not trained on stand for all
-inputs that there are, so that the error at each threshold is known. From them 500 inputs are drawn that say where the tests of
-a policy begin, and 2,000 (`--calibrate`) that test the promise, all with replacement: is the error among all inputs
-that the policy answers at most the promised one, and how many more would the oracle answer, which knows the largest
-threshold whose error is the promised one? It writes docs/data/triage.json.
+inputs that there are, so that the error at each threshold is known. From them 500 inputs are drawn that say where the
+tests of a policy begin, and 2,000 (`--calibrate`) that test the promise, all with replacement: is the error among all
+inputs that the policy answers at most the promised one, and how many more would the oracle answer, which knows the
+largest threshold whose error is the promised one? It writes docs/data/triage.json.
 """
 
 from __future__ import annotations
