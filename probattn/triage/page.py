@@ -34,7 +34,7 @@ def page(results: TriageResults) -> str:
             ("Network", plain(results.run.network)),
             ("Method", plain(results.run.method)),
             ("Promise", promise_words(policy)),
-            ("Uncertainty", f"{policy.score.replace('_', ' ')}, {policy.num_samples} {policy.uncertainty}"),
+            ("Uncertainty", policy.score.replace("_", " ")),
         ),
         package="probattn.triage",
     )

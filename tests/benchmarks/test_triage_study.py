@@ -21,7 +21,7 @@ def test_it_records_predictions_once_and_draws_from_them(
         f"network: {{name: {tmp_path}/network}}\ndata: {{train: {tmp_path}/reviews.csv}}\n"
         f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
     )
-    monkeypatch.setattr(triage_study, "SETTINGS", {"reviews": ["data.limits={train: 60}"]})
+    monkeypatch.setattr(triage_study, "SETTINGS", {"reviews": ["data.limits={train: 60}", "data.max_length=null"]})
     options = {
         "folder": tmp_path / "runs",
         "output": tmp_path / "out.json",
@@ -40,7 +40,7 @@ def test_it_records_predictions_once_and_draws_from_them(
 
 
 def test_figures_are_those_of_the_population() -> None:
-    """Where the error of the surest half is none and that of the others all, the oracle answers a ninth more than half."""
+    """The surest half is right and the others are wrong: the oracle answers a ninth more than half."""
     scores = torch.linspace(0, 1, 3000).double()
     wrong = scores > 0.5
     assert triage_study.oracle(scores, wrong, 0.1) == pytest.approx(0.5 / 0.9, abs=1e-3)
