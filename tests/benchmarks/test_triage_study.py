@@ -21,7 +21,9 @@ def test_it_records_predictions_once_and_draws_from_them(
         f"network: {{name: {tmp_path}/network}}\ndata: {{train: {tmp_path}/reviews.csv}}\n"
         f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
     )
-    monkeypatch.setattr(triage_study, "SETTINGS", {"reviews": ["data.limits={train: 60}", "data.max_length=null"]})
+    monkeypatch.setattr(
+        triage_study, "SETTINGS", {"reviews": ["data.limits={train: 60}", "data.max_length=null"]}
+    )
     options = {
         "folder": tmp_path / "runs",
         "output": tmp_path / "out.json",

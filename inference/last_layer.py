@@ -1,0 +1,235 @@
+"""Baselines that need no other network: a posterior of the last layer (Laplace), and distances of its inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from probattn.inference.predictive import posterior_expectation
+
+PRECISIONS = (1e-4, 1e4)
+"""Range in which the precision of the prior is sought."""
+
+
+class Features(NamedTuple):
+    """What a last layer reads and says: inputs ``[N, D]``, logits ``[N, C]``, labels ``[N]`` if there."""
+
+    inputs: Tensor
+    logits: Tensor
+    labels: Tensor | None
+
+
+def last_layer(net: nn.Module, num_outputs: int) -> nn.Linear:
+    """The linear layer that makes the logits: the last one with as many outputs.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [
+        each for each in net.modules() if isinstance(each, nn.Linear) and each.out_features == num_outputs
+    ]
+    if not found:
+        raise ValueError(
+            f"expected a linear layer of {num_outputs} outputs, found none in {type(net).__name__}"
+        )
+    return found[-1]
+
+
+def last_features(
+    program: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    layer: nn.Linear,
+    *,
+    label_name: str = "labels",
+) -> Features:
+    """What the last layer of a network reads and says, one pass a batch, at the expectation of latent attention.
+
+    Args:
+        program: maps a batch to logits ``[B, C]``.
+        batches: on the program's device.
+        layer: of :func:`last_layer`.
+        label_name: key of the labels.
+
+    Returns:
+        float64 on the CPU.
+
+    Raises:
+        ValueError: no batch, or the layer does not make the logits.
+    """
+    inputs, logits, labels = [], [], []
+    with _reading(layer) as read:
+        for batch in batches:
+            given = {name: value for name, value in batch.items() if name != label_name}
+            found = posterior_expectation(program, given)
+            if len(read) != 1 or read[0].shape[:-1] != found.shape[:-1]:
+                raise ValueError("expected a last layer that reads one vector for each row of logits")
+            inputs.append(read.pop().double().cpu())
+            logits.append(found.double().cpu())
+            if label_name in batch:
+                labels.append(batch[label_name].cpu())
+    if not inputs:
+        raise ValueError("last_features: expected at least one batch, got none")
+    return Features(torch.cat(inputs), torch.cat(logits), torch.cat(labels) if labels else None)
+
+
+@contextmanager
+def _reading(layer: nn.Linear) -> Iterator[list[Tensor]]:
+    """The inputs of a layer, as they come."""
+    read: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, given: read.append(given[0].detach()))
+    try:
+        yield read
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class LastLayerLaplace:
+    r"""Normal posterior of the weights of a last layer (MacKay 1992; Daxberger et al. 2021), all else fixed.
+
+    The precision is that of the generalised Gauss-Newton matrix, factored (Ritter et al. 2018), and of a normal prior:
+
+    .. math:: H = B \otimes A + \lambda I, \quad A = \frac{1}{N} \sum_n x_n x_n^\top, \quad
+        B = \sum_n \mathrm{diag}(p_n) - p_n p_n^\top
+
+    for weights, with inputs :math:`x_n` and probabilities :math:`p_n`, and :math:`B + \lambda I` for biases. The logits
+    of a new input have the covariance :math:`V \,\mathrm{diag}_c \big( \sum_d (u_d^\top x)^2 / (a_d b_c + \lambda) +
+    1 / (b_c + \lambda) \big) V^\top` by the eigenvectors of A and B.
+
+    Attributes:
+        input_values: eigenvalues of A, ``[D]``.
+        input_vectors: eigenvectors of A, ``[D, D]``, one a column.
+        output_values: eigenvalues of B, ``[C]``.
+        output_vectors: eigenvectors of B, ``[C, C]``.
+        precision: of the prior, :math:`\lambda`.
+        bias: whether the layer has one.
+    """
+
+    input_values: Tensor
+    input_vectors: Tensor
+    output_values: Tensor
+    output_vectors: Tensor
+    precision: float
+    bias: bool
+
+    @classmethod
+    def fit(cls, features: Features, layer: nn.Linear, *, precision: float | None = None) -> LastLayerLaplace:
+        """Fits it to training data.
+
+        Args:
+            features: of the training data, with labels.
+            layer: the last layer, trained.
+            precision: of the prior; None for the one with the largest marginal likelihood.
+
+        Raises:
+            ValueError: the data have no labels.
+        """
+        if features.labels is None:
+            raise ValueError("LastLayerLaplace.fit: expected labels of the training data, got none")
+        inputs, probabilities = features.inputs.double(), features.logits.double().softmax(dim=-1)
+        a, u = torch.linalg.eigh(inputs.T @ inputs / len(inputs))
+        b, v = torch.linalg.eigh(torch.diag(probabilities.sum(dim=0)) - probabilities.T @ probabilities)
+        weights = [each.detach().double().cpu() for each in layer.parameters()]
+        fitted = cls(a.clamp_min(0), u, b.clamp_min(0), v, 1.0, layer.bias is not None)
+        if precision is None:
+            squares = sum(float(each.square().sum()) for each in weights)
+            count = sum(each.numel() for each in weights)
+            found = minimize_scalar(
+                lambda log: -fitted._evidence(math.exp(log), squares, count),
+                bounds=tuple(map(math.log, PRECISIONS)),
+                method="bounded",
+            )
+            precision = math.exp(float(found.x))
+        return cls(fitted.input_values, u, fitted.output_values, v, precision, fitted.bias)
+
+    def _evidence(self, precision: float, squares: float, count: int) -> float:
+        """Logarithm of the marginal likelihood without the likelihood, which the prior does not change."""
+        blocks = [torch.outer(self.input_values, self.output_values)]
+        blocks += [self.output_values] if self.bias else []
+        determinant = sum(float((block + precision).log().sum()) for block in blocks)
+        return -0.5 * (precision * squares + determinant - count * math.log(precision))
+
+    def covariance(self, inputs: Tensor) -> Tensor:
+        """Covariance of the logits ``[N, C, C]`` of inputs ``[N, D]`` of the last layer."""
+        along = (inputs.double() @ self.input_vectors).square()  # [N, D]
+        spread = along @ (torch.outer(self.input_values, self.output_values) + self.precision).reciprocal()
+        if self.bias:
+            spread = spread + (self.output_values + self.precision).reciprocal()
+        return torch.einsum("ac,nc,bc->nab", self.output_vectors, spread, self.output_vectors)
+
+    def probabilities(self, features: Features) -> Tensor:
+        r"""Mean probabilities ``[N, C]``, by the probit approximation (MacKay 1992).
+
+        .. math:: \mathrm{softmax}\big(z_c / \sqrt{1 + \tfrac{\pi}{8} \mathrm{Var}[z_c]}\big)
+        """
+        variance = self.covariance(features.inputs).diagonal(dim1=-2, dim2=-1)
+        return (features.logits.double() / (1 + math.pi / 8 * variance).sqrt()).softmax(dim=-1)
+
+    def draws(self, features: Features, num_samples: int, *, seed: int = 0) -> Tensor:
+        """Probabilities under draws of the weights, ``[P, N, C]``."""
+        root = torch.linalg.cholesky(
+            self.covariance(features.inputs) + 1e-10 * torch.eye(features.logits.shape[1])
+        )
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(num_samples, *features.logits.shape, generator=generator, dtype=torch.float64)
+        return (features.logits.double() + torch.einsum("nab,pnb->pna", root, noise)).softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class FeatureDistance:
+    r"""Mahalanobis distance of the inputs of a last layer to the nearest class (Lee et al. 2018).
+
+    .. math:: \min_c (x - \mu_c)^\top \Sigma^{-1} (x - \mu_c)
+
+    with the means of the classes and one covariance within them, of training data.
+
+    Attributes:
+        means: ``[C, D]``.
+        precision: :math:`\Sigma^{-1}`, a pseudo-inverse, ``[D, D]``.
+    """
+
+    means: Tensor
+    precision: Tensor
+
+    @classmethod
+    def fit(cls, features: Features) -> FeatureDistance:
+        """Fits it to training data; classes without any example have no mean.
+
+        Raises:
+            ValueError: the data have no labels.
+        """
+        if features.labels is None:
+            raise ValueError("FeatureDistance.fit: expected labels of the training data, got none")
+        inputs, labels = features.inputs.double(), features.labels
+        known, places = labels.unique(return_inverse=True)
+        sums = inputs.new_zeros(len(known), inputs.shape[1]).index_add_(0, places, inputs)
+        means = sums / places.bincount()[:, None]
+        within = inputs - means[places]
+        return cls(means, torch.linalg.pinv(within.T @ within / len(inputs), hermitian=True))
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Distances ``[N]`` of inputs ``[N, D]``; larger means further from the training data."""
+        apart = inputs.double()[:, None] - self.means  # [N, C, D]
+        return torch.einsum("ncd,de,nce->nc", apart, self.precision, apart).amin(dim=-1)
+
+
+def energy(logits: Tensor) -> Tensor:
+    r"""Free energy of logits ``[N, C]``, larger for inputs unlike the training data (Liu et al. 2020).
+
+    .. math:: -\log \sum_c \exp z_c
+
+    Returns:
+        ``[N]``, nats.
+
+    Example:
+        >>> energy(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
+        tensor([-3.0486, -0.6931])
+    """
+    return -logits.logsumexp(dim=-1)
