@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -91,11 +91,19 @@ def budget(run: RunDescription, unit: str, *, each: bool) -> str:
     return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if each else ''}"
 
 
+class Named(Protocol):
+    """What a page is about."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
 def render_page(
     sections: Iterable[Section | None],
     *,
     kind: str,
-    run: RunDescription,
+    run: Named,
     headline: str,
     facts: Iterable[tuple[str, str]],
     opening: str = "",

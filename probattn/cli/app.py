@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from probattn.cli import attacking, triaging
+from probattn.cli import attacking, comparing, triaging
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(attacking.commands)
 app.add_typer(triaging.commands)
+app.add_typer(comparing.commands)
 
 
 def _recipe_names() -> list[str]:

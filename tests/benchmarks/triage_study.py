@@ -157,6 +157,8 @@ def recorded(job: study.Job, place: Path) -> tuple[Tensor, Tensor]:
             new = [
                 row for row, text in enumerate(texts.texts) if text_key(text, texts.pair(row)) not in trained
             ]
+            if not new:
+                continue
             probabilities = predicted(network, task, texts.rows(new))
             labels = torch.tensor([texts.labels[row] for row in new])
             wrong = (probabilities.argmax(dim=-1) != labels).tolist()

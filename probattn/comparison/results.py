@@ -1,0 +1,72 @@
+"""Records of a comparison: the content of ``comparison.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from probattn.inference.report.record import Count, Probability, Record
+
+
+class Interval(Record):
+    """A mean over seeds and its 95% interval (Student's t); None for a single seed."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: Count
+
+
+class Gap(Interval):
+    """A difference to the reference of the same seed; ``p`` is two-sided, ``corrected`` by Holm's method."""
+
+    p: Probability | None
+    corrected: Probability | None
+
+
+class Row(Record):
+    """One way of predicting with the networks of one recipe.
+
+    Attributes:
+        recipe: its name.
+        way: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
+        cost: time of a prediction in units of one pass.
+        values: by measure.
+        gaps: differences to the reference, by measure; empty for the reference and for the ensemble.
+    """
+
+    recipe: str
+    way: str
+    cost: Interval
+    values: Mapping[str, Interval]
+    gaps: Mapping[str, Gap]
+
+
+class ComparisonResults(Record):
+    """Everything that the page on a comparison shows.
+
+    Attributes:
+        kind: "comparison".
+        error: at which is asked how much can be answered.
+        reference: recipe and way that differences are taken to.
+        methods: attention methods in words, by recipe.
+        data: the data, in words.
+        sizes: number of texts by data set.
+        seeds: of the runs.
+        set: keys that all recipes share.
+        versions: of packages.
+        rows: the figures.
+    """
+
+    kind: Literal["comparison"] = "comparison"
+    error: Annotated[float, Field(gt=0, lt=1)]
+    reference: tuple[str, str]
+    methods: Mapping[str, str]
+    data: str
+    sizes: Mapping[str, Count]
+    seeds: tuple[int, ...]
+    set: tuple[str, ...]
+    versions: Mapping[str, str]
+    rows: tuple[Row, ...]

@@ -1,0 +1,301 @@
+"""Training, predicting and comparing recipes over seeds; what is finished is not done again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
+from safetensors.torch import load_file
+from scipy.stats import t as student
+from torch import Tensor
+
+from probattn.comparison.page import page
+from probattn.comparison.results import ComparisonResults, Gap, Interval, Row
+from probattn.comparison.ways import MEASURES, all_ways, figures
+from probattn.files.durable import write_atomically, write_tensors
+from probattn.files.json_files import JSONError, read_json
+from probattn.metrics.functional import holm, mean_interval
+from probattn.tasks import RunError, load_network, load_task, train
+from probattn.tasks.classification.task import Classification
+from probattn.tasks.progress import note
+from probattn.tasks.run import package_versions
+from probattn.tasks.task import MODEL, RECIPE
+
+FIGURES, POINTS = "compared.json", "compared.safetensors"
+"""Figures of a run, and its predictions in one pass, in its folder."""
+_FIGURES = TypeAdapter(dict[str, Any])
+_Values = dict[tuple[str, str], dict[int, dict[str, float]]]
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is compared.
+
+    Args:
+        recipes: files or names of recipes of texts; of two with one name the second is refused.
+        seeds: number of seeds, from 0.
+        set: keys that all recipes share, such as ``data.train=trec``.
+        error: at which is asked how much can be answered.
+        against: the way of the first recipe that differences are taken to.
+        workers: processes that share the runs; each uses one thread.
+
+    Raises:
+        ValueError: a value is not as described.
+    """
+
+    recipes: tuple[str, ...]
+    seeds: int = 3
+    set: tuple[str, ...] = ()
+    error: float = 0.05
+    against: str = "point"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        names = [Path(each).stem for each in self.recipes]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if not names or twice is not None:
+            got = "none" if twice is None else f"{twice!r} twice"
+            raise ValueError(f"expected recipes of different names, got {got}")
+        if self.seeds < 1 or self.workers < 1:
+            raise ValueError(
+                f"expected at least one seed and one worker, got {self.seeds} and {self.workers}"
+            )
+        if not 0 < self.error < 1:
+            raise ValueError(f"error: expected a number between 0 and 1, got {self.error}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    recipe: str
+    seed: int
+    folder: Path
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return Path(self.recipe).stem
+
+    def task(self) -> Classification:
+        """The task of its recipe."""
+        known = load_task(self.recipe)
+        if not isinstance(known, Classification):
+            raise RunError(f"{self.recipe}: expected a recipe of texts, got one of {known.section}")
+        return type(known)(load_task(self.recipe, self.keys).recipe)
+
+    @property
+    def is_done(self) -> bool:
+        return (self.folder / FIGURES).exists()
+
+
+def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tuple[Path, ComparisonResults]:
+    """Trains what is missing, predicts in every way, and writes the comparison.
+
+    A run that was interrupted goes on where it was. Several processes, started by ``workers`` or by hand with the same
+    command, share the runs.
+
+    Args:
+        options: what is compared.
+        folder: of the runs, ``RECIPE/seed-N``, and of ``comparison.json`` and ``comparison.html``.
+        quiet: no progress bars of trainings.
+
+    Returns:
+        The page's file and the records.
+
+    Raises:
+        DataError: the data are not what a recipe says.
+        RunError: a recipe is not one of texts, runs differ in their data, or another process still trains one.
+    """
+    jobs = list(_jobs(options, folder))
+    tasks = {job.name: job.task() for job in jobs if job.seed == 0}  # refused before anything is trained
+    if options.workers > 1 and not all(job.is_done for job in jobs):
+        _spread(options, folder)
+    for job in jobs:
+        _finish(job, options.error, quiet=quiet)
+    waiting = [str(job.folder) for job in jobs if not job.is_done]
+    if waiting:
+        raise RunError(f"{waiting[0]}: another process is at it; the same command compares when that is done")
+    results = _results(options, jobs, tasks)
+    write_atomically(folder / "comparison.json", (results.model_dump_json(indent=1) + "\n").encode())
+    file = folder / "comparison.html"
+    write_atomically(file, page(results).encode())
+    return file, results
+
+
+def _jobs(options: CompareOptions, folder: Path) -> Iterator[_Job]:
+    """Seed by seed, so that an early end leaves whole comparisons."""
+    for seed in range(options.seeds):
+        for recipe in options.recipes:
+            keys = (*options.set, "report.baseline=false", f"training.seed={seed}")
+            yield _Job(recipe, seed, folder / Path(recipe).stem / f"seed-{seed}", keys)
+
+
+def _spread(options: CompareOptions, folder: Path) -> None:
+    """Shares the runs among processes; each takes what no other is at."""
+    command = [
+        sys.executable,
+        "-m",
+        "probattn",
+        "compare",
+        *options.recipes,
+        "--output",
+        str(folder),
+        "--quiet",
+    ]
+    command += [f"--seeds={options.seeds}", f"--error={options.error}", f"--against={options.against}"]
+    command += [f"--set={each}" for each in options.set]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    devices = torch.cuda.device_count()
+    started = [
+        subprocess.Popen(
+            command,
+            env=environment | ({"CUDA_VISIBLE_DEVICES": str(number % devices)} if devices else {}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(options.workers - 1)
+    ]
+    try:
+        for job in _jobs(options, folder):
+            _finish(job, options.error, quiet=True)
+    finally:
+        for each in started:
+            each.wait()
+
+
+def _finish(job: _Job, error: float, *, quiet: bool) -> None:
+    """Trains and measures a run, unless that is done or another process is at it."""
+    if job.is_done:
+        return
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(job.folder.with_name(f"{job.folder.name}.lock"), timeout=0):
+            if job.is_done:
+                return
+            note(f"{job.name}, seed {job.seed}")
+            task = job.task()
+            if not (job.folder / MODEL).is_dir():
+                train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
+            _measure(job, task, error)
+    except Timeout:
+        note(f"{job.folder}: another process is at it")
+
+
+def _measure(job: _Job, task: Classification, error: float) -> None:
+    found = all_ways(task, load_network(job.folder))
+    points = {f"point.{part}": each.float() for part, each in found.probabilities["point"].items()}
+    labels = {f"labels.{part}": each for part, each in found.labels.items()}
+    write_tensors(job.folder / POINTS, points | labels)
+    content = {"error": error, "method": task.method_words(), "figures": found.measured(error)}
+    sizes = {part: len(each) for part, each in found.probabilities["point"].items()}
+    file = _FIGURES.dump_json(content | {"sizes": {"train": len(task.texts.train)} | sizes}, indent=1)
+    write_atomically(job.folder / FIGURES, file + b"\n")
+
+
+def _results(
+    options: CompareOptions, jobs: Sequence[_Job], tasks: Mapping[str, Classification]
+) -> ComparisonResults:
+    values: _Values = {}
+    read: dict[str, Any] = {}
+    for job in jobs:
+        try:
+            read = read_json(job.folder / FIGURES, _FIGURES)
+        except JSONError as error:
+            raise RunError(f"{error}; remove it, and the same command makes it anew") from error
+        if read["error"] != options.error:
+            raise RunError(
+                f"{job.folder / FIGURES}: expected figures at an error of {options.error}, got {read['error']}; "
+                "remove it, and the same command makes it anew"
+            )
+        for way, found in read["figures"].items():
+            values.setdefault((job.name, way), {})[job.seed] = found
+    reference = (Path(options.recipes[0]).stem, options.against)
+    if reference not in values:
+        ways = ", ".join(way for recipe, way in values if recipe == reference[0])
+        raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({ways})")
+    ensembles = {name: _ensemble(name, jobs, options.error) for name in tasks} if options.seeds > 1 else {}
+    gaps = _gaps(values, reference)
+    rows = []
+    for name in tasks:
+        rows += [_row(key, found, gaps.get(key, {})) for key, found in values.items() if key[0] == name]
+        if name in ensembles:
+            rows.append(_row((name, "ensemble"), {0: ensembles[name]}, {}))
+    first = next(iter(tasks.values()))
+    return ComparisonResults(
+        error=options.error,
+        reference=reference,
+        methods={name: task.method_words() for name, task in tasks.items()},
+        data=str(first.words()["data"]),
+        sizes=read["sizes"],
+        seeds=tuple(range(options.seeds)),
+        set=options.set,
+        versions=package_versions(),
+        rows=tuple(rows),
+    )
+
+
+def _row(key: tuple[str, str], found: Mapping[int, Mapping[str, float]], gaps: Mapping[str, Gap]) -> Row:
+    def over_seeds(measure: str) -> Interval:
+        return Interval(**mean_interval(each[measure] for each in found.values())._asdict())
+
+    measures = [name for name in MEASURES if all(name in each for each in found.values())]
+    return Row(
+        recipe=key[0],
+        way=key[1],
+        cost=over_seeds("cost"),
+        values={name: over_seeds(name) for name in measures},
+        gaps=gaps,
+    )
+
+
+def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, float]:
+    """Figures of the mean over the networks of all seeds (Lakshminarayanan et al. 2017)."""
+    read = [load_file(job.folder / POINTS) for job in jobs if job.name == name]
+    labels = {part: read[0][f"labels.{part}"] for part in ("validation", "test")}
+    if any(not torch.equal(each["labels.test"], labels["test"]) for each in read):
+        raise RunError(f"{name}: expected runs of the same test data, got others; leave data to --set")
+    parts = [key.removeprefix("point.") for key in read[0] if key.startswith("point.")]
+    mean: dict[str, Tensor] = {
+        part: torch.stack([each[f"point.{part}"].double() for each in read]).mean(dim=0) for part in parts
+    }
+    return figures(mean, labels, error) | {"cost": float(len(read))}
+
+
+def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], dict[str, Gap]]:
+    """Differences to the reference, paired by seed; p values are corrected by Holm's method over all of a measure."""
+    found: dict[tuple[str, str], dict[str, Gap]] = {}
+    base = values[reference]
+    for measure in MEASURES:
+        keys = [
+            key for key, each in values.items() if key != reference and measure in next(iter(each.values()))
+        ]
+        if measure not in next(iter(base.values())):
+            continue
+        samples = {key: [values[key][seed][measure] - base[seed][measure] for seed in base] for key in keys}
+        intervals = {key: mean_interval(sample) for key, sample in samples.items()}
+        p_values = [_p_value(sample) for sample in samples.values()]
+        known = all(p is not None for p in p_values)
+        corrected = holm([p or 0.0 for p in p_values]) if known else [None] * len(p_values)
+        for key, p, adjusted in zip(keys, p_values, corrected, strict=True):
+            found.setdefault(key, {})[measure] = Gap(**intervals[key]._asdict(), p=p, corrected=adjusted)
+    return found
+
+
+def _p_value(sample: Sequence[float]) -> float | None:
+    """Of Student's paired t-test; None for a single seed."""
+    if len(sample) < 2:
+        return None
+    interval = mean_interval(sample)
+    assert interval.high is not None
+    half = interval.high - interval.mean
+    if half == 0:
+        return 1.0 if interval.mean == 0 else 0.0
+    error = half / float(student.ppf(0.975, len(sample) - 1))
+    return float(2 * student.sf(abs(interval.mean) / error, len(sample) - 1))

@@ -1,0 +1,226 @@
+"""The ways of predicting with one network, and what they are measured by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.data import TextDataset
+from probattn.inference.last_layer import (
+    FeatureDistance,
+    Features,
+    LastLayerLaplace,
+    energy,
+    last_features,
+    last_layer,
+)
+from probattn.metrics.functional import (
+    area_under_risk_coverage,
+    best_temperature,
+    calibration_error,
+    controlled_threshold,
+    least_confidence,
+    negative_log_likelihood,
+    ood_auroc,
+    predictive_entropy,
+    risk_coverage_curve,
+    sequence_start,
+)
+from probattn.tasks.classification.task import Classification, TrainedClassifier
+from probattn.tasks.programs import predictions
+
+PARTS = ("validation", "test", "out_of_domain")
+MEASURES = ("accuracy", "nll", "ece", "aurc", "coverage", "answered", "auroc")
+"""What a way of predicting is measured by; ``auroc`` where there are out-of-domain data."""
+
+
+@dataclass
+class Ways:
+    """Predictions of one network in every way.
+
+    Attributes:
+        labels: true classes of the validation and the test data.
+        probabilities: by way and data set, ``[N, C]``.
+        foreign: by way and data set, scores of inputs unlike the training data, ``[N]``; where a way has none, the
+            entropy of its probabilities serves.
+        seconds: of the test data, by way.
+    """
+
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    probabilities: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    foreign: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, way: str, found: Mapping[str, Tensor], seconds: float, **foreign: Tensor) -> None:
+        """Adds a way of predicting."""
+        self.probabilities[way] = dict(found)
+        self.seconds[way] = seconds
+        if foreign:
+            self.foreign[way] = foreign
+
+    def scaled(self, way: str, name: str) -> None:
+        """Adds a way with the temperature that fits its validation data best (Guo et al. 2017)."""
+        logs = {part: each.double().clamp_min(1e-12).log() for part, each in self.probabilities[way].items()}
+        temperature = best_temperature(logs["validation"], self.labels["validation"])
+        found = {part: (each / temperature).softmax(dim=-1) for part, each in logs.items()}
+        self.add(name, found, self.seconds[way])
+
+    def measured(self, error: float) -> dict[str, dict[str, float]]:
+        """Figures by way, and ``cost``, its time in units of one pass."""
+        return {
+            way: figures(found, self.labels, error, self.foreign.get(way))
+            | {"cost": self.seconds[way] / self.seconds["point"]}
+            for way, found in self.probabilities.items()
+        }
+
+
+def figures(
+    probabilities: Mapping[str, Tensor],
+    labels: Mapping[str, Tensor],
+    error: float,
+    foreign: Mapping[str, Tensor] | None = None,
+) -> dict[str, float]:
+    """What one way of predicting is measured by.
+
+    Args:
+        probabilities: of "validation" and "test", and of "out_of_domain" where there are such data, ``[N, C]``.
+        labels: of the first two, integers ``[N]``.
+        error: at which is asked how much can be answered.
+        foreign: scores of test and out-of-domain data in place of the entropy, larger for foreign inputs.
+
+    Returns:
+        accuracy; nll, nats; ece, 10 bins; aurc; coverage, the largest share of the test data, the surest first, whose
+        error is at most ``error``; answered, the share that a policy with this promise answers
+        (:func:`probattn.metrics.functional.controlled_threshold`, 95% confidence, tested on the test data); auroc of
+        test against out-of-domain data.
+    """
+    own, target = probabilities["test"].double(), labels["test"]
+    wrong, unsure = own.argmax(dim=-1) != target, least_confidence(own)
+    pilot = probabilities["validation"].double()
+    start = sequence_start(least_confidence(pilot), pilot.argmax(dim=-1) != labels["validation"], error=error)
+    policy = controlled_threshold(unsure, wrong, error=error, start=start)
+    curve = risk_coverage_curve(unsure, wrong.double())
+    kept = curve.coverage[curve.risk <= error]
+    found = {
+        "accuracy": 1 - float(wrong.double().mean()),
+        "nll": float(negative_log_likelihood(own, target).mean()),
+        "ece": float(calibration_error(own, target)),
+        "aurc": float(area_under_risk_coverage(unsure, wrong.double())),
+        "coverage": float(kept.max()) if len(kept) else 0.0,
+        "answered": policy.answered / len(own),
+    }
+    if "out_of_domain" in probabilities:
+        pair = foreign or {
+            part: predictive_entropy(probabilities[part]) for part in ("test", "out_of_domain")
+        }
+        found["auroc"] = float(ood_auroc(pair["test"].double(), pair["out_of_domain"].double()))
+    return found
+
+
+def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: int | None = 4000) -> Ways:
+    """Predicts the validation, test and out-of-domain data of a run in every way that its network has.
+
+    Args:
+        task: of the run.
+        network: deterministic, or with latent attention.
+        train_texts: most training texts that Laplace's approximation and the distance of features are fitted to, a
+            fixed choice; None for all.
+
+    Returns:
+        The predictions: "point", "temperature", "laplace"; "energy" and "distance", which differ in how they score
+        foreign inputs; of deterministic networks with dropout "dropout"; of latent attention "draws", "moments" and
+        both with a temperature.
+    """
+    data = {part: each for part, each in task.texts.roles().items() if part in PARTS}
+    data |= {part: each for part, each in task.measured().items() if part in PARTS}
+    found = Ways({part: torch.tensor(data[part].labels) for part in ("validation", "test")})
+    layer = last_layer(network.net, len(task.texts.label_names))
+    read: dict[str, Features] = {}
+    for part, texts in {"train": task.texts.train.take(train_texts), **data}.items():
+        with _timed(found, "point"):
+            read[part] = _features(task, network, texts, layer)
+        if part == "test":
+            seconds = found.seconds["point"]
+    found.add("point", {part: read[part].logits.softmax(dim=-1) for part in data}, seconds)
+    found.scaled("point", "temperature")
+    laplace = LastLayerLaplace.fit(read["train"], layer)
+    found.add("laplace", {part: laplace.probabilities(read[part]) for part in data}, seconds)
+    if "out_of_domain" in data:
+        distance = FeatureDistance.fit(read["train"])
+        pair = {part: read[part] for part in ("test", "out_of_domain")}
+        for way, scores in (
+            ("energy", {part: energy(each.logits) for part, each in pair.items()}),
+            ("distance", {part: distance(each.inputs) for part, each in pair.items()}),
+        ):
+            found.add(way, found.probabilities["point"], seconds, **scores)
+    _drawn(task, network, data, found)
+    return found
+
+
+def _drawn(
+    task: Classification, network: TrainedClassifier, data: Mapping[str, TextDataset], found: Ways
+) -> None:
+    """Adds what takes several passes."""
+    latent = network.key == "bayesian_mean"
+    for way in ("draws", "moments") if latent else ("dropout",):
+        kept: dict[str, Tensor] = {}
+        for part, texts in data.items():
+            with _timed(found, way if part == "test" else f"{way}: {part}"):
+                kept[part] = _predicted(task, network, texts, way)
+        once = (
+            0.0 if way == "moments" else found.seconds["point"]
+        )  # one pass without noise goes along with draws
+        seconds = max(found.seconds[way] - once, once)
+        if way == "dropout" and torch.equal(
+            kept["test"], found.probabilities["point"]["test"].to(kept["test"])
+        ):
+            found.seconds.pop(way)
+            continue  # nothing drops out
+        found.add(way, kept, seconds)
+        if latent:
+            found.scaled(way, f"{way}, temperature")
+
+
+def _predicted(task: Classification, network: TrainedClassifier, texts: TextDataset, way: str) -> Tensor:
+    """Probabilities ``[N, C]`` of each text in its order; of dropout and of draws the means."""
+    batches, back = _batches(task, network, texts)
+    options: dict[str, Any] = {"uncertainty": ("moments",)} if way == "moments" else {}
+    prediction = task.recipe.prediction
+    predicted = predictions(network, batches, prediction, chunk_size=prediction.chunk_size, **options)[
+        network.key
+    ]
+    averaged = way == "dropout" and predicted.draws is not None
+    probabilities = (
+        predicted.draws.mean(dim=0) if averaged and predicted.draws is not None else predicted.probabilities
+    )
+    return probabilities[back]
+
+
+def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:
+    batches, back = _batches(task, network, texts)
+    moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
+    found = last_features(network.program, moved, layer)
+    labels = None if found.labels is None else found.labels[back]
+    return Features(found.inputs[back], found.logits[back], labels)
+
+
+def _batches(
+    task: Classification, network: TrainedClassifier, texts: TextDataset
+) -> tuple[Iterable[Any], Tensor]:
+    """Batches from the shortest to the longest text, and the places of the texts among them."""
+    order = texts.shortest_first()
+    batches = task.batches(network, texts.rows(order))
+    return network.tracked(batches, f"predictions of {texts.source}"), torch.tensor(order).argsort()
+
+
+@contextmanager
+def _timed(found: Ways, way: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    found.seconds[way] = time.perf_counter() - started

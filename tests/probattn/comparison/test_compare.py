@@ -1,0 +1,161 @@
+"""Comparisons of tiny recipes: every way, pairs over seeds, what is kept, and what is refused."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import ttest_rel
+from sklearn.metrics import log_loss, roc_auc_score
+
+from probattn.comparison import ComparisonResults, figures
+from probattn.comparison.running import _gaps
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def compared(recipe, reviews, command, tmp_path_factory):
+    """Two recipes over two seeds, and what the command said."""
+    folder = tmp_path_factory.mktemp("compare")
+    base = recipe.read_text(encoding="utf-8").replace(
+        "attention: {method: babn}", "attention: {method: deterministic}"
+    )
+    for name, text in (("plain", base), ("latent", recipe.read_text(encoding="utf-8"))):
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+    options = ["--seeds", "2", "--error", "0.4", "--output", folder / "out", "--quiet"]
+    given = [folder / "plain.yaml", folder / "latent.yaml", *options]
+    done = command("compare", *given)
+    assert done.exit_code == 0, done.output
+    return folder, given, done
+
+
+def test_every_way_is_measured(compared):
+    folder, _, done = compared
+    results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
+    ways = {name: [row.way for row in results.rows if row.recipe == name] for name in ("plain", "latent")}
+    shared = ["point", "temperature", "laplace", "energy", "distance"]
+    assert ways["plain"] == [*shared, "dropout", "ensemble"]
+    assert ways["latent"] == [
+        *shared,
+        *("draws", "draws, temperature", "moments", "moments, temperature", "ensemble"),
+    ]
+    assert results.reference == ("plain", "point") and results.seeds == (0, 1)
+    for row in results.rows:
+        assert set(row.values) == {"accuracy", "nll", "ece", "aurc", "coverage", "answered", "auroc"}
+        assert row.cost.mean > 0 and (not row.gaps) == (
+            row.way == "ensemble" or row.recipe + row.way == "plainpoint"
+        )
+    costs = {row.way: row.cost.mean for row in results.rows if row.recipe == "plain"}
+    assert costs["point"] == 1 and costs["ensemble"] == 2
+    assert "posterior draws" in done.stdout and "report: " in done.stdout
+    page = (folder / "out" / "comparison.html").read_text(encoding="utf-8")
+    assert (
+        "What a pass buys" in page
+        and "Undefined" not in page
+        and page.count("<circle") >= 2 * len(results.rows)
+    )
+
+
+def test_what_is_finished_is_not_done_again(compared, command):
+    folder, given, _ = compared
+    files = {file: file.stat().st_mtime_ns for file in (folder / "out").rglob("compared.*")}
+    assert len(files) == 8
+    assert command("compare", *given, "--json").exit_code == 0
+    assert {file: file.stat().st_mtime_ns for file in files} == files
+    damaged = folder / "out" / "latent" / "seed-1" / "compared.json"
+    kept = damaged.read_bytes()
+    damaged.write_text("{")
+    done = command("compare", *given)
+    assert done.exit_code == 2 and "remove it, and the same command makes it anew" in done.output
+    damaged.unlink()
+    done = command("compare", *given, "--workers", "2")
+    assert done.exit_code == 0, done.output
+    again, before = json.loads(damaged.read_bytes()), json.loads(kept)
+    for found in (again, before):
+        for each in found["figures"].values():
+            each.pop("cost")
+    assert again == before
+
+
+def test_the_ensemble_is_the_mean_of_the_networks(compared):
+    folder, _, _ = compared
+    read = [
+        load_file(folder / "out" / "plain" / f"seed-{seed}" / "compared.safetensors") for seed in range(2)
+    ]
+    parts = ("validation", "test", "out_of_domain")
+    mean = {
+        part: (read[0][f"point.{part}"].double() + read[1][f"point.{part}"].double()) / 2 for part in parts
+    }
+    labels = {part: read[0][f"labels.{part}"] for part in parts[:2]}
+    expected = figures(mean, labels, 0.4)
+    results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
+    (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble")]
+    assert {name: each.mean for name, each in row.values.items()} == pytest.approx(expected)
+
+
+def test_figures_are_those_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    probabilities = {
+        part: (2 * torch.randn(400, 3, generator=generator)).double().softmax(dim=-1)
+        for part in ("validation", "test", "out_of_domain")
+    }
+    labels = {
+        part: torch.multinomial(probabilities[part], 1, generator=generator)[:, 0]
+        for part in ("validation", "test")
+    }
+    found = figures(probabilities, labels, 0.1)
+    own, target = probabilities["test"].numpy(), labels["test"].numpy()
+    assert found["accuracy"] == pytest.approx((own.argmax(axis=1) == target).mean())
+    assert found["nll"] == pytest.approx(log_loss(target, own))
+    entropies = [
+        -(each.numpy() * np.log(each.numpy())).sum(axis=1)
+        for each in (probabilities["test"], probabilities["out_of_domain"])
+    ]
+    assert found["auroc"] == pytest.approx(roc_auc_score(np.repeat([0, 1], 400), np.concatenate(entropies)))
+    order = np.argsort(-own.max(axis=1))
+    wrong = (own.argmax(axis=1) != target)[order].cumsum() / np.arange(1, 401)
+    assert found["coverage"] == pytest.approx((np.flatnonzero(wrong <= 0.1).max() + 1) / 400)
+    assert 0 < found["answered"] <= found["coverage"] + 0.05
+
+
+def test_differences_are_those_of_a_paired_test():
+    generator = np.random.default_rng(0)
+    values = {
+        key: {seed: {"accuracy": float(generator.normal(place, 1))} for seed in range(5)}
+        for place, key in enumerate([("a", "point"), ("b", "point"), ("b", "draws")])
+    }
+    found = _gaps(values, ("a", "point"))
+    samples = {key: [each["accuracy"] for each in runs.values()] for key, runs in values.items()}
+    p_values = {key: ttest_rel(samples[key], samples["a", "point"]).pvalue for key in found}
+    for key, gaps in found.items():
+        gap = gaps["accuracy"]
+        assert gap.p == pytest.approx(p_values[key])
+        assert gap.mean == pytest.approx(
+            statistics.fmean(samples[key]) - statistics.fmean(samples["a", "point"])
+        )
+        assert gap.corrected >= gap.p
+    smallest = min(p_values.values())
+    assert min(gaps["accuracy"].corrected for gaps in found.values()) == pytest.approx(2 * smallest)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["sst2_babn", "sst2_babn"], "compare: expected recipes of different names, got 'sst2_babn' twice"),
+        (["sst2_babn", "--error", "0"], "compare: error: expected a number between 0 and 1, got 0.0"),
+        (["copying_heads"], "copying_heads: expected a recipe of texts, got one of experiment"),
+        (["no_such_recipe"], "no_such_recipe"),
+    ],
+)
+def test_bad_input_in_one_line(command, tmp_path, options, words):
+    done = command("compare", *options, "--output", tmp_path / "out")
+    assert done.exit_code == 2 and words in done.output and "Traceback" not in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_reference_names_those_there_are(compared, command):
+    done = command("compare", *compared[1], "--against", "moments")
+    assert done.exit_code == 2 and "expected a way of plain (point, temperature" in done.output
