@@ -14,6 +14,14 @@ from probattn.inference.ensembles.particles import EnsembleOptions, EnsemblePart
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.generation import Generation, generate_with_uncertainty
 from probattn.inference.guide import AttentionGuide
+from probattn.inference.last_layer import (
+    FeatureDistance,
+    Features,
+    LastLayerLaplace,
+    energy,
+    last_features,
+    last_layer,
+)
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.many_runs import ManyRunsDriver
 from probattn.inference.moments import MomentCheck, Moments
@@ -42,10 +50,13 @@ __all__ = [
     "EarlyStopping",
     "EnsembleOptions",
     "EnsembleParticles",
+    "FeatureDistance",
+    "Features",
     "FitResult",
     "Generation",
     "HeadParticles",
     "KLSchedule",
+    "LastLayerLaplace",
     "ManyRunsDriver",
     "MomentCheck",
     "Moments",
@@ -61,7 +72,10 @@ __all__ = [
     "SchedulerOptions",
     "StepObserver",
     "TraceGraphMeanFieldELBO",
+    "energy",
     "generate_with_uncertainty",
+    "last_features",
+    "last_layer",
     "leading_pairs",
     "posterior_expectation",
     "posterior_moments",
