@@ -32,12 +32,18 @@ from probattn.tasks import load_network
 
 PILOT = 500
 SETTINGS: dict[str, list[str]] = {
-    "clinc150": ["data.train=clinc150", "data.max_length=32", "training.epochs=2"],
+    "clinc150": [
+        "data.train=clinc150",
+        "data.max_length=32",
+        "training.epochs=2",
+        "training.learning_rate=3e-4",
+    ],
     "banking77": [
         "data.train=banking77",
         "data.max_length=64",
         "data.limits={train: 6000}",
         "training.epochs=3",
+        "training.learning_rate=3e-4",
     ],
     "rotten_tomatoes": ["data.train=rotten_tomatoes", "data.limits={train: 3000}", "training.epochs=2"],
     "snli": ["data.train=snli", "data.max_length=64", "data.limits={train: 4000}", "training.epochs=2"],
