@@ -67,6 +67,7 @@ from probattn.metrics.functional.significance import (
     top_two_p_value,
     welch_p_value,
 )
+from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
 
 __all__ = [
     "best_temperature",
@@ -82,6 +83,7 @@ __all__ = [
     "ReliabilityBins",
     "RiskCoverage",
     "UncertaintyKind",
+    "annotator_accuracy",
     "area_under_risk_coverage",
     "attention_overlap",
     "bin_sums",
@@ -114,6 +116,7 @@ __all__ = [
     "mutual_information",
     "name_coverage",
     "negative_log_likelihood",
+    "normal_answer",
     "ood_auroc",
     "ood_fpr",
     "overconfidence_error",
