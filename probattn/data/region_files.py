@@ -121,10 +121,10 @@ class ImageFiles:
 def _arrays(file: Path) -> dict[str, Any]:
     """The arrays of an ``npz`` file, or the one of an ``npy`` file; a ``DataError`` where it is damaged."""
     try:
-        content = np.load(file, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            return {FEATURES[0]: content}
-        with content:
+        with file.open("rb") as stream:  # numpy leaves a damaged file open that it opened itself
+            content = np.load(stream, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {FEATURES[0]: content}
             return {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(

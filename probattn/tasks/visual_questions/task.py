@@ -109,11 +109,9 @@ class VisualQuestionTask(
         return {words: len(self.questions[role]) for role, words in names.items()}
 
     def notes(self) -> Iterable[str]:
-        """Words, answers, and questions that cannot be answered."""
-        data = self.data
-        yield f"{len(data.tokenizer):,} words, {len(data.answers):,} answers"
-        for role in ("train", "validation", "test"):
-            missing = unanswerable(self.questions[role], data.answers)
+        """How many questions have no answer that the network knows."""
+        for role, part in self.questions.items():
+            missing = unanswerable(part, self.data.answers)
             if missing:
                 yield f"{role}: {missing:,} questions have no answer of the vocabulary and count as wrong"
 
