@@ -42,9 +42,9 @@ def tables(content: Mapping[str, Any]) -> str:
     number = f"{seeds} seeds" if seeds > 1 else "one seed"
     words = (
         f"`{content['setting']['recipe']}`, {number}; {sizes['training']:,} questions to train on, {sizes['test']:,} "
-        f"to measure on, noise of variance {sizes['noise']:g}. Percent: mean over seeds and its 95% interval (Student's "
-        "t). The papers' figures, in the order of the columns, are of VQA-v2, with noise of variance 5 for BAM and BABN "
-        "and 1 for alignment: they name the row, and are not comparable."
+        f"to measure on, noise of variance {sizes['noise']:g}. Percent: mean over seeds and its 95% interval "
+        "(Student's t). The papers' figures, in the order of the columns, are of VQA-v2, with noise of variance 5 for "
+        "BAM and BABN and 1 for alignment: they name the row, and are not comparable."
     )
     parts = [words]
     for heading, variants in TABLES:
