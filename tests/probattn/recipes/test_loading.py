@@ -240,7 +240,7 @@ def test_recipes_that_are_not_there(file: Path) -> None:
         "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (agenda_paper, "
     )
     assert said("sentiment_babm").startswith(beginning)
-    assert said("sentiment_babm").endswith("trec_self_attentive); did you mean 'sentiment_bam'?")
+    assert said("sentiment_babm").endswith("vqa_v2_paper); did you mean 'sentiment_bam'?")
     assert said("my_first.yaml") == "no such file; did you mean 'my first.yaml'?"
 
 
