@@ -40,6 +40,7 @@ from probattn.models.hosts import (
     revert,
     save,
 )
+from probattn.models.mcan import McanConfig, McanForQuestionAnswering, VisualQuestionProgram
 from probattn.models.pairs import (
     DecomposableConfig,
     DecomposableForSequenceClassification,
@@ -81,6 +82,8 @@ __all__ = [
     "GraphWriterForGeneration",
     "HeadRedundancy",
     "MaskedLanguageModel",
+    "McanConfig",
+    "McanForQuestionAnswering",
     "MultiLabelClassifier",
     "MultipleChoice",
     "ProxyProgram",
@@ -99,6 +102,7 @@ __all__ = [
     "TransformerSize",
     "Translator",
     "VariationalTranslator",
+    "VisualQuestionProgram",
     "WordRatings",
     "WritingOptions",
     "build_transformer",

@@ -28,6 +28,8 @@ from probattn.models import (
     EsimForSequenceClassification,
     GraphWriterConfig,
     GraphWriterForGeneration,
+    McanConfig,
+    McanForQuestionAnswering,
     RecurrentForTranslation,
     RecurrentTranslationConfig,
     SelfAttentiveConfig,
@@ -90,6 +92,7 @@ class Family:
         projections: those that have a slice for each head.
         two_texts: tells two texts in a row apart by ``token_type_ids``.
         graph: reads a graph beside a text.
+        regions: reads features of an image's regions beside a text.
         since: the release of transformers from which it is supported; before, it is refused.
         shows_since: the release from which the unconverted network gives all its weights when it is asked for them.
     """
@@ -109,6 +112,7 @@ class Family:
     projections: tuple[str, ...] = ("query", "key", "value")
     two_texts: bool = False
     graph: bool = False
+    regions: bool = False
     since: str = "5.0"
     shows_since: str = "5.0"
 
@@ -147,6 +151,8 @@ class Family:
                 "entity_types": torch.randint(4, 8, (rows, 3), generator=generator),
                 "relations": torch.tensor([[0, 1, 2], [2, 0, 0]]).repeat(rows, 1, 1),
             }
+        if self.regions:
+            inputs["region_features"] = torch.randn(rows, 5, 6, generator=generator)
         if self.pixels:
             size = 32 if self.name == "swin" else 16
             inputs["pixel_values"] = torch.randn(rows, 3, size, size, generator=generator)
@@ -415,6 +421,23 @@ def graphwriter() -> hf.PreTrainedModel:
     )
 
 
+def mcan() -> hf.PreTrainedModel:
+    sizes = {
+        "embedding_size": 6,
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "fused_size": 8,
+        "region_size": 6,
+    }
+    return louder(
+        McanForQuestionAnswering(
+            McanConfig(
+                vocab_size=WORDS, num_labels=4, num_hidden_layers=2, num_attention_heads=2, **sizes, **SPECIAL
+            )
+        )
+    )
+
+
 FAMILIES = [
     Family(
         "bert",
@@ -557,6 +580,7 @@ FAMILIES = [
         projections=("query",),
     ),
     Family("graphwriter", graphwriter, pair=True, places=False, layers=4, graph=True),
+    Family("mcan", mcan, places=False, layers=6, regions=True),
 ]
 BY_NAME = {family.name: family for family in FAMILIES}
 

@@ -13,6 +13,7 @@ from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
 from probattn.data.node_graph import NodeGraph
 from probattn.data.planetoid import PLANETOID, load_planetoid
+from probattn.data.region_files import ImageFiles
 from probattn.data.rows import Columns
 from probattn.data.sentence_pairs import ParallelSplits, SentencePairs, load_multi30k, read_pairs
 from probattn.data.sources import ROLES, Role, Source
@@ -21,7 +22,9 @@ from probattn.data.tables import read_table
 from probattn.data.task import Task, load_task
 from probattn.data.tokenized_graph_texts import GraphTextCollate, GraphVocabulary, TokenizedGraphTexts
 from probattn.data.tokenized_pairs import PairCollate, TokenizedPairs
+from probattn.data.tokenized_visual_questions import TokenizedVisualQuestions, VisualQuestionCollate
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
+from probattn.data.visual_questions import VisualQuestion, VisualQuestions, read_visual_questions
 from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "GraphTextCollate",
     "GraphTexts",
     "GraphVocabulary",
+    "ImageFiles",
     "NodeGraph",
     "OnLong",
     "PLANETOID",
@@ -54,6 +58,10 @@ __all__ = [
     "TokenizedGraphTexts",
     "TokenizedPairs",
     "TokenizedTexts",
+    "TokenizedVisualQuestions",
+    "VisualQuestion",
+    "VisualQuestionCollate",
+    "VisualQuestions",
     "WordSplit",
     "WordVectors",
     "length_limit",
@@ -66,6 +74,7 @@ __all__ = [
     "read_pairs",
     "read_relations",
     "read_table",
+    "read_visual_questions",
     "split_of",
     "text_key",
     "word_tokenizer",

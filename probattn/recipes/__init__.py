@@ -67,14 +67,31 @@ from probattn.tasks.translation.recipe import (
     TranslationReportRecipe,
     TranslationTrainingRecipe,
 )
+from probattn.tasks.visual_questions.recipe import (
+    QuestionFilesRecipe,
+    VisualQuestionDataRecipe,
+    VisualQuestionNetworkRecipe,
+    VisualQuestionRecipe,
+    VisualQuestionReportRecipe,
+    VisualQuestionTrainingRecipe,
+)
 
-AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | GraphTextRecipe | ExperimentRecipe | HeadRecipe
-"""A recipe of texts, a graph, translation, texts about graphs, a synthetic experiment or another head."""
+AnyRecipe = (
+    Recipe
+    | GraphRecipe
+    | TranslationRecipe
+    | GraphTextRecipe
+    | VisualQuestionRecipe
+    | ExperimentRecipe
+    | HeadRecipe
+)
+"""A recipe of texts, a graph, translation, texts about graphs, visual questions, an experiment or another head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)
 translation_recipe_reference = partial(reference, TranslationRecipe)
 graph_text_recipe_reference = partial(reference, GraphTextRecipe)
+visual_question_recipe_reference = partial(reference, VisualQuestionRecipe)
 experiment_recipe_reference = partial(reference, ExperimentRecipe)
 head_recipe_reference = partial(family_reference, HeadRecipe, [task.recipe_class for task in FINE_TUNING])
 
@@ -110,6 +127,7 @@ __all__ = [
     "NetworkRecipe",
     "PredictionRecipe",
     "ProbeRecipe",
+    "QuestionFilesRecipe",
     "Recipe",
     "RecipeError",
     "ReportRecipe",
@@ -124,6 +142,11 @@ __all__ = [
     "TranslationRecipe",
     "TranslationReportRecipe",
     "TranslationTrainingRecipe",
+    "VisualQuestionDataRecipe",
+    "VisualQuestionNetworkRecipe",
+    "VisualQuestionRecipe",
+    "VisualQuestionReportRecipe",
+    "VisualQuestionTrainingRecipe",
     "WritingRecipe",
     "experiment_recipe_reference",
     "graph_recipe_reference",
@@ -135,4 +158,5 @@ __all__ = [
     "recipe_names",
     "recipe_reference",
     "translation_recipe_reference",
+    "visual_question_recipe_reference",
 ]

@@ -15,6 +15,7 @@ from probattn.tasks.registry import TASKS, load_network, load_results, load_task
 from probattn.tasks.run import evaluate, evaluate_runs, report, train, write_page
 from probattn.tasks.task import Part, Task
 from probattn.tasks.translation import Translation
+from probattn.tasks.visual_questions import VisualQuestionTask
 
 __all__ = [
     "TASKS",
@@ -29,6 +30,7 @@ __all__ = [
     "RunError",
     "Task",
     "Translation",
+    "VisualQuestionTask",
     "evaluate",
     "evaluate_runs",
     "load_network",

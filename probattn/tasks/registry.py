@@ -21,6 +21,7 @@ from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.loading import SUFFIXES, load, read
 from probattn.tasks.task import BASELINE, RECIPE, RESULTS, Task
 from probattn.tasks.translation import Translation
+from probattn.tasks.visual_questions import VisualQuestionTask
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -29,6 +30,7 @@ TASKS: list[type[Task[Any, Any]]] = [
     Graphs,
     Translation,
     GraphTextTask,
+    VisualQuestionTask,
     Experiments,
     *FINE_TUNING,
     Classification,

@@ -43,6 +43,7 @@ STUDIES = (
     "graph",
     "graph_text",
     "head_count",
+    "mcan",
     "moments",
     "particle",
     "relatedness",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import pickle
 import random
@@ -163,6 +164,27 @@ def write_graph_texts(folder: Path, train: int = 24, dev: int = 6, test: int = 6
         (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_visual_questions(folder: Path, train: int = 24, test: int = 6) -> None:
+    """Pictures of 16 x 16 of one colour, questions about it and answers, in easy-VQA's form, below ``pictures``."""
+    from PIL import Image
+
+    draw = random.Random(0)
+    colours = {"red": (220, 40, 40), "blue": (40, 40, 220), "green": (40, 180, 40)}
+    for part, number in (("train", train), ("test", test)):
+        place = folder / "pictures" / part
+        (place / "images").mkdir(parents=True, exist_ok=True)
+        questions: list[tuple[str, str, int]] = []
+        for row in range(number):
+            name = list(colours)[row % 3]
+            Image.new("RGB", (16, 16), colours[name]).save(place / "images" / f"{row}.png")
+            other = draw.choice(list(colours))
+            questions += [
+                ("what color is the shape?", name, row),
+                (f"is the shape {other}?", "yes" if other == name else "no", row),
+            ]
+        (place / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
+
+
 def write_graph(folder: Path) -> None:
     """Three circles of 30 nodes in Planetoid's form."""
     nodes, classes, width = 90, 3, 12
@@ -197,6 +219,7 @@ def recipes(folder: Path) -> dict[str, str]:
     write_pairs(folder)
     write_graph(folder)
     write_graph_texts(folder)
+    write_visual_questions(folder)
     data = f"{{train: {folder}/reviews.csv, shifted: {folder}/reviews.csv, max_length: null}}"
     texts = (
         f"data: {data}\nprediction: {{num_samples: 3}}\nreport: {{{REPORT}, texts: [the film was good]}}\n"
@@ -226,6 +249,10 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
         "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
         "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
+        "visual_questions": f"visual_questions: {{folder: {folder}/pictures, picture_size: 16}}\n"
+        "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8]}\nattention: {method: babn}\n"
+        f"training: {{{TRAINING}, eval_every: 3, schedule: constant_with_warmup}}\nprediction: {{num_samples: 3}}\n"
+        "report: {samples: 2, resamples: 100}\n",
         "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
         "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"
         "    other: {types: 4, length: 4, heads: 2, starts: one_good}\n"

@@ -32,6 +32,7 @@ from probattn.recipes import (
     recipe_names,
     recipe_reference,
     translation_recipe_reference,
+    visual_question_recipe_reference,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -46,6 +47,7 @@ PACKAGES = (
     "probattn.models.copying",
     "probattn.models.graph",
     "probattn.models.graphwriter",
+    "probattn.models.mcan",
     "probattn.models.translation",
     "probattn.inference",
     "probattn.inference.ensembles",
@@ -100,6 +102,7 @@ REFERENCES = {
     "graph": graph_recipe_reference,
     "translation": translation_recipe_reference,
     "graph_text": graph_text_recipe_reference,
+    "visual_questions": visual_question_recipe_reference,
     "experiment": experiment_recipe_reference,
 }
 NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "lstm": "sentencepiece"}

@@ -80,6 +80,7 @@ from probattn.metrics.functional.significance import (
     top_two_p_value,
     welch_p_value,
 )
+from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
 
 __all__ = [
     "BinSums",
@@ -96,6 +97,7 @@ __all__ = [
     "ReliabilityBins",
     "RiskCoverage",
     "UncertaintyKind",
+    "annotator_accuracy",
     "area_under_risk_coverage",
     "attention_overlap",
     "best_temperature",
@@ -134,6 +136,7 @@ __all__ = [
     "mutual_information",
     "name_coverage",
     "negative_log_likelihood",
+    "normal_answer",
     "ood_auroc",
     "ood_fpr",
     "overconfidence_error",

@@ -158,7 +158,7 @@ def test_inspect_leaves_the_network_alone(families, family):
     assert net.config.to_dict() == vision
     assert torch.equal(families.forward(net.eval(), inputs), before)
     assert any(call.causal for call in calls) == family.causal
-    assert any(call.kind == "cross" for call in calls) == (family.pair or family.pools)
+    assert any(call.kind == "cross" for call in calls) == (family.pair or family.pools or family.regions)
     assert all(call.pools == family.pools for call in calls)
     assert len({call.name for call in calls}) == len(calls)
     assert [call.name for call in inspect(convert(net, BayesianAttention()))] == [call.name for call in calls]

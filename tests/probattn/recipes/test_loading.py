@@ -29,6 +29,7 @@ UNDERSTANDING = (
 )
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
 GRAPH_TEXT = ("agenda_paper", "agenda_reduced")
+VISUAL_QUESTIONS = ("easy_vqa", "vqa_v2_paper")
 EXPERIMENTS = tuple(
     f"copying_{name}{size}"
     for name in ("heads", "locality", "permutations", "probe")
@@ -81,6 +82,7 @@ def test_the_recipes_that_come_with_the_library() -> None:
         *GRAPHS,
         *TRANSLATION,
         *GRAPH_TEXT,
+        *VISUAL_QUESTIONS,
         *EXPERIMENTS,
         *FINE_TUNING,
         *UNDERSTANDING,
@@ -238,7 +240,7 @@ def test_recipes_that_are_not_there(file: Path) -> None:
         "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (agenda_paper, "
     )
     assert said("sentiment_babm").startswith(beginning)
-    assert said("sentiment_babm").endswith("trec_self_attentive); did you mean 'sentiment_bam'?")
+    assert said("sentiment_babm").endswith("vqa_v2_paper); did you mean 'sentiment_bam'?")
     assert said("my_first.yaml") == "no such file; did you mean 'my first.yaml'?"
 
 

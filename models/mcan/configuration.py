@@ -1,0 +1,120 @@
+"""Sizes of MCAN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PretrainedConfig
+
+PAPER_ANSWERS = 3129
+"""Answers to VQA-v2 that the papers' networks choose between."""
+
+
+class McanConfig(PretrainedConfig):
+    """Sizes of a network that answers a question about an image (Yu et al., CVPR 2019).
+
+    The defaults are those of the papers' network: four encoder-decoder layers (Zhang et al. 2021, appendix A.3), other
+    sizes as Yu et al. have them.
+
+    Args:
+        vocab_size: words of questions, padding (number 0) included.
+        embedding_size: of a word; 300 is that of GloVe's vectors.
+        hidden_size: d, of words and regions, a multiple of ``num_attention_heads``.
+        num_hidden_layers: L, of the encoder and of the decoder.
+        num_attention_heads: of every attention call in these layers.
+        intermediate_size: hidden units of a feed-forward layer.
+        fused_size: of what question and image are fused to.
+        region_size: F, numbers that describe a region.
+        dropout: share that is dropped in training, of attention weights, of what each layer adds and within
+            feed-forward layers, in [0, 1). Latent weights have none.
+        **kwargs: ``grid_channels`` are the channels of the convolutions that make an image's regions from its pixels,
+            each of which halves height and width, the last with F channels; None, the default, for regions that are
+            given. ``picture_size`` (64) is the height and width of an image in pixels. ``glimpses`` (1) is the number
+            of maps of an attentional reduction, and ``latent_reduction=True`` has the reductions go through attention
+            methods too; in the papers the attention within the layers does. The rest is for ``PretrainedConfig``:
+            ``num_labels``, C answers, is 3129 if neither it nor ``id2label`` is given.
+
+    Raises:
+        ValueError: a size below 1, one that does not fit the heads or the grid, or a dropout outside [0, 1).
+
+    Example:
+        >>> config = McanConfig(region_size=128, grid_channels=(32, 64, 128), picture_size=64)
+        >>> config.num_hidden_layers, config.grid_size
+        (4, 8)
+    """
+
+    model_type = "probattn_mcan"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 20_000,
+        embedding_size: int = 300,
+        hidden_size: int = 512,
+        num_hidden_layers: int = 4,
+        num_attention_heads: int = 8,
+        intermediate_size: int = 2048,
+        fused_size: int = 1024,
+        region_size: int = 2048,
+        dropout: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.fused_size = fused_size
+        self.region_size = region_size
+        self.dropout = dropout
+        channels: Sequence[int] | None = kwargs.pop("grid_channels", None)
+        self.grid_channels = None if channels is None else list(channels)
+        self.picture_size = kwargs.pop("picture_size", 64)
+        self.glimpses = kwargs.pop("glimpses", 1)
+        self.latent_reduction = kwargs.pop("latent_reduction", False)
+        self._check()
+        answers = {} if "id2label" in kwargs else {"num_labels": PAPER_ANSWERS}
+        super().__init__(**{"pad_token_id": 0} | answers | kwargs)
+
+    @property
+    def grid_size(self) -> int | None:
+        """Height and width of the grid that the convolutions make; None for regions that are given."""
+        return None if self.grid_channels is None else self.picture_size >> len(self.grid_channels)
+
+    def _check(self) -> None:
+        sizes = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in {"grid_channels", "dropout", "latent_reduction"}
+        }
+        channels = self.grid_channels
+        sizes |= {f"grid_channels[{place}]": value for place, value in enumerate(channels or ())}
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"McanConfig.{name}: expected an integer >= 1, got {size!r}")
+        share = self.dropout
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+            raise ValueError(f"McanConfig.dropout: expected a number in [0, 1), got {share!r}")
+        if not isinstance(self.latent_reduction, bool):
+            raise ValueError(
+                f"McanConfig.latent_reduction: expected true or false, got {self.latent_reduction!r}"
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"McanConfig.hidden_size: expected a multiple of the heads ({self.num_attention_heads}), got "
+                f"{self.hidden_size}"
+            )
+        if channels is None:
+            return
+        if not channels or channels[-1] != self.region_size:
+            raise ValueError(
+                f"McanConfig.grid_channels: expected one or more, the last {self.region_size} (region_size), got "
+                f"{channels}"
+            )
+        if self.picture_size % 2 ** len(channels):
+            raise ValueError(
+                f"McanConfig.picture_size: expected a multiple of {2 ** len(channels)} for {len(channels)} halvings, "
+                f"got {self.picture_size}"
+            )

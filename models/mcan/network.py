@@ -1,0 +1,214 @@
+"""MCAN in the shape of transformers' networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.utils.generic import ModelOutput
+
+from probattn.models.lstm import OwnPreTrainedModel, read_padded
+from probattn.models.mcan.attention import AttentionalReduction
+from probattn.models.mcan.configuration import McanConfig
+from probattn.models.mcan.layers import CoAttended, CoAttention, ImageGrid, real_places
+
+DRY_WORDS, DRY_REGIONS = 7, 5
+"""Lengths of the dry run where regions are given; they differ, so that guided attention does not look like self."""
+
+
+@dataclass
+class McanOutput(ModelOutput):
+    """Output of the network.
+
+    Attributes:
+        loss: binary cross entropy summed over answers, its mean over the batch; with labels.
+        logits: of each answer ``[B, C]``.
+        encoder_attentions: weights of words to words of each layer ``[B, H, T, T]``, if requested.
+        decoder_attentions: weights of regions to regions of each layer ``[B, H, R, R]``, if requested.
+        cross_attentions: weights of regions to words of each layer ``[B, H, R, T]``, if requested.
+        word_weights: of the reduction of the question ``[B, g, T]``, if requested.
+        region_weights: of the reduction of the image ``[B, g, R]``, if requested.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    word_weights: Tensor | None = None
+    region_weights: Tensor | None = None
+
+
+class McanForQuestionAnswering(OwnPreTrainedModel):
+    r"""Answers questions about images: deep modular co-attention (Yu et al., CVPR 2019).
+
+    An LSTM reads the question's words; the encoder's layers let words attend to words, the decoder's let regions of the
+    image attend to regions and to words; an attentional reduction makes a vector of each side, and
+
+    .. math:: z = \mathrm{LayerNorm}(W_x^\top \tilde x + W_y^\top \tilde y), \qquad p = \sigma(W_s^\top z)
+
+    (Eq. 9 to 11). Every answer has a probability of its own: a question may have several right answers. The order of
+    the regions is of no effect.
+
+    Args:
+        config: sizes.
+
+    Attributes:
+        grid: the convolutions that make regions of pixels; None where regions are given.
+
+    Example:
+        >>> config = McanConfig(vocab_size=9, num_labels=3, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+        >>> net = McanForQuestionAnswering(config).eval()
+        >>> net(**net.dry_inputs()).logits.shape
+        torch.Size([2, 3])
+    """
+
+    config_class = McanConfig
+    base_model_prefix = "mcan"
+
+    def __init__(self, config: McanConfig) -> None:
+        super().__init__(config)
+        size = config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
+        self.lstm = nn.LSTM(config.embedding_size, size, batch_first=True)
+        self.grid = None if config.grid_channels is None else ImageGrid(config)
+        self.project = nn.Linear(config.region_size, size)
+        self.layers = CoAttention(config)
+        self.question_reduction, self.image_reduction = (AttentionalReduction(config) for _ in range(2))
+        self.norm = nn.LayerNorm(config.fused_size)
+        self.classifier = nn.Linear(config.fused_size, int(config.num_labels or 0))
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Vectors of words."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the vectors of words."""
+        assert isinstance(value, nn.Embedding)
+        self.embed_tokens = value
+
+    def dry_inputs(self) -> dict[str, Tensor]:
+        """Two short rows, the second padded, in which words and regions differ in number."""
+        config = self.config
+        grid = config.grid_size
+        length = DRY_WORDS + (grid is not None and grid**2 == DRY_WORDS)
+        words = torch.arange(length) % max(1, config.vocab_size - 1) + min(1, config.vocab_size - 1)
+        mask = torch.ones(2, length, dtype=torch.long)
+        mask[1, -2:] = 0
+        inputs = {"input_ids": words.repeat(2, 1), "attention_mask": mask}
+        if grid is None:
+            ramp = torch.linspace(-1, 1, 2 * DRY_REGIONS * config.region_size)
+            inputs["region_features"] = ramp.view(2, DRY_REGIONS, -1).to(self.dtype)
+            inputs["region_mask"] = torch.tensor([[1] * DRY_REGIONS, [1] * (DRY_REGIONS - 1) + [0]])
+        else:
+            ramp = torch.linspace(-1, 1, 6 * config.picture_size**2)
+            inputs["pixel_values"] = ramp.view(2, 3, *[config.picture_size] * 2).to(self.dtype)
+        return {name: value.to(self.device) for name, value in inputs.items()}
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        region_features: Tensor | None = None,
+        region_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        *,
+        feature_noise: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> McanOutput:
+        """Answers questions.
+
+        Args:
+            input_ids: words of the questions, int64 ``[B, T]``.
+            attention_mask: ``[B, T]``, 0 at padding; None for 0 where the word is padding.
+            region_features: ``[B, R, F]``, of a network without a grid.
+            region_mask: ``[B, R]``, 0 at padding; None where there is none.
+            pixel_values: ``[B, 3, S, S]`` in [-1, 1], of a network with a grid, in place of the regions.
+            feature_noise: ``[B, R, F]``, what is added to the regions' features; None for nothing.
+            labels: score of each answer ``[B, C]`` in [0, 1]; with them the loss is computed.
+            output_attentions: whether to give the weights; None for the configuration's value.
+
+        Returns:
+            Logits, and what they were made with.
+
+        Raises:
+            ValueError: a missing input, shapes that do not fit, or a question without words.
+        """
+        wanted = bool(self.config.output_attentions if output_attentions is None else output_attentions)
+        if input_ids is None:
+            raise ValueError(
+                f"{type(self).__name__}: expected input_ids, the words of the questions, got none"
+            )
+        regions = self._regions(region_features, pixel_values, feature_noise)
+        word_real = (
+            input_ids.ne(self.config.pad_token_id or 0) if attention_mask is None else attention_mask.bool()
+        )
+        real = real_places(region_mask, regions)
+        self._check(input_ids, word_real, regions, real)
+        words, _last = read_padded(self.lstm, self.embed_tokens(input_ids), word_real)
+        attended: CoAttended = self.layers(words, self.project(regions), word_real, real, maps=wanted)
+        question, word_weights = self.question_reduction(attended.words, word_real, maps=wanted)
+        image, region_weights = self.image_reduction(attended.regions, real, maps=wanted)
+        logits = self.classifier(self.norm(question + image))
+        output = McanOutput(logits=logits)
+        if labels is not None:
+            summed = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="sum")
+            output.loss = summed / len(logits)
+        if wanted:
+            output.encoder_attentions = _given(attended.word_maps)
+            output.decoder_attentions = _given(attended.region_maps)
+            output.cross_attentions = _given(attended.guided_maps)
+            output.word_weights, output.region_weights = (
+                None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
+            )
+        return output
+
+    def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
+        """Features ``[B, R, F]``."""
+        name = "region_features" if self.grid is None else "pixel_values"
+        given = features if self.grid is None else pixels
+        if given is None:
+            raise ValueError(
+                f"{type(self).__name__}: expected {name}, got none; give an image to each question"
+            )
+        size = self.config.picture_size
+        shape = (
+            [*given.shape[:2], self.config.region_size] if self.grid is None else [len(given), 3, size, size]
+        )
+        if list(given.shape) != shape:
+            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(given.shape)}")
+        regions: Tensor = given if self.grid is None else self.grid(given)
+        if noise is not None and noise.shape != regions.shape:
+            raise ValueError(
+                f"{type(self).__name__}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
+            )
+        return regions if noise is None else regions + noise
+
+    def _check(self, words: Tensor, word_real: Tensor, regions: Tensor, real: Tensor) -> None:
+        """Raises ``ValueError`` unless the shapes fit each other and no row is empty."""
+        owner, rows = type(self).__name__, len(words)
+        expected = {
+            "attention_mask": (word_real, list(words.shape)),
+            "region_mask": (real, [rows, regions.shape[1]]),
+        }
+        for name, (given, shape) in expected.items():
+            if list(given.shape) != shape:
+                raise ValueError(f"{owner}: expected {name} {shape}, got {list(given.shape)}")
+        for what, given in (("word", word_real), ("region", real)):
+            some = given.any(dim=1)
+            if not bool(some.all()):
+                raise ValueError(
+                    f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
+                )
+
+
+def _given(maps: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
+    """The maps, None where the attention implementation gives none."""
+    found = tuple(each for each in maps if each is not None)
+    return found if len(found) == len(maps) else None

@@ -1,0 +1,133 @@
+"""Files of images: pictures, or features of regions that a detector found in them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probattn.checks import shown
+from probattn.data.errors import DataError
+
+FEATURES = ("x", "features", "feat")
+"""Names of the features in an ``npz`` file, the first that is there."""
+BOXES = ("bbox", "boxes")
+"""Names of the boxes there: left, top, right and bottom of each region."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Where images are.
+
+    Attributes:
+        folder: of their files.
+        pattern: name of an image's file, with ``{id}`` for its number or name; ``{id:012d}`` fills a number with zeros.
+        region_size: F, of files with features of regions; None for pictures.
+        picture_size: height and width that pictures are brought to.
+        max_regions: most regions of an image.
+
+    Example:
+        >>> ImageFiles(Path("train"), "COCO_train2014_{id:012d}.jpg.npz").path("9").name
+        'COCO_train2014_000000000009.jpg.npz'
+    """
+
+    folder: Path
+    pattern: str = "{id}.png"
+    region_size: int | None = None
+    picture_size: int = 64
+    max_regions: int = 100
+
+    def path(self, image: str) -> Path:
+        """The file of an image; a ``DataError`` where the pattern does not fit its name."""
+        name: Any = int(image) if image.isdecimal() else image
+        try:
+            return self.folder / self.pattern.format(id=name)
+        except (ValueError, KeyError, IndexError) as error:
+            raise DataError(
+                f"{self.folder}: expected a pattern of file names with {{id}}, got {self.pattern!r} for image "
+                f"{shown(image)} ({error})"
+            ) from None
+
+    def check(self, images: Iterable[str], where: str) -> None:
+        """Makes sure that all files are there; a ``DataError`` names the first that is not."""
+        for image in images:
+            file = self.path(image)
+            if not file.is_file():
+                raise DataError(f"{where}: expected image {image} in {file}, got no such file")
+
+    def read(self, file: Path) -> Tensor:
+        """Pixels, uint8 ``[3, S, S]``, or features of regions, float32 ``[R, F]``.
+
+        Raises:
+            DataError: a file that is damaged or of another kind.
+        """
+        return self._pixels(file) if self.region_size is None else self._features(file)
+
+    def boxes(self, file: Path) -> Tensor | None:
+        """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has them."""
+        if self.region_size is None or file.suffix != ".npz":
+            return None
+        content = _arrays(file)
+        found = next((content[name] for name in BOXES if name in content), None)
+        if found is None or found.ndim != 2 or found.shape[1] != 4 or not len(found):
+            return None
+        boxes = torch.from_numpy(np.asarray(found, dtype=np.float32))[: self.max_regions]
+        whole = [float(content[name]) if name in content else 0.0 for name in ("image_w", "image_h")]
+        most = [whole[0] or float(boxes[:, ::2].max()), whole[1] or float(boxes[:, 1::2].max())]
+        return boxes / torch.tensor(most * 2).clamp_min(1e-6)
+
+    def _pixels(self, file: Path) -> Tensor:
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise DataError(
+                f"{file}: images need the package pillow; install it: pip install pillow"
+            ) from error
+        size = (self.picture_size, self.picture_size)
+        try:
+            with Image.open(file) as opened:
+                picture = opened.convert("RGB")
+                resized = picture if picture.size == size else picture.resize(size)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{file}: expected an image, got what cannot be read as one ({error})") from error
+        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous()
+
+    def _features(self, file: Path) -> Tensor:
+        content = _arrays(file)
+        found = next((content[name] for name in FEATURES if name in content), None)
+        if found is None:
+            raise DataError(
+                f"{file}: expected an array {' or '.join(FEATURES)} of region features, got {', '.join(content)}"
+            )
+        size = self.region_size
+        if found.ndim == 2 and found.shape[1] != size and found.shape[0] == size:
+            found = found.T  # as the files of bottom-up attention that MCAN's authors share
+        if found.ndim != 2 or found.shape[1] != size or not len(found) or found.dtype.kind not in "fiu":
+            raise DataError(
+                f"{file}: expected numbers [regions, {size}], got {found.dtype} {list(found.shape)}"
+            )
+        values = torch.from_numpy(np.ascontiguousarray(found[: self.max_regions], dtype=np.float32))
+        if not bool(values.isfinite().all()):
+            raise DataError(f"{file}: expected finite numbers, got some that are not; make the file anew")
+        return values
+
+
+def _arrays(file: Path) -> dict[str, Any]:
+    """The arrays of an ``npz`` file, or the one of an ``npy`` file; a ``DataError`` where it is damaged."""
+    try:
+        with file.open("rb") as stream:  # numpy leaves a damaged file open that it opened itself
+            content = np.load(stream, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {FEATURES[0]: content}
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{file}: expected features of regions (.npy or .npz), got a file that is damaged or of another kind "
+            f"({type(error).__name__})"
+        ) from None

@@ -1,0 +1,252 @@
+"""Questions about images: easy-VQA's files and those of VQA-v2."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from probattn.checks import shown
+from probattn.data.errors import DataError
+from probattn.data.files import unreadable
+from probattn.data.region_files import ImageFiles
+from probattn.files.json_files import JSONError, read_json
+from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
+
+YES_NO = ("yes", "no")
+
+
+@dataclass(frozen=True)
+class VisualQuestion:
+    """A question about an image.
+
+    Attributes:
+        question: its words.
+        image: number or name of the image.
+        answers: of all annotators, normalised; empty where they are not known.
+        kind: "yes/no", "number" or "other", as VQA-v2 has it.
+
+    Example:
+        >>> row = VisualQuestion("how many dogs ?", "7", ("2", "2", "2", "2", "3"), "number")
+        >>> row.answer, row.score("2"), round(row.score("3"), 2)
+        ('2', 1.0, 0.27)
+    """
+
+    question: str
+    image: str
+    answers: tuple[str, ...] = ()
+    kind: str = "other"
+
+    @property
+    def answer(self) -> str:
+        """The most frequent answer, of equally frequent ones the first; "" where none is known."""
+        return Counter(self.answers).most_common(1)[0][0] if self.answers else ""
+
+    def score(self, answer: str) -> float:
+        """Accuracy of an answer, :func:`probattn.metrics.functional.annotator_accuracy`."""
+        return annotator_accuracy(self.answers.count(answer), len(self.answers))
+
+    def scores(self) -> Mapping[str, float]:
+        """Accuracy of each answer that an annotator gave."""
+        return {answer: self.score(answer) for answer in dict.fromkeys(self.answers)}
+
+
+@dataclass(frozen=True)
+class VisualQuestions:
+    """Questions, and where their images are.
+
+    Attributes:
+        rows: the questions.
+        images: their files.
+        source: where they are from.
+        licence: under which they come.
+    """
+
+    rows: tuple[VisualQuestion, ...]
+    images: ImageFiles
+    source: str
+    licence: str = "see where they are from"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, limit: int | None) -> VisualQuestions:
+        """At most ``limit`` questions: a fixed choice that looks random; a larger one holds a smaller one.
+
+        Raises:
+            DataError: a limit below 1.
+        """
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
+        keys = [order(row.image, row.question) for row in self.rows]
+        places = sorted(range(len(self)), key=lambda place: (keys[place], place))[:limit]
+        return self.at(sorted(places))
+
+    def split(self, share: float) -> tuple[VisualQuestions, VisualQuestions]:
+        """The questions to train on and those held out: of a fixed choice of images, which the others do not have.
+
+        Raises:
+            DataError: no question is left on one of the sides.
+        """
+        names = sorted({row.image for row in self.rows}, key=order)
+        held_out = set(names[: round(share * len(names))])
+        sides = [
+            [place for place, row in enumerate(self.rows) if (row.image in held_out) == held]
+            for held in (False, True)
+        ]
+        if not all(sides):
+            raise DataError(
+                f"{self.source}: expected questions to train on and to hold out, got {len(sides[0])} and "
+                f"{len(sides[1])} with a share of {share:g} of {len(names)} images"
+            )
+        return self.at(sides[0]), self.at(sides[1])
+
+    def at(self, places: Sequence[int]) -> VisualQuestions:
+        """The questions at the given places."""
+        return replace(self, rows=tuple(self.rows[place] for place in places))
+
+
+def order(*words: str) -> str:
+    """What texts are sorted by for a choice that looks random."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Question(_Lenient):
+    question: str
+    image_id: int | str
+    question_id: int
+
+
+class _Questions(_Lenient):
+    questions: list[_Question]
+
+
+class _Answer(_Lenient):
+    answer: str
+
+
+class _Annotation(_Lenient):
+    question_id: int
+    answer_type: str = "other"
+    answers: list[_Answer]
+
+
+class _Annotations(_Lenient):
+    annotations: list[_Annotation]
+
+
+def read_visual_questions(
+    questions: Path | str, images: ImageFiles, annotations: Path | str | None = None
+) -> VisualQuestions:
+    """Reads questions and answers.
+
+    Args:
+        questions: of VQA-v2 (an object with ``questions``), or of easy-VQA (a list of question, answer and image).
+        images: where the images are, each of which must be there.
+        annotations: of VQA-v2 (an object with ``annotations``), with the annotators' answers; None for easy-VQA's form.
+
+    Raises:
+        DataError: in one line: a file that is missing or holds something else, a question without words, without
+            answers or twice, or an image that is not there.
+    """
+    file = Path(questions).expanduser()
+    found = _easy(file) if annotations is None else _vqa(file, Path(annotations).expanduser())
+    rows = []
+    for number, row in enumerate(found, 1):
+        if not any(character.isalnum() for character in row.question):
+            raise DataError(
+                f"{file}, question {number:,}: expected a question with words, got {shown(row.question)}"
+            )
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{file}: expected questions, got none")
+    images.check(dict.fromkeys(row.image for row in rows), str(file))
+    return VisualQuestions(tuple(rows), images, file.name)
+
+
+def _easy(file: Path) -> Iterator[VisualQuestion]:
+    adapter: TypeAdapter[Any] = TypeAdapter(list[tuple[str, str, int | str]])
+    for question, answer, image in _content(file, adapter):
+        given = normal_answer(answer)
+        yield VisualQuestion(question, str(image), (given,), kind_of(given))
+
+
+def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
+    known: dict[int, _Annotation] = {}
+    for each in _content(annotations, TypeAdapter(_Annotations)).annotations:
+        if each.question_id in known:
+            raise DataError(f"{annotations}: expected each question once, got {each.question_id} twice")
+        known[each.question_id] = each
+    for row in _content(file, TypeAdapter(_Questions)).questions:
+        annotation = known.get(row.question_id)
+        if annotation is None or not annotation.answers:
+            raise DataError(
+                f"{annotations}: expected answers to question {row.question_id} of {file.name}, got none"
+            )
+        answers = tuple(normal_answer(each.answer) for each in annotation.answers)
+        yield VisualQuestion(row.question, str(row.image_id), answers, annotation.answer_type)
+
+
+def _content(file: Path, kind: TypeAdapter[Any]) -> Any:
+    try:
+        return read_json(file, kind)
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file; expected questions or answers in the form of JSON") from None
+    except OSError as error:
+        raise unreadable(file, error) from None
+    except JSONError as error:
+        raise DataError(str(error)) from None
+
+
+def kind_of(answer: str) -> str:
+    """The kind of an answer, as VQA-v2's annotations name it.
+
+    Example:
+        >>> [kind_of(answer) for answer in ("no", "3", "red")]
+        ['yes/no', 'number', 'other']
+    """
+    return "yes/no" if answer in YES_NO else "number" if answer.isdecimal() else "other"
+
+
+def frequent_answers(questions: VisualQuestions, least: int = 1) -> tuple[str, ...]:
+    """The answers that are the most frequent one of ``least`` questions or more, sorted (Teney et al. 2018).
+
+    Raises:
+        DataError: fewer than two.
+    """
+    counts = Counter(row.answer for row in questions.rows)
+    found = tuple(sorted(answer for answer, count in counts.items() if count >= least))
+    if len(found) < 2:
+        raise DataError(
+            f"{questions.source}: expected two answers or more that {least} questions have, got {len(found)}; "
+            "lower the number"
+        )
+    return found
+
+
+def unanswerable(questions: VisualQuestions, answers: Sequence[str]) -> int:
+    """Number of questions none of whose answers is among those that the network knows.
+
+    Raises:
+        DataError: all of them.
+    """
+    known = set(answers)
+    count = sum(not known.intersection(row.answers) for row in questions.rows)
+    if count == len(questions):
+        example = questions.rows[0].answer
+        raise DataError(
+            f"{questions.source}: expected answers of the vocabulary ({', '.join(answers[:3])}, ...), got others "
+            f"alone, such as {example!r}"
+        )
+    return count

@@ -1,0 +1,59 @@
+"""Accuracy of answers to visual questions, against several annotators."""
+
+from __future__ import annotations
+
+import re
+
+NEEDED = 3
+"""Annotators who must agree with an answer for it to be fully right."""
+DIGITS = {
+    word: str(number)
+    for number, word in enumerate(
+        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    )
+} | {"none": "0"}
+ARTICLES = frozenset(("a", "an", "the"))
+_SIGNS = re.compile(r"[;/\[\]\"{}()=+\\_\-><@`?!,]")
+_BETWEEN_DIGITS = re.compile(r"(?<=\d),(?=\d)")
+_POINT = re.compile(r"\.(?!\d)")
+
+
+def annotator_accuracy(matches: int, annotators: int) -> float:
+    r"""VQA accuracy of an answer (Antol et al., ICCV 2015): the mean over all annotators but one.
+
+    .. math:: \frac 1A \sum_{a=1}^A \min\Bigl(\frac{\#\{b \ne a : \text{b gave the answer}\}}{3}, 1\Bigr)
+
+    With fewer than four annotators fewer must agree: A - 1 of them, or the one that there is.
+
+    Args:
+        matches: annotators who gave the answer.
+        annotators: A; 0 gives 0.
+
+    Example:
+        >>> [round(annotator_accuracy(matches, 10), 2) for matches in range(6)]
+        [0.0, 0.3, 0.6, 0.9, 1.0, 1.0]
+        >>> annotator_accuracy(1, 1)
+        1.0
+    """
+    if annotators < 2:
+        return float(matches > 0)
+    needed = min(NEEDED, annotators - 1)
+    others = (annotators - matches) * min(matches, needed) + matches * min(matches - 1, needed)
+    return others / (annotators * needed)
+
+
+def normal_answer(answer: str) -> str:
+    """An answer as VQA's evaluation compares it: lower case, digits, no articles, hardly any punctuation.
+
+    The rules are those of the official evaluation but for its list of contractions: "dont" stays what it is.
+
+    Example:
+        >>> [normal_answer(answer) for answer in ("Two dogs.", "the hot-dog", "1,000", "2.5")]
+        ['2 dogs', 'hot dog', '1000', '2.5']
+    """
+    text = answer.replace("\n", " ").replace("\t", " ").strip()
+    text = _SIGNS.sub(" ", _BETWEEN_DIGITS.sub("", text))
+    words = _POINT.sub("", text).lower().split()
+    return (
+        " ".join(DIGITS.get(word, word) for word in words if word not in ARTICLES) or answer.strip().lower()
+    )

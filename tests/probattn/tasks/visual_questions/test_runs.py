@@ -1,0 +1,301 @@
+"""Runs on tiny pictures: what is measured, shown, predicted and refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+import runs
+import torch
+
+from probattn.data import read_visual_questions
+from probattn.data.visual_questions import VisualQuestion
+from probattn.metrics.functional import calibration_error, negative_log_likelihood, pavpu
+from probattn.recipes import RecipeError, load_any_recipe, read_recipe
+from probattn.tasks import load_network, load_results, load_task, run_task
+from probattn.tasks.visual_questions.drawing import veiled
+from probattn.tasks.visual_questions.measures import answer_columns, figures
+from probattn.tasks.visual_questions.schedule import EpochSchedule
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("visual_questions")
+    file = folder / "questions.yaml"
+    file.write_text(runs.recipes(folder)["visual_questions"], encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(recipe, tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "questions"
+    runs.succeeds("train", recipe, "--output", place, "--quiet")
+    runs.succeeds("report", place)
+    return place
+
+
+def test_measures_with_one_right_answer_are_the_usual_ones():
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.rand(5, 40, 3, generator=generator).softmax(-1) + 0.01 * torch.rand(
+        40, 3, generator=generator
+    )
+    draws = draws / draws.sum(-1, keepdim=True)
+    labels = torch.randint(3, (40,), generator=generator)
+    mean, scores = draws.mean(0), torch.nn.functional.one_hot(labels, 3).double()
+    found = figures(answer_columns(mean, draws, scores, 10))
+    assert found["accuracy"] == pytest.approx((mean.argmax(-1) == labels).double().mean().item())
+    assert found["pavpu"] == pytest.approx(pavpu(draws, labels).item())
+    assert found["ece"] == pytest.approx(calibration_error(mean.double(), labels, n_bins=10).item(), abs=1e-6)
+    others = sum(
+        negative_log_likelihood(torch.stack([1 - mean[:, c], mean[:, c]], -1).double(), (labels == c).long())
+        for c in range(3)
+    )
+    assert found["nll"] == pytest.approx(others.mean().item(), rel=1e-5)
+
+
+def test_measures_with_annotators_who_differ_are_means_over_them():
+    row = VisualQuestion("q", "1", ("a",) * 2 + ("b",) * 8)
+    scores = torch.tensor([[row.score("a"), row.score("b"), 0.0]])
+    sure = torch.tensor([[0.9, 0.3, 0.1]]) + torch.tensor([[0.001], [0.0], [-0.001]])[:, None]
+    found = figures(answer_columns(sure.mean(0), sure, scores, 10))
+    assert found["accuracy"] == found["pavpu"] == pytest.approx(0.6)  # certain
+    assert found["ece"] == pytest.approx(0.3, abs=1e-6)
+    unsure = torch.tensor([[[0.9, 0.3, 0.1]], [[0.3, 0.8, 0.1]]])
+    assert figures(answer_columns(unsure.mean(0), unsure, scores, 10))["pavpu"] == pytest.approx(0.4)
+    assert figures(answer_columns(unsure.mean(0), None, scores, 10))["pavpu"] is None
+
+
+def test_the_report_has_both_data_sets_kinds_and_maps(run):
+    results = load_results(run)
+    assert [(each.key, each.role, each.size) for each in results.data] == [
+        ("test", "in_domain", 12),
+        ("noisy", "shifted", 12),
+    ]
+    models = {"deterministic", "bayesian_mean", "bayesian_expectation"}
+    assert {(score.data, score.model) for score in results.scores} == {
+        (data, model) for data in ("test", "noisy") for model in models
+    }
+    assert results.score("deterministic", "test").values["pavpu"] is not None  # draws with dropout
+    noisy = results.score("bayesian_mean", "noisy").values
+    assert noisy["nll"] != results.score("bayesian_mean", "test").values["nll"]
+    (listing,) = results.listings
+    assert [row[:2] for row in listing.rows] == [("other", "6"), ("yes/no", "6")]
+    assert len(results.samples) == 2
+    for sample in results.samples:
+        words, regions = len(sample.words), 4
+        assert len(sample.region_map.mean) == len(sample.region_map.spread) == words * regions
+        for weights, width in (
+            (sample.word_map, words),
+            (sample.region_map, words),
+            (sample.region_weights, regions),
+        ):
+            rows = torch.tensor(weights.mean).view(-1, width)
+            torch.testing.assert_close(rows.sum(-1), torch.ones(len(rows)), atol=1e-3, rtol=0)
+        assert max(sample.word_map.spread) > 0
+        assert sum(sample.word_shares) + sum(sample.region_shares) == pytest.approx(1, abs=1e-3)
+        assert sample.boxes[1] == (0.5, 0.0, 1.0, 0.5)
+        assert sample.picture.startswith("data:image/png;base64,")
+        assert all(answer.spread == 0 for answer in sample.answers["deterministic"])
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert (
+        "Where the network looks" in page
+        and "share of the uncertainty" in page
+        and "Kinds of questions" in page
+    )
+
+
+def test_a_drawing_veils_what_nothing_looks_at(run):
+    sample = load_results(run).samples[0]
+    root = ET.fromstring(str(veiled(sample, [0.0, 0.5, 1.0, 0.25], "weights")))
+    veils = [each for each in root.iter() if each.get("class") == "veil"]
+    opacity = [float(each.get("fill-opacity")) for each in veils]
+    assert opacity == [0.88, 0.44, 0.0, 0.66]
+    assert [each[0].text for each in veils][1] == "region 1: 0.5000"
+
+
+def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
+    picture = recipe.parent / "pictures" / "test" / "images" / "1.png"
+    lines = ("0\twhat color is the shape?", f"{picture}\tis the shape red?", "1\tis the shape red?")
+    answers = [json.loads(line) for line in runs.succeeds("predict", run, *lines, "--json").splitlines()]
+    first, second = (answer["likeliest"] for answer in answers[1:])  # the path and the number of one image
+    assert first.keys() == second.keys() and first == pytest.approx(second, abs=0.02)
+    assert all(0 < each["spread"] < 1 and each["probability"] > each["spread"] for each in answers)
+    network, task = load_network(run), run_task(run)
+    questions = task.questions["test"]
+    place = next(
+        n
+        for n, row in enumerate(questions.rows)
+        if (row.image, row.question) == ("0", "what color is the shape?")
+    )
+    batch = next(task.batches(network, questions.at([place]), 1))
+    point = network.program(batch).sigmoid()[0].max().item()
+    assert answers[0]["probability"] == pytest.approx(point, abs=0.1)
+    closed = json.loads(runs.succeeds("predict", run, lines[0], "--json", "--uncertainty", "moments"))
+    assert closed["probability"] == pytest.approx(answers[0]["probability"], abs=0.05)
+    assert "what color is the shape?" in runs.succeeds("predict", run, *lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("0 what?", "expected the path or the number of an image, a tab and a question, got '0 what\\?'"),
+        ("0\t ?", "got a question without words"),
+        ("77\twhat?", r"got '77', and there is no such file and no file .*77\.png"),
+        ("no.png\twhat?", "got 'no.png', and there is no such file"),
+    ],
+)
+def test_lines_that_are_no_questions_are_refused_in_one_line(run, line, words):
+    assert re.search(words, runs.refused("predict", run, line))
+
+
+def test_a_damaged_image_is_refused_in_one_line(run, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    said = runs.refused("predict", run, f"{tmp_path}/bad.png\twhat?")
+    assert "bad.png: expected an image, got what cannot be read as one" in said
+
+
+@pytest.fixture
+def copied(recipe, tmp_path):
+    """The recipe's pictures to change, and a command that trains on them."""
+    shutil.copytree(recipe.parent / "pictures", tmp_path / "pictures")
+    keys = ("--set", f"visual_questions.folder={tmp_path}/pictures", "--quiet", "-o", tmp_path / "run")
+    return tmp_path / "pictures", ("train", recipe, *keys)
+
+
+def test_data_that_do_not_fit_are_refused_before_training(copied, tmp_path):
+    folder, command = copied
+    (folder / "train" / "images" / "3.png").unlink()
+    assert "visual_questions.train: " in (said := runs.refused(*command)) and "expected image 3 in" in said
+    (folder / "answers.txt").write_text("purple\npink\n")
+    shutil.copy(folder / "train" / "images" / "0.png", folder / "train" / "images" / "3.png")
+    said = runs.refused(*command, "--set", "visual_questions.answers=answers.txt")
+    assert "expected answers of the vocabulary (purple, pink, ...), got others alone" in said
+    (folder / "answers.txt").write_text("purple\n")
+    assert "expected two answers or more, got 1" in runs.refused(
+        *command, "--set", "visual_questions.answers=answers.txt"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_answers_that_the_vocabulary_lacks_count_as_wrong(copied):
+    folder, command = copied
+    (folder / "answers.txt").write_text("yes\nno\n")
+    said = runs.succeeds(
+        *command, "--set", "visual_questions.answers=answers.txt", "--set", "training.steps=1"
+    )
+    assert "test: 6 questions have no answer of the vocabulary and count as wrong" in said
+
+
+def test_regions_of_a_detector_are_read_by_path(recipe, tmp_path):
+    """VQA-v2's form: annotators' answers, and files of features whose numbers and sizes differ."""
+    generator = np.random.default_rng(0)
+    for part in ("train", "test"):
+        images = tmp_path / part
+        images.mkdir()
+        easy = json.loads((recipe.parent / "pictures" / part / "questions.json").read_text())
+        for image in {row[2] for row in easy}:
+            x = generator.standard_normal((image % 3 + 2, 6), dtype=np.float32)
+            np.savez(images / f"{image:04d}.npz", x=x, bbox=np.tile([0, 0, 5, 5], (len(x), 1)))
+        questions = [
+            {"question": question, "image_id": image, "question_id": number}
+            for number, (question, _, image) in enumerate(easy)
+        ]
+        annotations = [
+            {
+                "question_id": number,
+                "answer_type": "other",
+                "answers": [{"answer": answer}] * 7 + [{"answer": "no"}] * 3,
+            }
+            for number, (_, answer, _) in enumerate(easy)
+        ]
+        (tmp_path / f"{part}.json").write_text(json.dumps({"questions": questions}))
+        (tmp_path / f"{part}_answers.json").write_text(json.dumps({"annotations": annotations}))
+    files = {
+        part: f"{{questions: {part}.json, annotations: {part}_answers.json, images: {part}, pattern: '{{id:04d}}.npz'}}"
+        for part in ("train", "test")
+    }
+    text = (
+        f"visual_questions: {{folder: {tmp_path}, regions: 6, train: {files['train']}, test: {files['test']}, "
+        "noise: 5.0}\n"
+        "network: {width: 8, layers: 1, heads: 2, embedding_size: 4}\nrepulsion: {weight: 0.1}\n"
+        "attention: {method: deterministic}\ntraining: {epochs: 2, batch_size: 16, device: cpu, warmup_epochs: 2, "
+        "decay_epochs: [1]}\nprediction: {num_samples: 2}\n"
+        "report: {samples: 1, resamples: 100, head_questions: 4, masked_questions: 4, baseline: false}\n"
+    )
+    (tmp_path / "regions.yaml").write_text(text)
+    place = tmp_path / "run"
+    runs.succeeds("train", tmp_path / "regions.yaml", "-o", place, "--quiet")
+    runs.succeeds("report", place)
+    results = load_results(place)
+    test = read_visual_questions(
+        tmp_path / "test.json",
+        load_task(place / "recipe.yaml").recipe.visual_questions.images("test"),
+        tmp_path / "test_answers.json",
+    )
+    (sample,) = results.samples
+    regions = int(sample.image) % 3 + 2
+    assert len(sample.boxes) == len(sample.region_weights.mean) == regions and sample.picture == ""
+    assert (
+        sample.boxes[0] == (0.0, 0.0, 1.0, 1.0)
+        and not sample.region_weights.spread
+        and not sample.word_shares
+    )
+    assert len(results.heads.sites) > 0 and test.rows[0].score("no") >= 0.9
+    rates = [
+        record["learning_rates"]["pretrained"]
+        for record in map(json.loads, (place / "metrics.jsonl").read_text().splitlines())
+        if record["kind"] == "train"
+    ]
+    assert set(np.round(np.array(rates) / 1e-4, 6)) <= {0.5, 0.2}
+
+
+def test_the_schedule_is_the_papers():
+    recipe = load_any_recipe("vqa_v2_paper")
+    schedule = recipe.training.epoch_schedule()
+    assert schedule == EpochSchedule(13, 4, (10, 12), 0.2)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([parameter], lr=recipe.training.learning_rate)
+    scheduler = schedule(optimizer, 26)
+    rates = []
+    for _ in range(26):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    expected = [min(2.5e-5 * t, 1e-4) * 0.2 ** ((t > 10) + (t > 12)) for t in range(1, 14)]
+    assert rates[::2] == pytest.approx(expected) and rates[1::2] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("training: {steps: 5}", "schedule: expected another than 'epochs' with steps"),
+        ("network: {width: 9}", r"width: expected a multiple of heads \(8\), got 9"),
+        (
+            "visual_questions: {picture_size: 12}",
+            r"expected a multiple of 8 for 3 halvings \(network.channels\), got 12",
+        ),
+        ("visual_questions: {noise: 0}", "noise"),
+    ],
+)
+def test_recipes_that_do_not_fit_are_refused(text, words):
+    with pytest.raises(RecipeError, match=words):
+        read_recipe(text if "visual_questions" in text else f"visual_questions: {{}}\n{text}")
+
+
+def test_the_recipes_that_come_with_the_library_are_of_the_papers_size_and_of_a_small_one():
+    paper, small = (load_any_recipe(name) for name in ("vqa_v2_paper", "easy_vqa"))
+    network = paper.network
+    assert (network.width, network.layers, network.heads, network.feed_forward, network.fused) == (
+        512,
+        4,
+        8,
+        2048,
+        1024,
+    )
+    assert paper.training.optimizer_arguments == {"betas": [0.9, 0.98], "eps": 1e-9}
+    assert paper.visual_questions.regions == 2048 and paper.visual_questions.noise == 5.0
+    assert small.visual_questions.regions is None and small.network.width == 64
