@@ -223,11 +223,11 @@ def recipe_keys() -> Iterator[str]:
 
 
 def built_in_recipes() -> Iterator[str]:
-    """Every key of the recipes that come with the library."""
+    """Every key of the recipes that come with the library; paths from the working directory on."""
     for name in recipe_names():
         content = yaml.safe_load(load_any_recipe(name).dump())
         for key, value in leaves(content):
-            yield f"{name} {key}: {json.dumps(value)}"
+            yield f"{name} {key}: {json.dumps(value).replace(f'{Path.cwd()}/', '')}"
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
