@@ -150,9 +150,7 @@ class ElectraProgram(HeadProgram):
                 self.observe(prediction, {"replaced": corrupted.replaced}, inputs)
         return prediction
 
-    def corrupted(
-        self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None
-    ) -> Corrupted:
+    def corrupted(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Corrupted:
         """Texts with tokens of the generator in the place of masked ones; the draws are ``generator``'s, or torch's."""
         ids, real = batch["original_ids"], attention_mask_of(batch)
         size = self.generator.config.vocab_size
