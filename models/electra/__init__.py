@@ -1,6 +1,6 @@
 """ELECTRA: a discriminator that learns to see which tokens a generator replaced (Clark et al., ICLR 2020).
 
-Both networks are transformers' own, ``ElectraForMaskedLM`` and ``ElectraForPreTraining``; here they are one Pyro program.
+Both networks are transformers' own, ``ElectraForMaskedLM`` and ``ElectraForPreTraining``; here they are one program.
 """
 
 from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked

@@ -50,7 +50,7 @@ class ElectraProgram(HeadProgram):
     of the batch, and the loss is that of transformers' two classes. KL and factors of attention methods are divided by
     :math:`\bar n` too.
 
-    A batch of ``input_ids`` and ``attention_mask`` is judged as it stands: the prediction is the discriminator's logits.
+    A batch of ``input_ids`` and ``attention_mask`` is judged as it stands: the prediction is the discriminator's.
 
     Args:
         net: the discriminator, converted or not.

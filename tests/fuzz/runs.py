@@ -163,6 +163,13 @@ def write_graph_texts(folder: Path, train: int = 24, dev: int = 6, test: int = 6
         (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_corpus(folder: Path, number: int = 90) -> None:
+    """A file of texts without labels, a text a line."""
+    draw = random.Random(0)
+    lines = [" ".join([*draw.choices(WORDS, k=draw.randint(2, 12)), str(row)]) for row in range(number)]
+    (folder / "corpus.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write_graph(folder: Path) -> None:
     """Three circles of 30 nodes in Planetoid's form."""
     nodes, classes, width = 90, 3, 12
@@ -197,6 +204,7 @@ def recipes(folder: Path) -> dict[str, str]:
     write_pairs(folder)
     write_graph(folder)
     write_graph_texts(folder)
+    write_corpus(folder)
     data = f"{{train: {folder}/reviews.csv, shifted: {folder}/reviews.csv, max_length: null}}"
     texts = (
         f"data: {data}\nprediction: {{num_samples: 3}}\nreport: {{{REPORT}, texts: [the film was good]}}\n"
@@ -225,6 +233,11 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "network: {width: 8, layers: 1, heads: 2, lstm_layers: 1}\nrepulsion: {layers: encoder}\n"
         f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
         "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
+        "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
+        "pretraining": f"pretraining: {{texts: [{folder}/corpus.txt], vocabulary: 60, max_length: 12, join: false, "
+        "validation_fraction: 0.1, test_fraction: 0.1}\nnetwork: {width: 16, embedding: 8, layers: 2, heads: 2, "
+        "feed_forward: 16, positions: 16}\nattention: {method: deterministic}\nrepulsion: {layers: [0], weight: 0.1}\n"
+        f"training: {{{TRAINING}, eval_every: 3}}\nprediction: {{num_samples: 3}}\n"
         "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
         "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
         "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"

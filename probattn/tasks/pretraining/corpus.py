@@ -259,7 +259,7 @@ def _shuffled(texts: Iterator[str], buffer: int, draw: random.Random) -> Iterato
             held.append(text)
             continue
         place = draw.randrange(buffer)
-        held[place], text = text, held[place]
-        yield text
+        given, held[place] = held[place], text
+        yield given
     draw.shuffle(held)
     yield from held

@@ -205,8 +205,8 @@ class PretrainingReportRecipe(Section):
 
     baseline: bool = Field(
         default=True,
-        description="Whether to train the same networks with deterministic attention too, from the same weights, and to "
-        "compare.",
+        description="Whether to train the same networks with deterministic attention too, from the same weights, and "
+        "to compare.",
     )
     samples: int = Field(
         default=4, ge=0, le=100, description="Test passages whose tokens are shown with what was predicted."
@@ -214,8 +214,8 @@ class PretrainingReportRecipe(Section):
     head_texts: int = Field(
         default=32,
         ge=0,
-        description="Test passages over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 "
-        "for none.",
+        description="Test passages over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
+        "0 for none.",
     )
     masked_texts: int = Field(
         default=32,
