@@ -41,6 +41,14 @@ from probattn.tasks.graphs.recipe import (
     GraphReportRecipe,
     GraphTrainingRecipe,
 )
+from probattn.tasks.pretraining.recipe import (
+    GeneratorRecipe,
+    PretrainingDataRecipe,
+    PretrainingNetworkRecipe,
+    PretrainingRecipe,
+    PretrainingReportRecipe,
+    PretrainingTrainingRecipe,
+)
 from probattn.tasks.registry import load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.tasks.sections.derived import MethodSection
 from probattn.tasks.sections.methods import (
@@ -68,13 +76,22 @@ from probattn.tasks.translation.recipe import (
     TranslationTrainingRecipe,
 )
 
-AnyRecipe = Recipe | GraphRecipe | TranslationRecipe | GraphTextRecipe | ExperimentRecipe | HeadRecipe
-"""A recipe of texts, a graph, translation, texts about graphs, a synthetic experiment or another head."""
+AnyRecipe = (
+    Recipe
+    | GraphRecipe
+    | TranslationRecipe
+    | GraphTextRecipe
+    | PretrainingRecipe
+    | ExperimentRecipe
+    | HeadRecipe
+)
+"""A recipe of texts, a graph, translation, texts about graphs, pre-training, an experiment or another head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)
 translation_recipe_reference = partial(reference, TranslationRecipe)
 graph_text_recipe_reference = partial(reference, GraphTextRecipe)
+pretraining_recipe_reference = partial(reference, PretrainingRecipe)
 experiment_recipe_reference = partial(reference, ExperimentRecipe)
 head_recipe_reference = partial(family_reference, HeadRecipe, [task.recipe_class for task in FINE_TUNING])
 
@@ -91,6 +108,7 @@ __all__ = [
     "ExperimentRecipe",
     "ExperimentSection",
     "ExperimentTrainingRecipe",
+    "GeneratorRecipe",
     "GraphDataRecipe",
     "GraphNetworkRecipe",
     "GraphPredictionRecipe",
@@ -109,6 +127,11 @@ __all__ = [
     "MethodSection",
     "NetworkRecipe",
     "PredictionRecipe",
+    "PretrainingDataRecipe",
+    "PretrainingNetworkRecipe",
+    "PretrainingRecipe",
+    "PretrainingReportRecipe",
+    "PretrainingTrainingRecipe",
     "ProbeRecipe",
     "Recipe",
     "RecipeError",
@@ -131,6 +154,7 @@ __all__ = [
     "head_recipe_reference",
     "load_any_recipe",
     "load_recipe",
+    "pretraining_recipe_reference",
     "read_recipe",
     "recipe_names",
     "recipe_reference",

@@ -234,7 +234,7 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
         "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
         "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
-        "pretraining": f"pretraining: {{texts: [{folder}/corpus.txt], vocabulary: 60, max_length: 12, join: false, "
+        "pretraining": f"pretraining: {{texts: [{folder}/corpus.txt], vocabulary: 200, max_length: 12, join: false, "
         "validation_fraction: 0.1, test_fraction: 0.1}\nnetwork: {width: 16, embedding: 8, layers: 2, heads: 2, "
         "feed_forward: 16, positions: 16}\nattention: {method: deterministic}\nrepulsion: {layers: [0], weight: 0.1}\n"
         f"training: {{{TRAINING}, eval_every: 3}}\nprediction: {{num_samples: 3}}\n"

@@ -87,7 +87,7 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         if section.tokenizer is not None:
             return loaded_tokenizer(section.tokenizer)
         return learned_tokenizer(
-            self.corpus.training(), section.vocabulary, lowercase=section.lowercase, positions=positions
+            self.corpus.training, section.vocabulary, lowercase=section.lowercase, positions=positions
         )
 
     @cached_property

@@ -29,6 +29,7 @@ UNDERSTANDING = (
 )
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
 GRAPH_TEXT = ("agenda_paper", "agenda_reduced")
+PRETRAINING = ("electra_reduced", "electra_small")
 EXPERIMENTS = tuple(
     f"copying_{name}{size}"
     for name in ("heads", "locality", "permutations", "probe")
@@ -81,6 +82,7 @@ def test_the_recipes_that_come_with_the_library() -> None:
         *GRAPHS,
         *TRANSLATION,
         *GRAPH_TEXT,
+        *PRETRAINING,
         *EXPERIMENTS,
         *FINE_TUNING,
         *UNDERSTANDING,

@@ -13,6 +13,7 @@ PAGES = {
     "graphs": "graph_recipe_reference",
     "translation": "translation_recipe_reference",
     "graph_text": "graph_text_recipe_reference",
+    "pretraining": "pretraining_recipe_reference",
     "experiments": "experiment_recipe_reference",
     "heads_reference": "head_recipe_reference",
 }
