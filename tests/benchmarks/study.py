@@ -45,6 +45,7 @@ STUDIES = (
     "head_count",
     "moments",
     "particle",
+    "pretraining",
     "relatedness",
     "repulsion",
     "rows",

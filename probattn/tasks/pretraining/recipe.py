@@ -126,6 +126,13 @@ class PretrainingNetworkRecipe(Section):
     attention_dropout: float = Field(
         default=0.1, ge=0, lt=1, description="Of attention weights; latent ones have none."
     )
+    initializer: float = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="Standard deviation of the initial weights; narrow networks learn sooner from about one over the root "
+        "of their width.",
+    )
     generator: GeneratorRecipe = Field(default=GeneratorRecipe(), description="The generator.")
     tied: bool = Field(
         default=True, description="Whether both networks read with the same embeddings, as in the paper."

@@ -163,6 +163,7 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
             "max_position_embeddings": network.positions,
             "hidden_dropout_prob": network.dropout,
             "attention_probs_dropout_prob": network.attention_dropout,
+            "initializer_range": network.initializer,
             "pad_token_id": codec.pad_token_id,
         }
         with torch.random.fork_rng(devices=[]):
