@@ -2,9 +2,9 @@
 
     PROBATTN_DATA=/data python tests/benchmarks/study.py pretraining runs/pretraining --seeds 3
 
-The comparison of table 3 of An et al. (EMNLP 2020), at the size of a recipe: the discriminator's first layer as it is, and
-repulsive with two weights. Each discriminator is then fine-tuned on SST-2, without repulsion, and beside them the same
-network from random weights. Everything else, the vocabulary too, is the same for all of a seed.
+The comparison of table 3 of An et al. (EMNLP 2020), at the size of a recipe: the discriminator's first layer as it is,
+and repulsive with two weights. Each discriminator is then fine-tuned on SST-2, without repulsion, and beside them the
+same network from random weights. Everything else, the vocabulary too, is the same for all of a seed.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def tables(content: Mapping[str, Any]) -> str:
         )
     head = ["first layer", *(title for title, _, _ in MEASURES.values()), "difference", "seeds"]
     words = (
-        "Means over seeds and their 95% intervals (Student's t); differences are to the first row, of the same seed. The "
-        "majority rate is the share of tokens that were not replaced."
+        "Means over seeds and their 95% intervals (Student's t); differences are to the first row, of the same seed. "
+        "The majority rate is the share of tokens that were not replaced."
     )
     return f"{words}\n\n{table(head, rows)}"

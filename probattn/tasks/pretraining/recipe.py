@@ -130,8 +130,8 @@ class PretrainingNetworkRecipe(Section):
         default=0.02,
         gt=0,
         lt=1,
-        description="Standard deviation of the initial weights; narrow networks learn sooner from about one over the root "
-        "of their width.",
+        description="Standard deviation of the initial weights; narrow networks learn sooner from about one over the "
+        "root of their width.",
     )
     generator: GeneratorRecipe = Field(default=GeneratorRecipe(), description="The generator.")
     tied: bool = Field(
@@ -152,7 +152,7 @@ class PretrainingNetworkRecipe(Section):
                 raise ValueError(f"{words}: expected a multiple of the heads ({heads}), got {width}")
         return self
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """Sizes of the discriminator by their names in transformers."""
         return {
             "hidden_size": self.width,
@@ -161,7 +161,7 @@ class PretrainingNetworkRecipe(Section):
             "intermediate_size": self.feed_forward,
         }
 
-    def generator_sizes(self) -> dict[str, int]:
+    def generator_sizes(self) -> dict[str, Any]:
         """Sizes of the generator by their names in transformers."""
         given = self.generator
         return {
