@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -108,7 +109,7 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         section = self.recipe.pretraining
         most = section.validation_passages if split == "validation" else section.test_passages
         rows = passages(self.corpus.held_out(split), self.tokenizer, section.max_length, join=section.join)
-        found = [row for row, _ in zip(rows, range(most), strict=False)] if most else list(rows)
+        found: list[Row] = list(islice(rows, most))
         if not found:
             raise DataError(f"{self.sources}: expected {split} texts with tokens, got none")
         return found
