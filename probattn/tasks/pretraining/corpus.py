@@ -248,22 +248,28 @@ class PassageStream:
         return passages(texts, self.tokenizer, self.length, join=self.join)
 
     def __len__(self) -> int:
-        """Number of passages; of a corpus of more than :data:`SAMPLE` texts as the first of them suggest."""
-        return round(len(self.lengths) * self.corpus.read[1] / min(SAMPLE, self.corpus.read[1]))
+        """Number of passages; of a corpus of many texts as :attr:`lengths` suggest."""
+        return len(self.lengths) * self._every
 
     @cached_property
     def lengths(self) -> Sequence[int]:
-        """Tokens of the passages of the first :data:`SAMPLE` texts, special ones included.
+        """Tokens of the passages of at least :data:`SAMPLE` texts, at equal distances; of all where there are fewer.
+
+        Special ones are included.
 
         Raises:
             DataError: no passage has a token.
         """
-        texts = itertools.islice(self.corpus.training(), SAMPLE)
+        texts = itertools.islice(self.corpus.training(), 0, None, self._every)
         rows = passages(texts, self.tokenizer, self.length, join=self.join)
         found = [len(row["original_ids"]) for row in rows]
         if not found:
             raise DataError(f"{self.corpus}: expected texts with tokens, got none")
         return found
+
+    @property
+    def _every(self) -> int:
+        return max(1, self.corpus.read[1] // SAMPLE)
 
 
 def _shuffled(texts: Iterator[str], buffer: int, draw: random.Random) -> Iterator[str]:
