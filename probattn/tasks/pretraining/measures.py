@@ -144,7 +144,7 @@ def validation_figures(logits: Tensor, corrupted: Corrupted, counted: Tensor) ->
     seen = ((logits > 0) == corrupted.replaced) & counted
     right = (corrupted.logits.argmax(dim=-1) == corrupted.targets) & known
     return {
-        "replaced_accuracy": seen.sum(dim=1) / number,
+        "accuracy": seen.sum(dim=1) / number,
         "majority": (~corrupted.replaced & counted).sum(dim=1) / number,
         "generator_accuracy": right.sum(dim=1) / known.sum(dim=1).clamp_min(1),
     }

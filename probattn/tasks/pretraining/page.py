@@ -13,6 +13,7 @@ from probattn.inference.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
 from probattn.tasks.pretraining.measures import MEASURES
 from probattn.tasks.pretraining.results import JudgedToken, PretrainingResults
+from probattn.tasks.pretraining.vocabulary import CONTINUING
 
 
 def render(results: PretrainingResults) -> str:
@@ -33,7 +34,10 @@ def _samples_section(results: PretrainingResults) -> Section | None:
             {
                 "model": MODEL_TITLES[model],
                 "style": MODEL_STYLES[model],
-                "text": Markup(" ").join(shaded(token, model) for token in sample),
+                "text": Markup("").join(
+                    (Markup("") if token.token.startswith(CONTINUING) else Markup(" ")) + shaded(token, model)
+                    for token in sample
+                ),
                 "found": sum(token.probabilities[model] > 0.5 for token in sample if token.original),
                 "false": sum(token.probabilities[model] > 0.5 for token in sample if not token.original),
             }
@@ -49,6 +53,8 @@ def _samples_section(results: PretrainingResults) -> Section | None:
 def shaded(token: JudgedToken, model: ModelKey) -> Markup:
     """A token, the darker the more probably it was replaced, and what the generator replaced after it.
 
+    The mark of a token that goes on within a word is left out.
+
     Example:
         >>> shaded(JudgedToken(token="film", probabilities={"deterministic": 0.25}), "deterministic")
         Markup('<span class="judged" style="--p: 25%" title="replaced: 25.0%"><bdi>film</bdi></span>')
@@ -58,8 +64,10 @@ def shaded(token: JudgedToken, model: ModelKey) -> Markup:
         " replaced" if token.original else "",
         round(100 * probability),
         f"{probability:.1%}",
-        plain(token.token),
+        plain(token.token.removeprefix(CONTINUING)),
     )
     if token.original is None:
         return words
-    return words + Markup(' <del class="original">{}</del>').format(plain(token.original))
+    return words + Markup(' <del class="original">{}</del>').format(
+        plain(token.original.removeprefix(CONTINUING))
+    )

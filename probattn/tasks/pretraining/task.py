@@ -231,6 +231,12 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
                 generator = open_pretrained(ElectraForMaskedLM, place / GENERATOR)
             except StoredNetworkError as error:
                 raise RunError(one_line(error)) from error
+        known = vars(self).get("tokenizer", codec)
+        if known.get_vocab() != codec.get_vocab():
+            raise RunError(
+                f"{folder}: expected a network with the vocabulary of the other one, got another; compare runs on the "
+                "same texts"
+            )
         self.tokenizer = codec
         return Network(on_device(self.program_of(net, generator, codec)), folder, model_key(net), codec)
 
