@@ -6,6 +6,7 @@ if __name__ != "probattn.models":
     )
 
 from probattn.models.choosing import program_for
+from probattn.models.electra import ElectraProgram
 from probattn.models.graphwriter import (
     GraphTextProgram,
     GraphWriterConfig,
@@ -75,6 +76,7 @@ __all__ = [
     "Classifier",
     "DecomposableConfig",
     "DecomposableForSequenceClassification",
+    "ElectraProgram",
     "EsimConfig",
     "EsimForSequenceClassification",
     "GraphTextProgram",

@@ -41,6 +41,14 @@ from probattn.tasks.graphs.recipe import (
     GraphReportRecipe,
     GraphTrainingRecipe,
 )
+from probattn.tasks.pretraining.recipe import (
+    GeneratorRecipe,
+    PretrainingDataRecipe,
+    PretrainingNetworkRecipe,
+    PretrainingRecipe,
+    PretrainingReportRecipe,
+    PretrainingTrainingRecipe,
+)
 from probattn.tasks.registry import load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.tasks.sections.derived import MethodSection
 from probattn.tasks.sections.methods import (
@@ -82,16 +90,19 @@ AnyRecipe = (
     | TranslationRecipe
     | GraphTextRecipe
     | VisualQuestionRecipe
+    | PretrainingRecipe
     | ExperimentRecipe
     | HeadRecipe
 )
-"""A recipe of texts, a graph, translation, texts about graphs, visual questions, an experiment or another head."""
+"""A recipe of texts, a graph, translation, texts about graphs, visual questions, pre-training, an experiment or another
+head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)
 translation_recipe_reference = partial(reference, TranslationRecipe)
 graph_text_recipe_reference = partial(reference, GraphTextRecipe)
 visual_question_recipe_reference = partial(reference, VisualQuestionRecipe)
+pretraining_recipe_reference = partial(reference, PretrainingRecipe)
 experiment_recipe_reference = partial(reference, ExperimentRecipe)
 head_recipe_reference = partial(family_reference, HeadRecipe, [task.recipe_class for task in FINE_TUNING])
 
@@ -108,6 +119,7 @@ __all__ = [
     "ExperimentRecipe",
     "ExperimentSection",
     "ExperimentTrainingRecipe",
+    "GeneratorRecipe",
     "GraphDataRecipe",
     "GraphNetworkRecipe",
     "GraphPredictionRecipe",
@@ -126,6 +138,11 @@ __all__ = [
     "MethodSection",
     "NetworkRecipe",
     "PredictionRecipe",
+    "PretrainingDataRecipe",
+    "PretrainingNetworkRecipe",
+    "PretrainingRecipe",
+    "PretrainingReportRecipe",
+    "PretrainingTrainingRecipe",
     "ProbeRecipe",
     "QuestionFilesRecipe",
     "Recipe",
@@ -154,6 +171,7 @@ __all__ = [
     "head_recipe_reference",
     "load_any_recipe",
     "load_recipe",
+    "pretraining_recipe_reference",
     "read_recipe",
     "recipe_names",
     "recipe_reference",

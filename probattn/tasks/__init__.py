@@ -10,6 +10,7 @@ from probattn.tasks.errors import RunError
 from probattn.tasks.experiments import Experiments
 from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
+from probattn.tasks.pretraining import Pretraining
 from probattn.tasks.programs import Data, Network, ProgramTask
 from probattn.tasks.registry import TASKS, load_network, load_results, load_task, run_task, task_of
 from probattn.tasks.run import evaluate, evaluate_runs, report, train, write_page
@@ -26,6 +27,7 @@ __all__ = [
     "Graphs",
     "Network",
     "Part",
+    "Pretraining",
     "ProgramTask",
     "RunError",
     "Task",

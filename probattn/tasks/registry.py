@@ -16,6 +16,7 @@ from probattn.tasks.experiments import Experiments
 from probattn.tasks.fine_tuning import FINE_TUNING
 from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
+from probattn.tasks.pretraining import Pretraining
 from probattn.tasks.programs import Network, ProgramTask
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.loading import SUFFIXES, load, read
@@ -31,6 +32,7 @@ TASKS: list[type[Task[Any, Any]]] = [
     Translation,
     GraphTextTask,
     VisualQuestionTask,
+    Pretraining,
     Experiments,
     *FINE_TUNING,
     Classification,

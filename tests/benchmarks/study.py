@@ -46,6 +46,7 @@ STUDIES = (
     "mcan",
     "moments",
     "particle",
+    "pretraining",
     "relatedness",
     "repulsion",
     "rows",

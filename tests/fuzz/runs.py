@@ -185,6 +185,13 @@ def write_visual_questions(folder: Path, train: int = 24, test: int = 6) -> None
         (place / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
 
 
+def write_corpus(folder: Path, number: int = 90) -> None:
+    """A file of texts without labels, a text a line."""
+    draw = random.Random(0)
+    lines = [" ".join([*draw.choices(WORDS, k=draw.randint(2, 12)), str(row)]) for row in range(number)]
+    (folder / "corpus.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write_graph(folder: Path) -> None:
     """Three circles of 30 nodes in Planetoid's form."""
     nodes, classes, width = 90, 3, 12
@@ -220,6 +227,7 @@ def recipes(folder: Path) -> dict[str, str]:
     write_graph(folder)
     write_graph_texts(folder)
     write_visual_questions(folder)
+    write_corpus(folder)
     data = f"{{train: {folder}/reviews.csv, shifted: {folder}/reviews.csv, max_length: null}}"
     texts = (
         f"data: {data}\nprediction: {{num_samples: 3}}\nreport: {{{REPORT}, texts: [the film was good]}}\n"
@@ -253,6 +261,11 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8]}\nattention: {method: babn}\n"
         f"training: {{{TRAINING}, eval_every: 3, schedule: constant_with_warmup}}\nprediction: {{num_samples: 3}}\n"
         "report: {samples: 2, resamples: 100}\n",
+        "pretraining": f"pretraining: {{texts: [{folder}/corpus.txt], vocabulary: 200, max_length: 12, join: false, "
+        "validation_fraction: 0.1, test_fraction: 0.1}\nnetwork: {width: 16, embedding: 8, layers: 2, heads: 2, "
+        "feed_forward: 16, positions: 16}\nattention: {method: deterministic}\nrepulsion: {layers: [0], weight: 0.1}\n"
+        f"training: {{{TRAINING}, eval_every: 3}}\nprediction: {{num_samples: 3}}\n"
+        "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
         "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
         "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"
         "    other: {types: 4, length: 4, heads: 2, starts: one_good}\n"

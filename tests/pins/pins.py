@@ -29,6 +29,7 @@ from probattn.recipes import (
     graph_recipe_reference,
     graph_text_recipe_reference,
     load_any_recipe,
+    pretraining_recipe_reference,
     recipe_names,
     recipe_reference,
     translation_recipe_reference,
@@ -45,6 +46,7 @@ PACKAGES = (
     "probattn.attacks",
     "probattn.models",
     "probattn.models.copying",
+    "probattn.models.electra",
     "probattn.models.graph",
     "probattn.models.graphwriter",
     "probattn.models.mcan",
@@ -103,6 +105,7 @@ REFERENCES = {
     "translation": translation_recipe_reference,
     "graph_text": graph_text_recipe_reference,
     "visual_questions": visual_question_recipe_reference,
+    "pretraining": pretraining_recipe_reference,
     "experiment": experiment_recipe_reference,
 }
 NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "lstm": "sentencepiece"}

@@ -30,6 +30,7 @@ UNDERSTANDING = (
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
 GRAPH_TEXT = ("agenda_paper", "agenda_reduced")
 VISUAL_QUESTIONS = ("easy_vqa", "vqa_v2_paper")
+PRETRAINING = ("electra_reduced", "electra_small")
 EXPERIMENTS = tuple(
     f"copying_{name}{size}"
     for name in ("heads", "locality", "permutations", "probe")
@@ -83,6 +84,7 @@ def test_the_recipes_that_come_with_the_library() -> None:
         *TRANSLATION,
         *GRAPH_TEXT,
         *VISUAL_QUESTIONS,
+        *PRETRAINING,
         *EXPERIMENTS,
         *FINE_TUNING,
         *UNDERSTANDING,

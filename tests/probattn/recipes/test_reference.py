@@ -14,6 +14,7 @@ PAGES = {
     "translation": "translation_recipe_reference",
     "graph_text": "graph_text_recipe_reference",
     "visual_questions": "visual_question_recipe_reference",
+    "pretraining": "pretraining_recipe_reference",
     "experiments": "experiment_recipe_reference",
     "heads_reference": "head_recipe_reference",
 }

@@ -32,13 +32,16 @@ training: {steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, learning_
 prediction: {num_samples: 3}
 report: {resamples: 100}
 """
-NAMES = ("texts", "graph", "translation", "graph_text", "visual_questions", "copying", "numbers", "tokens")
+NAMES = (
+    *("texts", "graph", "translation", "graph_text", "visual_questions", "pretraining", "copying", "numbers"),
+    "tokens",
+)
 NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "graph_text": "nltk"}
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
-WITH_BASELINE = ("texts", "graph", "translation", "graph_text", "visual_questions", "numbers", "tokens")
+WITH_BASELINE = tuple(name for name in NAMES if name != "copying")
 OF_ONE_NETWORK = WITH_BASELINE
-ANSWERS = {"texts": "label", "translation": "translation", "tokens": "spans"}
+ANSWERS = {"texts": "label", "translation": "translation", "pretraining": "tokens", "tokens": "spans"}
 FORMS = {
     "numbers": "six whole numbers",
     "graph_text": "4 columns with tabs between them",
@@ -50,6 +53,7 @@ SECTIONS = {
     "translation": "translation",
     "graph_text": "graph_text",
     "visual_questions": "visual_questions",
+    "pretraining": "pretraining",
     "copying": "experiment",
     "numbers": "numbers",
     "tokens": "tokens",
@@ -345,7 +349,7 @@ def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, 
         tasks.load_task("cora_ct")
 
 
-LIMITED = ("texts", "translation", "graph_text", "visual_questions", "numbers", "tokens")
+LIMITED = ("texts", "translation", "graph_text", "visual_questions", "pretraining", "numbers", "tokens")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,48 @@
+"""Table of docs/data/pretraining.json, which `tests/benchmarks/study.py pretraining` writes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from measured_tables.markdown import interval, table
+
+SOURCE = "tests/benchmarks/study.py pretraining"
+VARIANTS = {
+    "plain": "as it is",
+    "weak": "repulsive, weight 0.001",
+    "paper": "repulsive, weight 0.1",
+    "nothing": "not pre-trained",
+}
+MEASURES = {
+    "accuracy": ("accuracy of replaced tokens, %", 100, ".2f"),
+    "majority": ("majority rate, %", 100, ".2f"),
+    "auroc": ("AUROC", 1, ".3f"),
+    "generator_accuracy": ("generator, %", 100, ".1f"),
+    "relative": ("relative Dist", 1, ".3f"),
+    "overlap": ("overlap", 1, ".3f"),
+    "sst2_accuracy": ("SST-2 after fine-tuning, %", 100, ".2f"),
+}
+
+
+def tables(content: Mapping[str, Any]) -> str:
+    """Figures of each variant, and its differences to the plain one on SST-2."""
+    rows = []
+    for variant, row in content["summary"].items():
+        cells = [
+            interval(row.get(name), form, scale=scale) if row.get(name) else ""
+            for name, (_, scale, form) in MEASURES.items()
+        ]
+        gap = row.get("difference", {}).get("sst2_accuracy")
+        rows.append(
+            [
+                VARIANTS[variant],
+                *cells,
+                interval(gap, "+.2f", scale=100) if gap else "",
+                str(row["sst2_accuracy"]["seeds"]),
+            ]
+        )
+    head = ["first layer", *(title for title, _, _ in MEASURES.values()), "difference", "seeds"]
+    words = (
+        "Means over seeds and their 95% intervals (Student's t); differences are to the first row, of the same seed. "
+        "The majority rate is the share of tokens that were not replaced."
+    )
+    return f"{words}\n\n{table(head, rows)}"

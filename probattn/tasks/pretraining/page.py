@@ -1,0 +1,73 @@
+"""The page of a run of pre-training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markupsafe import Markup
+
+from probattn.inference.report import MODEL_TITLES, ModelKey
+from probattn.inference.report.heads import heads_section
+from probattn.inference.report.markup import Section, plain
+from probattn.inference.report.measures import MODEL_STYLES
+from probattn.tasks.fine_tuning.page import render as render_measured
+from probattn.tasks.pretraining.measures import MEASURES
+from probattn.tasks.pretraining.results import JudgedToken, PretrainingResults
+from probattn.tasks.pretraining.vocabulary import CONTINUING
+
+
+def render(results: PretrainingResults) -> str:
+    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
+    more = [
+        _samples_section(results),
+        heads_section(results.heads, unit="passages", measure="accuracy of replaced tokens"),
+    ]
+    return render_measured(results, MEASURES, "passages", more=more, package="probattn.tasks.pretraining")
+
+
+def _samples_section(results: PretrainingResults) -> Section | None:
+    if not results.samples:
+        return None
+    models = list(results.samples[0][0].probabilities)
+    samples = [
+        [
+            {
+                "model": MODEL_TITLES[model],
+                "style": MODEL_STYLES[model],
+                "text": Markup("").join(
+                    (Markup("") if token.token.startswith(CONTINUING) else Markup(" ")) + shaded(token, model)
+                    for token in sample
+                ),
+                "found": sum(token.probabilities[model] > 0.5 for token in sample if token.original),
+                "false": sum(token.probabilities[model] > 0.5 for token in sample if not token.original),
+            }
+            for model in models
+        ]
+        for sample in results.samples
+    ]
+    replaced = [sum(token.original is not None for token in sample) for sample in results.samples]
+    context: dict[str, Any] = {"samples": list(zip(samples, replaced, strict=True))}
+    return Section("samples", "Texts", "Which tokens were replaced?", "samples.html", context)
+
+
+def shaded(token: JudgedToken, model: ModelKey) -> Markup:
+    """A token, the darker the more probably it was replaced, and what the generator replaced after it.
+
+    The mark of a token that goes on within a word is left out.
+
+    Example:
+        >>> shaded(JudgedToken(token="film", probabilities={"deterministic": 0.25}), "deterministic")
+        Markup('<span class="judged" style="--p: 25%" title="replaced: 25.0%"><bdi>film</bdi></span>')
+    """
+    probability = token.probabilities[model]
+    words = Markup('<span class="judged{}" style="--p: {}%" title="replaced: {}">{}</span>').format(
+        " replaced" if token.original else "",
+        round(100 * probability),
+        f"{probability:.1%}",
+        plain(token.token.removeprefix(CONTINUING)),
+    )
+    if token.original is None:
+        return words
+    return words + Markup(' <del class="original">{}</del>').format(
+        plain(token.original.removeprefix(CONTINUING))
+    )

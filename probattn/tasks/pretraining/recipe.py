@@ -1,0 +1,279 @@
+"""Recipes of pre-training: corpus, networks, training, report, and all of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from probattn.tasks.classification.recipe import PredictionRecipe
+from probattn.tasks.pretraining.corpus import NAMED, Corpus
+from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.derived import drawn_section
+from probattn.tasks.sections.methods import (
+    AlignmentRecipe,
+    AttentionRecipe,
+    DisagreementRecipe,
+    MethodRecipe,
+    RepulsionRecipe,
+    beside,
+)
+from probattn.tasks.sections.training import TrainingRecipe, training_keys
+
+STEPS = 1_000_000
+"""Updates where none are given."""
+
+INTRODUCTION = """# Recipes of pre-training
+
+A recipe with a section `pretraining` trains ELECTRA's generator and discriminator on texts without labels; see
+[Pre-training](../concepts/pretraining.md). As in [recipes of texts](reference.md), unknown keys are errors, and `--set`
+replaces single keys.
+"""
+
+
+class PretrainingDataRecipe(Section):
+    """Texts to learn from, and how they become passages of tokens.
+
+    Which part a text belongs to depends on its letters and digits alone, so that equal texts are in one part. Texts are
+    read as they are needed, again in every pass.
+
+    Example:
+        >>> PretrainingDataRecipe(texts=["imdb", "my.txt"]).corpus().sources
+        ('imdb', 'my.txt')
+    """
+
+    texts: list[str] = Field(
+        min_length=1,
+        description="Where the texts are: files with a text a line (`.txt`, `.txt.gz`), folders of such files, or data "
+        f"sets that have a name, of which the training part is read ({', '.join(f'`{name}`' for name in NAMED)}).",
+    )
+    validation_fraction: float = Field(
+        default=0.01, gt=0, lt=0.5, description="Share of the texts to choose by."
+    )
+    test_fraction: float = Field(default=0.01, gt=0, lt=0.5, description="Share of the texts to measure on.")
+    validation_passages: int | None = Field(
+        default=1000, ge=1, description="Most passages to choose by, a fixed choice; null for all."
+    )
+    test_passages: int | None = Field(
+        default=1000, ge=1, description="Most passages to measure on, a fixed choice; null for all."
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder of a tokenizer with a mask token, or its name on the hub; null to learn a WordPiece "
+        "vocabulary from the training texts.",
+    )
+    vocabulary: int = Field(default=30_522, ge=6, description="Most tokens of a vocabulary that is learned.")
+    lowercase: bool = Field(
+        default=True, description="Whether a vocabulary that is learned leaves case and accents out."
+    )
+    max_length: int = Field(
+        default=128,
+        ge=3,
+        description="Most tokens of a passage, begin and end included; longer texts are cut.",
+    )
+    join: bool = Field(
+        default=True,
+        description="Whether a passage goes on with the next text; false for passages of one text each.",
+    )
+    shuffle_buffer: int = Field(
+        default=10_000,
+        ge=1,
+        description="Texts among which the next one is drawn; 1 for the order of the corpus.",
+    )
+    mask_probability: float = Field(
+        default=0.15, gt=0, lt=1, description="Share of the tokens of a passage that are masked."
+    )
+
+    def corpus(self) -> Corpus:
+        """The texts, which are not read yet."""
+        return Corpus(tuple(self.texts), self.validation_fraction, self.test_fraction)
+
+    def resolved(self) -> PretrainingDataRecipe:
+        """The same, with the paths of files and folders made absolute."""
+        texts = [each if each in NAMED else str(Path(each).expanduser().absolute()) for each in self.texts]
+        tokenizer = self.tokenizer
+        if tokenizer is not None and Path(tokenizer).expanduser().is_dir():
+            tokenizer = str(Path(tokenizer).expanduser().absolute())
+        return self.model_copy(update={"texts": texts, "tokenizer": tokenizer})
+
+
+class GeneratorRecipe(Section):
+    """Sizes of the generator; null for a quarter of the discriminator's, as in ELECTRA-small."""
+
+    width: int | None = Field(default=None, ge=1, description="Of its states, a multiple of its heads.")
+    layers: int | None = Field(default=None, ge=1, description="Null for as many as the discriminator has.")
+    heads: int | None = Field(default=None, ge=1, description="Of every layer.")
+    feed_forward: int | None = Field(default=None, ge=1, description="Hidden width of a layer.")
+
+
+class PretrainingNetworkRecipe(Section):
+    """ELECTRA; the defaults are those of ELECTRA-small (Clark et al. 2020, appendix A).
+
+    Example:
+        >>> PretrainingNetworkRecipe().generator_sizes()
+        {'hidden_size': 64, 'num_hidden_layers': 12, 'num_attention_heads': 1, 'intermediate_size': 256}
+    """
+
+    width: int = Field(default=256, ge=1, description="Of the discriminator's states, a multiple of `heads`.")
+    embedding: int = Field(default=128, ge=1, description="Of the embeddings of tokens and positions.")
+    layers: int = Field(default=12, ge=1, description="Of the discriminator.")
+    heads: int = Field(default=4, ge=1, description="Of every layer.")
+    feed_forward: int = Field(default=1024, ge=1, description="Hidden width of a layer.")
+    positions: int = Field(default=512, ge=3, description="Most tokens that the networks can read.")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="Of embeddings and in the layers.")
+    attention_dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Of attention weights; latent ones have none."
+    )
+    initializer: float = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="Standard deviation of the initial weights; narrow networks learn sooner from about one over the "
+        "root of their width.",
+    )
+    generator: GeneratorRecipe = Field(default=GeneratorRecipe(), description="The generator.")
+    tied: bool = Field(
+        default=True, description="Whether both networks read with the same embeddings, as in the paper."
+    )
+    discriminator_weight: float = Field(
+        default=50.0, gt=0, description="Weight of the discriminator's part of the objective."
+    )
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> PretrainingNetworkRecipe:
+        sizes = self.generator_sizes()
+        for words, width, heads in (
+            ("width", self.width, self.heads),
+            ("generator.width", sizes["hidden_size"], sizes["num_attention_heads"]),
+        ):
+            if width % heads:
+                raise ValueError(f"{words}: expected a multiple of the heads ({heads}), got {width}")
+        return self
+
+    def sizes(self) -> dict[str, Any]:
+        """Sizes of the discriminator by their names in transformers."""
+        return {
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.feed_forward,
+        }
+
+    def generator_sizes(self) -> dict[str, Any]:
+        """Sizes of the generator by their names in transformers."""
+        given = self.generator
+        return {
+            "hidden_size": given.width or max(1, self.width // 4),
+            "num_hidden_layers": given.layers or self.layers,
+            "num_attention_heads": given.heads or max(1, self.heads // 4),
+            "intermediate_size": given.feed_forward or max(1, self.feed_forward // 4),
+        }
+
+
+_Training: Any = drawn_section(
+    {
+        "epochs": (
+            None,
+            Field(
+                default=None,
+                description="Always null: texts are read as they are needed, and how many passages they make is not "
+                "known before.",
+            ),
+        ),
+        "steps": (int, Field(default=STEPS, ge=1, description="Updates.")),
+        **training_keys(
+            batch_size={"default": 128},
+            learning_rate={"default": 5e-4},
+            gradient_clip={"default": 1.0},
+        ),
+    },
+    TrainingRecipe,
+)
+
+
+class PretrainingTrainingRecipe(_Training):
+    """Training from random weights; the objective is in nats per token, the discriminator's times its weight.
+
+    Example:
+        >>> PretrainingTrainingRecipe().steps
+        1000000
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        return {"steps": STEPS} | value if isinstance(value, dict) else value
+
+
+class PretrainingReportRecipe(Section):
+    """Contents of the report."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same networks with deterministic attention too, from the same weights, and "
+        "to compare.",
+    )
+    samples: int = Field(
+        default=4, ge=0, le=100, description="Test passages whose tokens are shown with what was predicted."
+    )
+    head_texts: int = Field(
+        default=32,
+        ge=0,
+        description="Test passages over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
+        "0 for none.",
+    )
+    masked_texts: int = Field(
+        default=32,
+        ge=0,
+        description="Test passages over which the accuracy without each head is measured, one pass a head; 0 for none.",
+    )
+    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+
+
+class PretrainingRecipe(MethodRecipe):
+    """All that a run of pre-training depends on. What makes a recipe one of them is its section `pretraining`.
+
+    Attention methods are those of the discriminator, the network that is kept; the generator's attention is
+    deterministic.
+
+    Example:
+        >>> recipe = PretrainingRecipe(pretraining={"texts": ["imdb"]}, attention={"method": "deterministic"})
+        >>> recipe.methods(), recipe.training.steps
+        ((), 1000000)
+    """
+
+    introduction = INTRODUCTION
+
+    pretraining: PretrainingDataRecipe = Field(description="The texts.")
+    network: PretrainingNetworkRecipe = Field(default=PretrainingNetworkRecipe(), description="The networks.")
+    attention: AttentionRecipe = Field(
+        default=AttentionRecipe(), description="The attention method of the discriminator."
+    )
+    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    training: PretrainingTrainingRecipe = Field(
+        default=PretrainingTrainingRecipe(), description="How to train."
+    )
+    prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
+    report: PretrainingReportRecipe = Field(default=PretrainingReportRecipe(), description="What to report.")
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> PretrainingRecipe:
+        length, positions = self.pretraining.max_length, self.network.positions
+        if length > positions:
+            raise ValueError(
+                f"pretraining.max_length: expected at most {positions}, the positions of the network "
+                f"(network.positions), got {length}"
+            )
+        return self
+
+    def resolved(self) -> PretrainingRecipe:
+        """The same recipe with the paths of files and folders it reads made absolute."""
+        return self.model_copy(update={"pretraining": self.pretraining.resolved()})

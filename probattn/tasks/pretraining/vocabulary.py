@@ -1,0 +1,134 @@
+"""The tokenizer of a pre-trained network: one of a path, or a WordPiece vocabulary that is learned from the corpus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from probattn.data import DataError
+from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
+from probattn.tasks.errors import RunError, one_line
+
+PAD, UNKNOWN, BEGIN, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The first tokens of a vocabulary, as in BERT's and ELECTRA's."""
+CONTINUING = "##"
+"""What a token that goes on within a word begins with."""
+CHARACTERS = 1000
+"""Most different characters of a vocabulary, the most frequent ones."""
+NEEDED = ("mask_token", "pad_token", "cls_token", "sep_token")
+
+
+def learned_tokenizer(
+    texts: Callable[[], Iterable[str]], size: int, *, lowercase: bool = True, positions: int = 512
+) -> Any:
+    """A tokenizer with a WordPiece vocabulary of some texts, which reads as BERT's does.
+
+    The vocabulary is a function of the texts. That of ``tokenizers`` alone is not: equally frequent pairs are joined in
+    the order of their numbers, and those of continuing characters come from the order of a hash table.
+
+    Args:
+        texts: gives what it is learned from, anew at every call.
+        size: most tokens, the five special ones included.
+        lowercase: whether case and accents are left out.
+        positions: most tokens of a text that its network reads.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` of transformers: it can be saved, and ``AutoTokenizer`` loads it.
+
+    Raises:
+        DataError: the texts have no token.
+
+    Example:
+        >>> tokenizer = learned_tokenizer(lambda: ["the film was good", "a good film"], 60)
+        >>> tokenizer.tokenize("Good!")
+        ['good', '[UNK]']
+    """
+    from tokenizers import processors
+
+    characters = _characters(texts(), lowercase)
+    if not characters:
+        raise DataError("vocabulary: expected texts with letters or signs, got none")
+    known = _learned(texts(), characters, len(SPECIAL), lowercase, SPECIAL).get_vocab()
+    numbered = sorted(CONTINUING + each for each in characters if CONTINUING + each in known)
+    vocabulary = _learned(texts(), characters, size, lowercase, (*SPECIAL, *numbered)).get_vocab()
+    words = _tokenizer(vocabulary, lowercase)
+    words.add_special_tokens(list(SPECIAL))
+    words.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A {END}",
+        pair=f"{BEGIN} $A {END} $B:1 {END}:1",
+        special_tokens=[(name, words.token_to_id(name)) for name in (BEGIN, END)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        model_max_length=positions,
+        unk_token=UNKNOWN,
+        pad_token=PAD,
+        cls_token=BEGIN,
+        sep_token=END,
+        mask_token=MASK,
+    )
+
+
+def _tokenizer(vocabulary: dict[str, int] | None, lowercase: bool) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    model = (
+        models.WordPiece(unk_token=UNKNOWN)
+        if vocabulary is None
+        else models.WordPiece(vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=100)
+    )
+    words = Tokenizer(model)
+    words.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    words.decoder = decoders.WordPiece()
+    return words
+
+
+def _characters(texts: Iterable[str], lowercase: bool) -> list[str]:
+    """The most frequent characters, of equally frequent ones the first in their order."""
+    counts: Counter[str] = Counter()
+    normal = _tokenizer(None, lowercase).normalizer
+    for text in texts:
+        counts.update(normal.normalize_str(text))
+    found = sorted(counts, key=lambda each: (-counts[each], each))
+    return [each for each in found if not each.isspace()][:CHARACTERS]
+
+
+def _learned(
+    texts: Iterable[str], characters: list[str], size: int, lowercase: bool, first: tuple[str, ...]
+) -> Any:
+    """A tokenizer whose vocabulary begins with ``first`` and is learned from texts."""
+    from tokenizers import trainers
+
+    words = _tokenizer(None, lowercase)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=list(first),
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        show_progress=False,
+    )
+    words.train_from_iterator(texts, trainer)
+    return words
+
+
+def loaded_tokenizer(source: str) -> Any:
+    """The tokenizer of a folder, or of a name on the hub.
+
+    Raises:
+        RunError: it cannot be read, or has no token for masked places, padding, begin or end.
+    """
+    try:
+        tokenizer = open_pretrained(AutoTokenizer, source)
+    except StoredNetworkError as error:
+        raise RunError(f"pretraining.tokenizer: {one_line(error)}") from error
+    missing = next((name for name in NEEDED if getattr(tokenizer, name, None) is None), None)
+    if missing is not None:
+        raise RunError(
+            f"pretraining.tokenizer {source!r}: expected a tokenizer with a {missing}, got one without; take that of a "
+            "masked language model, or null for a vocabulary of the corpus"
+        )
+    return tokenizer
