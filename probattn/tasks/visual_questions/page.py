@@ -17,7 +17,7 @@ from probattn.tasks.visual_questions.drawing import plain_picture, veiled
 from probattn.tasks.visual_questions.measures import MEASURES
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
-SMALL = 72.0
+SMALL = 60.0
 """Height of the pictures of single words."""
 
 
