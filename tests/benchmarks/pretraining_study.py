@@ -23,6 +23,7 @@ from rich.table import Table
 from probattn.inference.report import site_heads
 from probattn.models import AttentionCalls, inspect
 from probattn.tasks import load_network, load_task
+from probattn.tasks.programs import quiet_loading
 from probattn.tasks.task import MODEL
 
 PLAIN, NOTHING = "plain", "nothing"
@@ -150,7 +151,8 @@ def start(job: study.Job, folder: Path) -> Path:
     """A folder with the recipe's discriminator before any training, and its tokenizer."""
     task = load_task(job.recipe, job.keys)
     net, _ = task.build(task.tokenizer)
-    net.save_pretrained(folder)
+    with quiet_loading():
+        net.save_pretrained(folder)
     task.tokenizer.save_pretrained(folder)
     return folder
 
