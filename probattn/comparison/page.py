@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from probattn.comparison.results import ComparisonResults, Row
-from probattn.comparison.tables import MEASURE_TITLES, TITLES, interval_words, reliable
-from probattn.inference.report.charts.lines import Line, line_chart, ticks
-from probattn.inference.report.charts.svg import Axis
+from probattn.comparison.results import ComparisonResults, Interval, Row
+from probattn.comparison.tables import MEASURE_TITLES, TITLES, interval_words, number, reliable
+from probattn.inference.report.charts.lines import LABEL_GAP, LETTER, ticks
+from probattn.inference.report.charts.svg import Axis, Frame, Plot, add, hint, spread_labels, text_of, write
 from probattn.inference.report.markup import Section, plain
 from probattn.inference.report.page import render_page
 
 STYLES = ("det", "bay", "exp", "mom")
 """Colours of recipes, in turn."""
 COSTS = (1, 2, 5, 10, 20, 50, 100)
+WIDTH, HEIGHT = 560, 320
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def _sections(results: ComparisonResults) -> Iterator[Section]:
         "titles_of": TITLES,
         "measures": [(name, MEASURE_TITLES[name]) for name in measures],
         "words": interval_words,
+        "number": number,
         "reliable": reliable,
     }
     charts = [
@@ -77,22 +79,51 @@ def _sections(results: ComparisonResults) -> Iterator[Section]:
 
 
 def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
-    """A measure against the cost, with the intervals over seeds."""
-    styles = {name: STYLES[place % len(STYLES)] for place, name in enumerate(results.methods)}
+    """A measure against the cost: a dot a way, and a line a recipe through what no cheaper way of it exceeds."""
     rows = [row for row in results.rows if measure in row.values]
-    lines = [line for row in rows for line in _marks(row, measure, styles[row.recipe])]
-    values = [value for line in lines for _, value in line.points]
-    low, high = min(values), max(values)
-    room = max(0.05 * (high - low), 0.005)
+    values = [row.values[measure].mean for row in rows]
+    room = max(0.3 * (max(values) - min(values)), 0.01)
+    low, high = max(min(values) - room, 0.0), min(max(values) + room, 1.0)
     most = max(row.cost.mean for row in rows)
     marks = tuple((math.log10(cost), str(cost)) for cost in COSTS if cost <= 1.5 * most)
     x = Axis(-0.05, math.log10(1.2 * most) + 0.05, "cost of a prediction, passes", marks)
-    y = Axis(low - room, high + room, title, ticks(low - room, high + room, 4, percent=measure == "coverage"))
-    return line_chart(lines, x, y, f"{title} against cost")
+    y = Axis(low, high, title, ticks(low, high, 4, percent=measure == "coverage"))
+    names = list(results.methods)
+    frame = Frame(width=WIDTH, height=HEIGHT, right=int(20 + LETTER * max(map(len, names))))
+    plot = Plot.begin(frame, x, y, f"{title} against cost", "; ".join(names))
+    ends = []
+    for place, name in enumerate(names):
+        style, best = STYLES[place % len(STYLES)], -math.inf
+        own = sorted(
+            (row for row in rows if row.recipe == name), key=lambda row: (row.cost.mean, -_mean(row, measure))
+        )
+        points = []
+        for row in own:
+            at, mean = math.log10(max(row.cost.mean, 1.0)), _mean(row, measure)
+            dot = add(plot.root, "circle", f"dot {style}", cx=plot.across(at), cy=plot.up(mean), r=3)
+            hint(dot, f"{row.recipe}, {TITLES[row.way]}: {interval_words(measure, row.values[measure])}")
+            if mean > best:
+                best = mean
+                points.append((at, mean))
+                _whisker(plot, at, row.values[measure], (low, high), style)
+        points.append((x.high, best))
+        add(plot.root, "path", f"line {style}", d=plot(points))
+        ends.append((name, style, plot.up(best)))
+    heights = spread_labels(
+        [height for _, _, height in ends], LABEL_GAP, frame.top, frame.height - frame.bottom
+    )
+    for (name, style, _), height in zip(ends, heights, strict=True):
+        write(plot.root, plot.across(x.high) + 8, height + 4, name, f"end-label {style}")
+    return text_of(plot.root)
 
 
-def _marks(row: Row, measure: str, style: str) -> Iterator[Line]:
-    found, place = row.values[measure], math.log10(max(row.cost.mean, 1.0))
-    if found.low is not None and found.high is not None:
-        yield Line("", style, ((place, found.low), (place, found.high)))
-    yield Line(f"{row.recipe}, {TITLES[row.way]}", style, ((place, found.mean),), dots=True)
+def _mean(row: Row, measure: str) -> float:
+    return row.values[measure].mean
+
+
+def _whisker(plot: Plot, at: float, found: Interval, limits: tuple[float, float], style: str) -> None:
+    """The interval of a mean, as far as it lies in the drawing."""
+    if found.low is None or found.high is None:
+        return
+    ends = [(at, min(max(value, limits[0]), limits[1])) for value in (found.low, found.high)]
+    add(plot.root, "path", f"leader {style}", d=plot(ends))

@@ -289,13 +289,13 @@ def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], 
 
 
 def _p_value(sample: Sequence[float]) -> float | None:
-    """Of Student's paired t-test; None for a single seed."""
+    """Of Student's paired t-test; None for a single seed, 1 where all differ alike: figures that count few texts do."""
     if len(sample) < 2:
         return None
     interval = mean_interval(sample)
     assert interval.high is not None
     half = interval.high - interval.mean
     if half == 0:
-        return 1.0 if interval.mean == 0 else 0.0
+        return 1.0
     error = half / float(student.ppf(0.975, len(sample) - 1))
     return float(2 * student.sf(abs(interval.mean) / error, len(sample) - 1))

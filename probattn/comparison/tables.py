@@ -28,7 +28,7 @@ MEASURE_TITLES = {
     "auroc": "AUROC",
 }
 SHOWN = ("accuracy", "nll", "ece", "coverage", "auroc")
-LEVEL = 0.05
+LEVEL, LEAST_SEEDS = 0.05, 3
 SHARES = ("accuracy", "ece", "coverage", "answered")
 """Measures in percent."""
 
@@ -45,8 +45,10 @@ def number(measure: str, value: float, *, sign: bool = False) -> str:
 
 
 def reliable(gap: Gap | None) -> bool:
-    """Whether a difference holds among all that were tested."""
-    return gap is not None and gap.corrected is not None and gap.corrected <= LEVEL
+    """Whether a difference holds among all that were tested; two seeds say nothing of how much they scatter."""
+    return (
+        gap is not None and gap.corrected is not None and gap.corrected <= LEVEL and gap.seeds >= LEAST_SEEDS
+    )
 
 
 def interval_words(measure: str, found: Interval, *, sign: bool = False) -> str:
@@ -77,7 +79,7 @@ def comparison_table(results: ComparisonResults) -> Sheet:
         f"surest first, with at most {percent} wrong. AUROC: test against out-of-domain texts, by the entropy, or by "
         "what the way is named after. Accuracy, ECE and coverage in percent."
     )
-    mark = f"* marks reliable differences to {recipe}, {TITLES[way]} (paired by seed, Holm's method over each measure)."
+    mark = f"* marks reliable differences to {recipe}, {TITLES[way]} (paired by at least three seeds, Holm's method)."
     notes = (meaning, mark)
     return Sheet(("", *(MEASURE_TITLES[name] for name in measures), "cost"), tuple(groups), notes=notes)
 
