@@ -48,3 +48,4 @@ def test_figures_are_those_of_the_population() -> None:
     assert triage_study.oracle(scores, wrong, 0.1) == pytest.approx(0.5 / 0.9, abs=1e-3)
     row = triage_study.figures(scores, wrong, 50, 0.95, 1000)["0.1"]
     assert row["held"] >= 0.86 and 0.5 < row["answered"] < row["oracle"] and row["error"] < 0.1
+    assert 0.5 < row["certain"] < row["oracle"] and row["certain"] == pytest.approx(row["answered"], abs=0.02)

@@ -23,7 +23,7 @@ import typer
 from domain_study import predicted
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 from torch import Tensor
 
 from probattn.data import text_key
@@ -59,6 +59,17 @@ def oracle(scores: Tensor, wrong: Tensor, error: float) -> float:
     return float(kept.max()) if len(kept) else 0.0
 
 
+def certain(scores: Tensor, wrong: Tensor, error: float, confidence: float, size: int) -> float:
+    """The largest share at which calibration inputs with just the errors to be expected pass the exact test."""
+    curve = risk_coverage_curve(scores, wrong.double())
+    answered = (size * curve.coverage.double()).round().clamp_min(1)
+    passed = (
+        binom.cdf((answered * curve.risk.double()).round().numpy(), answered.numpy(), error) <= 1 - confidence
+    )
+    kept = curve.coverage[torch.from_numpy(passed)]
+    return float(kept.max()) if len(kept) else 0.0
+
+
 def drawn(
     scores: Tensor, wrong: Tensor, error: float, confidence: float, size: int, seed: int
 ) -> tuple[float, float]:
@@ -83,6 +94,7 @@ def figures(scores: Tensor, wrong: Tensor, splits: int, confidence: float, size:
             "interval": list(binomtest(held, splits).proportion_ci(method="exact")),
             "answered": share,
             "error": mistakes,
+            "certain": certain(scores, wrong, error, confidence, size),
             "oracle": oracle(scores, wrong, error),
             "none": sum(not answered for answered, _ in rows) / splits,
         }

@@ -24,6 +24,7 @@ def tables(content: Mapping[str, Any]) -> str:
             f"{100 * row['held']:.1f} [{100 * row['interval'][0]:.1f}, {100 * row['interval'][1]:.1f}]",
             f"{100 * row['error']:.1f}",
             f"{100 * row['answered']:.1f}",
+            f"{100 * row['certain']:.1f}",
             f"{100 * row['oracle']:.1f}",
         ]
         for run in content["runs"]
@@ -35,6 +36,7 @@ def tables(content: Mapping[str, Any]) -> str:
         "held in, % of draws",
         "wrong among answered, %",
         "answered, %",
+        "exact test, %",
         "oracle, %",
     ]
     return (
