@@ -134,7 +134,7 @@ class SVIDriver(RunOptions):
                 anew where there is none and falls back, with a warning, from a corrupt one to the one before.
 
         Returns:
-            What came out; the model holds the weights of the last step, or of the best one with early stopping.
+            The result; the model holds the weights of the last step, or of the best one with early stopping.
 
         Raises:
             CheckpointError: nothing to resume, or a checkpoint that is corrupt, of another configuration or cannot be

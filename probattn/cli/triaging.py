@@ -55,7 +55,7 @@ def triage(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
-    """Find which inputs can be answered at a promised error; `predict --policy` applies what comes out."""
+    """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
     from probattn import tasks
     from probattn.cli.app import show
     from probattn.tasks import devices, progress

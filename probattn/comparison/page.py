@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from probattn.comparison.results import ComparisonResults, Interval, Row
-from probattn.comparison.tables import MEASURE_TITLES, TITLES, interval_words, number, reliable
+from probattn.comparison.tables import TITLES
+from probattn.comparison.ways import MEASURES
 from probattn.inference.report.charts.lines import LABEL_GAP, LETTER, ticks
 from probattn.inference.report.charts.svg import Axis, Frame, Plot, add, hint, spread_labels, text_of, write
-from probattn.inference.report.markup import Section, plain
+from probattn.inference.report.markup import Section, exact, plain
 from probattn.inference.report.page import render_page
+from probattn.inference.report.sections import gap_words
 
 STYLES = ("det", "bay", "exp", "mom")
 """Colours of recipes, in turn."""
@@ -53,29 +56,38 @@ def headline(results: ComparisonResults) -> str:
     share = f"{100 * best.values['coverage'].mean:.1f}%"
     if (best.recipe, best.way) == results.reference:
         return f"Nothing answers more at {percent} error than {words}: {share}"
-    if not reliable(best.gaps.get("coverage")):
+    gap = best.gaps.get("coverage")
+    if gap is None or results.verdict("coverage", gap) == "unclear":
         return f"No way answers reliably more at {percent} error than the reference"
     return f"{words} answers most at {percent} error: {share} of the texts"
 
 
 def _sections(results: ComparisonResults) -> Iterator[Section]:
-    measures = [name for name in MEASURE_TITLES if any(name in row.values for row in results.rows)]
+    measures = [name for name in MEASURES if any(name in row.values for row in results.rows)]
+    titles = {
+        "coverage": f"Answered at {100 * results.error:g}% error",
+        "auroc": "AUROC of out-of-distribution inputs",
+    }
+    charts = [(title, _frontier(results, name, title)) for name, title in titles.items() if name in measures]
+    rows = [(row, [_figure(results, row, name) for name in measures]) for row in results.rows]
     context = {
         "results": results,
         "titles_of": TITLES,
-        "measures": [(name, MEASURE_TITLES[name]) for name in measures],
-        "words": interval_words,
-        "number": number,
-        "reliable": reliable,
+        "measures": [MEASURES[name] for name in measures],
+        "charts": charts,
+        "rows": rows,
     }
-    charts = [
-        ("coverage", f"Answered at {100 * results.error:g}% error"),
-        ("auroc", "AUROC of foreign inputs"),
-    ]
-    shown = [(title, _frontier(results, measure, title)) for measure, title in charts if measure in measures]
     parts = (("frontier", "Frontier", "What a pass buys"), ("figures", "Figures", "All figures"))
     for part, title, heading in (*parts, ("runs", "Runs", "The runs")):
-        yield Section(part, title, heading, "comparison.html", {**context, "part": part, "charts": shown})
+        yield Section(part, title, heading, "comparison.html", {**context, "part": part})
+
+
+def _figure(results: ComparisonResults, row: Row, measure: str) -> dict[str, Any]:
+    """A cell of the table: the mean, and the difference to the reference."""
+    found, gap, text = row.values.get(measure), row.gaps.get(measure), MEASURES[measure]
+    value = None if found is None else found.mean
+    words = None if gap is None else gap_words(gap, text, results.verdict(measure, gap))
+    return {"value": exact(value, text.value(value)), "gap": words}
 
 
 def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
@@ -101,7 +113,7 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
         for row in own:
             at, mean = math.log10(max(row.cost.mean, 1.0)), _mean(row, measure)
             dot = add(plot.root, "circle", f"dot {style}", cx=plot.across(at), cy=plot.up(mean), r=3)
-            hint(dot, f"{row.recipe}, {TITLES[row.way]}: {interval_words(measure, row.values[measure])}")
+            hint(dot, f"{row.recipe}, {TITLES[row.way]}: {MEASURES[measure].value(mean)}")
             if mean > best:
                 best = mean
                 points.append((at, mean))

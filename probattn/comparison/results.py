@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from probattn.inference.report.record import Count, Probability, Record
+from probattn.comparison.ways import MEASURES
+from probattn.inference.report import Comparison
+from probattn.inference.report.claims import is_reliable
+from probattn.inference.report.measures import Verdict
+from probattn.inference.report.record import Count, Record
 
 
 class Interval(Record):
@@ -19,13 +23,6 @@ class Interval(Record):
     seeds: Count
 
 
-class Gap(Interval):
-    """A difference to the reference of the same seed; ``p`` is two-sided, ``corrected`` by Holm's method."""
-
-    p: Probability | None
-    corrected: Probability | None
-
-
 class Row(Record):
     """One way of predicting with the networks of one recipe.
 
@@ -34,14 +31,15 @@ class Row(Record):
         way: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
         cost: time of a prediction in units of one pass.
         values: by measure.
-        gaps: differences to the reference, by measure; empty for the reference and for the ensemble.
+        gaps: differences to the reference of the same seeds, by measure, with p values that are corrected by Holm's
+            method over all ways; empty for the reference, for the ensemble, and for a single seed.
     """
 
     recipe: str
     way: str
     cost: Interval
     values: Mapping[str, Interval]
-    gaps: Mapping[str, Gap]
+    gaps: Mapping[str, Comparison]
 
 
 class ComparisonResults(Record):
@@ -70,3 +68,7 @@ class ComparisonResults(Record):
     set: tuple[str, ...]
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
+
+    def verdict(self, measure: str, gap: Comparison) -> Verdict:
+        """The result of a difference by its sign; "unclear" where it is not reliable, as in the report of a run."""
+        return MEASURES[measure].verdict(gap.value) if is_reliable(gap, self.sizes["test"]) else "unclear"

@@ -14,14 +14,15 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 from safetensors.torch import load_file
-from scipy.stats import t as student
 from torch import Tensor
 
 from probattn.comparison.page import page
-from probattn.comparison.results import ComparisonResults, Gap, Interval, Row
+from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.ways import MEASURES, all_ways, figures
 from probattn.files.durable import write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
+from probattn.inference.report import Comparison
+from probattn.inference.report.claims import seeds_p
 from probattn.metrics.functional import holm, mean_interval
 from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification
@@ -241,7 +242,9 @@ def _results(
     )
 
 
-def _row(key: tuple[str, str], found: Mapping[int, Mapping[str, float]], gaps: Mapping[str, Gap]) -> Row:
+def _row(
+    key: tuple[str, str], found: Mapping[int, Mapping[str, float]], gaps: Mapping[str, Comparison]
+) -> Row:
     def over_seeds(measure: str) -> Interval:
         return Interval(**mean_interval(each[measure] for each in found.values())._asdict())
 
@@ -268,34 +271,22 @@ def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, float]
     return figures(mean, labels, error) | {"cost": float(len(read))}
 
 
-def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], dict[str, Gap]]:
+def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], dict[str, Comparison]]:
     """Differences to the reference, paired by seed; p values are corrected by Holm's method over all of a measure."""
-    found: dict[tuple[str, str], dict[str, Gap]] = {}
+    found: dict[tuple[str, str], dict[str, Comparison]] = {}
     base = values[reference]
-    for measure in MEASURES:
-        keys = [
-            key for key, each in values.items() if key != reference and measure in next(iter(each.values()))
-        ]
-        if measure not in next(iter(base.values())):
-            continue
-        samples = {key: [values[key][seed][measure] - base[seed][measure] for seed in base] for key in keys}
-        intervals = {key: mean_interval(sample) for key, sample in samples.items()}
-        p_values = [_p_value(sample) for sample in samples.values()]
-        known = all(p is not None for p in p_values)
-        corrected = holm([p or 0.0 for p in p_values]) if known else [None] * len(p_values)
-        for key, p, adjusted in zip(keys, p_values, corrected, strict=True):
-            found.setdefault(key, {})[measure] = Gap(**intervals[key]._asdict(), p=p, corrected=adjusted)
+    for measure in MEASURES if len(base) > 1 else ():
+        samples = {
+            key: tuple(own[seed][measure] - base[seed][measure] for seed in base)
+            for key, own in values.items()
+            if key != reference and all(measure in each for runs in (own, base) for each in runs.values())
+        }
+        p_values = [seeds_p(sample) for sample in samples.values()]
+        for (key, sample), p, adjusted in zip(samples.items(), p_values, holm(p_values), strict=True):
+            mean, low, high, _ = mean_interval(sample)
+            assert low is not None
+            assert high is not None
+            found.setdefault(key, {})[measure] = Comparison(
+                model=key[1], value=mean, low=low, high=high, p=p, corrected=adjusted, seeds=sample
+            )
     return found
-
-
-def _p_value(sample: Sequence[float]) -> float | None:
-    """Of Student's paired t-test; None for a single seed, 1 where all differ alike: figures that count few texts do."""
-    if len(sample) < 2:
-        return None
-    interval = mean_interval(sample)
-    assert interval.high is not None
-    half = interval.high - interval.mean
-    if half == 0:
-        return 1.0
-    error = half / float(student.ppf(0.975, len(sample) - 1))
-    return float(2 * student.sf(abs(interval.mean) / error, len(sample) - 1))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,15 +21,12 @@ from probattn.inference.last_layer import (
     last_features,
     last_layer,
 )
+from probattn.inference.report.columns import columns
+from probattn.inference.report.measures import TEXTS, MeasureText
 from probattn.metrics.functional import (
-    area_under_risk_coverage,
     best_temperature,
-    calibration_error,
     controlled_threshold,
-    least_confidence,
-    negative_log_likelihood,
     ood_auroc,
-    predictive_entropy,
     risk_coverage_curve,
     sequence_start,
 )
@@ -36,8 +34,32 @@ from probattn.tasks.classification.task import Classification, TrainedClassifier
 from probattn.tasks.programs import predictions
 
 PARTS = ("validation", "test", "out_of_domain")
-MEASURES = ("accuracy", "nll", "ece", "aurc", "coverage", "answered", "auroc")
+MEASURES: Mapping[str, MeasureText] = MappingProxyType(
+    {
+        **{name: TEXTS[name] for name in ("accuracy", "nll", "ece", "aurc")},
+        "coverage": MeasureText(
+            "Coverage",
+            "coverage",
+            "The largest share of the test texts, the surest first, whose error is at most the given one",
+            "higher",
+            "share",
+            "higher coverage",
+            "lower coverage",
+        ),
+        "answered": MeasureText(
+            "Answered by a policy",
+            "answered",
+            "The share that a policy answers which promises that error with 95% confidence",
+            "higher",
+            "share",
+            "more answers by a policy",
+            "fewer answers by a policy",
+        ),
+        "auroc": TEXTS["auroc"],
+    }
+)
 """What a way of predicting is measured by; ``auroc`` where there are out-of-domain data."""
+BINS = 10
 
 
 @dataclass
@@ -47,22 +69,22 @@ class Ways:
     Attributes:
         labels: true classes of the validation and the test data.
         probabilities: by way and data set, ``[N, C]``.
-        foreign: by way and data set, scores of inputs unlike the training data, ``[N]``; where a way has none, the
-            entropy of its probabilities serves.
+        ood_scores: by way and data set, scores by which out-of-distribution inputs are detected, ``[N]``; where a way
+            has none, the entropy of its probabilities serves.
         seconds: of the test data, by way.
     """
 
     labels: dict[str, Tensor] = field(default_factory=dict)
     probabilities: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    foreign: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    ood_scores: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def add(self, way: str, found: Mapping[str, Tensor], seconds: float, **foreign: Tensor) -> None:
+    def add(self, way: str, found: Mapping[str, Tensor], seconds: float, **ood_scores: Tensor) -> None:
         """Adds a way of predicting."""
         self.probabilities[way] = dict(found)
         self.seconds[way] = seconds
-        if foreign:
-            self.foreign[way] = foreign
+        if ood_scores:
+            self.ood_scores[way] = ood_scores
 
     def scaled(self, way: str, name: str) -> None:
         """Adds a way with the temperature that fits its validation data best (Guo et al. 2017)."""
@@ -74,7 +96,7 @@ class Ways:
     def measured(self, error: float) -> dict[str, dict[str, float]]:
         """Figures by way, and ``cost``, its time in units of one pass."""
         return {
-            way: figures(found, self.labels, error, self.foreign.get(way))
+            way: figures(found, self.labels, error, self.ood_scores.get(way))
             | {"cost": self.seconds[way] / self.seconds["point"]}
             for way, found in self.probabilities.items()
         }
@@ -84,43 +106,37 @@ def figures(
     probabilities: Mapping[str, Tensor],
     labels: Mapping[str, Tensor],
     error: float,
-    foreign: Mapping[str, Tensor] | None = None,
+    ood_scores: Mapping[str, Tensor] | None = None,
 ) -> dict[str, float]:
-    """What one way of predicting is measured by.
+    """What one way of predicting is measured by, see :data:`MEASURES`.
 
     Args:
         probabilities: of "validation" and "test", and of "out_of_domain" where there are such data, ``[N, C]``.
         labels: of the first two, integers ``[N]``.
         error: at which is asked how much can be answered.
-        foreign: scores of test and out-of-domain data in place of the entropy, larger for foreign inputs.
+        ood_scores: scores of test and out-of-domain data in place of the entropy, larger out of the distribution.
 
     Returns:
-        accuracy; nll, nats; ece, 10 bins; aurc; coverage, the largest share of the test data, the surest first, whose
-        error is at most ``error``; answered, the share that a policy with this promise answers
-        (:func:`probattn.metrics.functional.controlled_threshold`, 95% confidence, tested on the test data); auroc of
-        test against out-of-domain data.
+        The figures by name; one that is infinite is left out.
     """
-    own, target = probabilities["test"].double(), labels["test"]
-    wrong, unsure = own.argmax(dim=-1) != target, least_confidence(own)
-    pilot = probabilities["validation"].double()
-    start = sequence_start(least_confidence(pilot), pilot.argmax(dim=-1) != labels["validation"], error=error)
-    policy = controlled_threshold(unsure, wrong, error=error, start=start)
-    curve = risk_coverage_curve(unsure, wrong.double())
+    pilot, own = (columns(probabilities[part], None, labels[part], BINS) for part in ("validation", "test"))
+    assert own.correct is not None
+    assert pilot.correct is not None
+    wrong = ~own.correct
+    start = sequence_start(pilot.uncertainty, ~pilot.correct, error=error)
+    policy = controlled_threshold(own.uncertainty, wrong, error=error, start=start)
+    curve = risk_coverage_curve(own.uncertainty, wrong)
     kept = curve.coverage[curve.risk <= error]
-    found = {
-        "accuracy": 1 - float(wrong.double().mean()),
-        "nll": float(negative_log_likelihood(own, target).mean()),
-        "ece": float(calibration_error(own, target)),
-        "aurc": float(area_under_risk_coverage(unsure, wrong.double())),
+    found: dict[Any, float | None] = {
+        **own.measures(None),
         "coverage": float(kept.max()) if len(kept) else 0.0,
-        "answered": policy.answered / len(own),
+        "answered": policy.answered / len(wrong),
     }
-    if "out_of_domain" in probabilities:
-        pair = foreign or {
-            part: predictive_entropy(probabilities[part]) for part in ("test", "out_of_domain")
-        }
-        found["auroc"] = float(ood_auroc(pair["test"].double(), pair["out_of_domain"].double()))
-    return found
+    if ood_scores is not None:
+        found["auroc"] = ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
+    elif "out_of_domain" in probabilities:
+        found |= columns(probabilities["out_of_domain"], None, None, BINS).detection(own)
+    return {name: value for name, value in found.items() if name in MEASURES and value is not None}
 
 
 def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: int | None = 4000) -> Ways:
@@ -133,9 +149,9 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
             fixed choice; None for all.
 
     Returns:
-        The predictions: "point", "temperature", "laplace"; "energy" and "distance", which differ in how they score
-        foreign inputs; of deterministic networks with dropout "dropout"; of latent attention "draws", "moments" and
-        both with a temperature.
+        The predictions: "point", "temperature", "laplace"; "energy" and "distance", which differ in how they detect
+        out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws",
+        "moments", and both with a temperature, "draws_temperature" and "moments_temperature".
     """
     data = {part: each for part, each in task.texts.roles().items() if part in PARTS}
     data |= {part: each for part, each in task.measured().items() if part in PARTS}
@@ -184,12 +200,12 @@ def _drawn(
             continue  # nothing drops out
         found.add(way, kept, seconds)
         if latent:
-            found.scaled(way, f"{way}, temperature")
+            found.scaled(way, f"{way}_temperature")
 
 
 def _predicted(task: Classification, network: TrainedClassifier, texts: TextDataset, way: str) -> Tensor:
     """Probabilities ``[N, C]`` of each text in its order; of dropout and of draws the means."""
-    batches, back = _batches(task, network, texts)
+    batches, back = task.by_length(network, texts)
     options: dict[str, Any] = {"uncertainty": ("moments",)} if way == "moments" else {}
     prediction = task.recipe.prediction
     predicted = predictions(network, batches, prediction, chunk_size=prediction.chunk_size, **options)[
@@ -203,20 +219,11 @@ def _predicted(task: Classification, network: TrainedClassifier, texts: TextData
 
 
 def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:
-    batches, back = _batches(task, network, texts)
+    batches, back = task.by_length(network, texts)
     moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
     found = last_features(network.program, moved, layer)
     labels = None if found.labels is None else found.labels[back]
     return Features(found.inputs[back], found.logits[back], labels)
-
-
-def _batches(
-    task: Classification, network: TrainedClassifier, texts: TextDataset
-) -> tuple[Iterable[Any], Tensor]:
-    """Batches from the shortest to the longest text, and the places of the texts among them."""
-    order = texts.shortest_first()
-    batches = task.batches(network, texts.rows(order))
-    return network.tracked(batches, f"predictions of {texts.source}"), torch.tensor(order).argsort()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from probattn.data.errors import DataError
-from probattn.data.identity import order, text_key
+from probattn.data.identity import fixed_choice, text_key
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,8 @@ class TextDataset:
         """
         if limit is None or limit >= len(self):
             return self
-        if limit < 1:
-            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
-        chosen = sorted(range(len(self)), key=lambda row: (order(self.texts[row], self.pair(row)), row))[
-            :limit
-        ]
-        return self.rows(sorted(chosen))
+        pairs = (None,) * len(self) if self.pairs is None else self.pairs
+        return self.rows(fixed_choice(zip(self.texts, pairs, strict=True), limit, self.source))
 
     def keys(self) -> frozenset[str]:
         """The texts, or pairs of texts, as :func:`~probattn.data.identity.text_key` sees them."""

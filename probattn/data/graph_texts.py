@@ -9,7 +9,7 @@ from pathlib import Path
 
 from probattn.data.errors import DataError, suggestion
 from probattn.data.files import read_text
-from probattn.data.identity import order
+from probattn.data.identity import fixed_choice
 
 _PLACE = re.compile(r"<(\w+)_(\d+)>")
 _TYPE = re.compile(r"<(\w+)>")
@@ -97,8 +97,6 @@ class GraphTexts:
         """
         if limit is None or limit >= len(self):
             return self
-        if limit < 1:
-            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
         return self.at(self._chosen(limit))
 
     def split(self, held_out: int) -> tuple[GraphTexts, GraphTexts]:
@@ -134,8 +132,7 @@ class GraphTexts:
                 )
 
     def _chosen(self, number: int) -> list[int]:
-        keys = [order(row.title, row.text) for row in self.rows]
-        return sorted(sorted(range(len(self)), key=lambda place: (keys[place], place))[:number])
+        return fixed_choice(((row.title, row.text) for row in self.rows), number, self.source)
 
 
 def read_relations(path: Path | str) -> tuple[str, ...]:

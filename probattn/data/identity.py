@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
+from probattn.data.errors import DataError
+
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 _MARKS = re.compile(r"[\W_]+")
@@ -71,6 +73,18 @@ def split_of(text: str, validation: float = 0.1, test: float = 0.1, *, pair: str
 def order(text: str, pair: str | None = None) -> float:
     """Place of a text, or a pair of texts, in a fixed shuffled order, independent of its split."""
     return position(text, "order", pair)
+
+
+def fixed_choice(texts: Iterable[tuple[str, str | None]], limit: int, source: str) -> list[int]:
+    """Rows of ``limit`` texts or pairs, those that come first in the shuffled order, in their own order.
+
+    Raises:
+        DataError: a limit below 1; it names the source.
+    """
+    if limit < 1:
+        raise DataError(f"{source}: expected a limit >= 1, got {limit}")
+    places = [order(text, pair) for text, pair in texts]
+    return sorted(sorted(range(len(places)), key=lambda row: (places[row], row))[:limit])
 
 
 def first_of_each(keys: Iterable[str]) -> list[int]:

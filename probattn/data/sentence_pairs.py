@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from probattn.data.errors import DataError
 from probattn.data.files import data_folder, read_text
-from probattn.data.identity import order
+from probattn.data.identity import fixed_choice
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,8 @@ class SentencePairs:
         """
         if limit is None or limit >= len(self):
             return self
-        if limit < 1:
-            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
-        places = [order(*pair) for pair in zip(self.sources, self.targets, strict=True)]
-        chosen = sorted(range(len(self)), key=lambda row: (places[row], row))[:limit]
-        return self.rows(sorted(chosen))
+        pairs = zip(self.sources, self.targets, strict=True)
+        return self.rows(fixed_choice(pairs, limit, self.source))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from probattn.checks import shown
 from probattn.data.errors import DataError
 from probattn.data.files import unreadable
+from probattn.data.identity import fixed_choice, order
 from probattn.data.region_files import ImageFiles
 from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
@@ -83,11 +83,7 @@ class VisualQuestions:
         """
         if limit is None or limit >= len(self):
             return self
-        if limit < 1:
-            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
-        keys = [order(row.image, row.question) for row in self.rows]
-        places = sorted(range(len(self)), key=lambda place: (keys[place], place))[:limit]
-        return self.at(sorted(places))
+        return self.at(fixed_choice(((row.image, row.question) for row in self.rows), limit, self.source))
 
     def split(self, share: float) -> tuple[VisualQuestions, VisualQuestions]:
         """The questions to train on and those held out: of a fixed choice of images, which the others do not have.
@@ -111,11 +107,6 @@ class VisualQuestions:
     def at(self, places: Sequence[int]) -> VisualQuestions:
         """The questions at the given places."""
         return replace(self, rows=tuple(self.rows[place] for place in places))
-
-
-def order(*words: str) -> str:
-    """What texts are sorted by for a choice that looks random."""
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 class _Lenient(BaseModel):

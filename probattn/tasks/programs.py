@@ -49,7 +49,6 @@ from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
 from probattn.sites import METHODS, Method
-from probattn.sites.bayesian import KLReduction
 from probattn.sites.method import Measured
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.devices import current_device
@@ -61,8 +60,12 @@ from probattn.tasks.task import BASELINE, MODEL, RECIPE, RECORDS, AnyRecipe, Any
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
 
 WEIGHTS = "weights.safetensors"
-_DRAWS: tuple[Uncertainty] = ("draws",)
 """The network of a run that is none of transformers', in its folder for the model."""
+HEALTH_BATCHES = 4
+"""Batches over which the spread of the weights is averaged."""
+HEALTH_CHUNK = 2
+"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
+_DRAWS: tuple[Uncertainty] = ("draws",)
 
 Program = TypeVar("Program", bound=nn.Module)
 AnyData = TypeVar("AnyData", bound="Data")
@@ -289,7 +292,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             title: what the bar says first.
 
         Returns:
-            What came out; the program holds the weights to keep.
+            The result; the program holds the weights to keep.
         """
         data, training = self.data, self.recipe.training
         options: dict[str, Any] = {
@@ -475,33 +478,29 @@ def predictions(
 
 
 def health(
-    network: Network[Any],
-    batches: Iterable[Any],
-    options: Any,
-    reduction: KLReduction,
-    chunk_size: int | None,
+    network: Network[Any], batches: Iterable[Any], options: Any, *, chunk_size: int | None = None
 ) -> tuple[SiteHealth, ...]:
-    """The state of the posterior at each site; empty where training recorded none.
+    """The state of the posterior at each site; empty without latent attention, and where training recorded none.
 
     Args:
-        network: of latent attention.
-        batches: over which the spread of the weights is averaged.
+        network: any.
+        batches: inputs; the spread of the weights is averaged over the first :data:`HEALTH_BATCHES`.
         options: with ``num_samples`` and ``seed``.
-        reduction: how a site's KL enters the objective.
-        chunk_size: draws that go through the network at once.
+        chunk_size: draws that go through the network at once; :data:`HEALTH_CHUNK` by default.
     """
-    with_sites = [record["sites"] for record in network.records if record.get("sites")]
-    if not with_sites:
+    record = conversion(network.net)
+    with_sites = [each["sites"] for each in network.records if each.get("sites")]
+    if record is None or record.method is None or not with_sites:
         return ()
     spreads = weight_spreads(
         network.program,
-        network.tracked(batches, "spread of the attention weights"),
+        network.tracked(list(islice(batches, HEALTH_BATCHES)), "spread of the attention weights"),
         options.num_samples,
         seed=options.seed,
-        chunk_size=chunk_size,
+        chunk_size=chunk_size or HEALTH_CHUNK,
         device=network.device,
     )
-    return tuple(site_health(spreads, with_sites[-1], reduction))
+    return tuple(site_health(spreads, with_sites[-1], record.method.kl_reduction))
 
 
 def model_key(net: nn.Module) -> ModelKey:

@@ -38,7 +38,7 @@ class Part:
     Attributes:
         name: "model", "baseline", or a condition's name.
         fit: trains it; called with ``resume`` and ``quiet``.
-        save: keeps what came out in the folder of the run.
+        save: keeps the results in the folder of the run.
     """
 
     name: str

@@ -291,9 +291,8 @@ def error_curve(held: Judged, score: Score) -> RiskCoverage:
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
 
 
-def outcome(judged: Judged, policy: Policy) -> Outcome:
-    """What a policy does to a data set."""
-    answered = decisions(judged, policy)
+def outcome(judged: Judged, answered: Tensor) -> Outcome:
+    """What becomes of a data set; ``answered`` is that of :func:`decisions`."""
     known = judged.labels is not None
     return Outcome(
         title=judged.title,
@@ -310,45 +309,39 @@ def decisions(judged: Judged, policy: Policy) -> Tensor:
     return torch.tensor([policy.decide(answer).answered for answer in judged.answers], dtype=torch.bool)
 
 
-def class_rows(held: Judged, policy: Policy) -> tuple[ClassRow, ...]:
+def class_rows(held: Judged, answered: Tensor, confidence: float) -> tuple[ClassRow, ...]:
     """What becomes of each class."""
-    answered, rows = decisions(held, policy).tolist(), []
-    predicted = [answer["label"] for answer in held.answers]
-    labels = held.labels or ()
+    predicted, labels = [answer["label"] for answer in held.answers], held.labels or ()
+    kept = [row for row, each in enumerate(answered.tolist()) if each]
+    counts = {
+        "predicted": Counter(predicted),
+        "answered": Counter(predicted[row] for row in kept),
+        "errors": Counter(predicted[row] for row in kept if predicted[row] != labels[row]),
+        "true": Counter(labels),
+        "true_answered": Counter(labels[row] for row in kept),
+    }
+    rows = []
     for name in held.classes:
-        own = [row for row, label in enumerate(predicted) if label == name]
-        kept = [row for row in own if answered[row]]
-        errors = sum(labels[row] != name for row in kept)
-        true = [row for row, label in enumerate(labels) if label == name]
-        rows.append(
-            ClassRow(
-                label=name,
-                predicted=len(own),
-                answered=len(kept),
-                errors=errors,
-                bound=error_bound(errors, len(kept), policy.confidence) if kept else None,
-                true=len(true),
-                true_answered=sum(answered[row] for row in true),
-            )
-        )
+        found = {key: count[name] for key, count in counts.items()}
+        bound = error_bound(found["errors"], found["answered"], confidence) if found["answered"] else None
+        rows.append(ClassRow(label=name, bound=bound, **found))
     return tuple(rows)
 
 
-def confusions(held: Judged, policy: Policy) -> tuple[Wrong, ...]:
+def confusions(held: Judged, answered: Tensor) -> tuple[Wrong, ...]:
     """The most frequent wrong predictions."""
-    answered = decisions(held, policy).tolist()
     pairs = [(label, answer["label"]) for label, answer in zip(held.labels or (), held.answers, strict=True)]
     found = Counter(pair for pair in pairs if pair[0] != pair[1])
-    kept = Counter(pair for pair, each in zip(pairs, answered, strict=True) if each)
+    kept = Counter(pair for pair, each in zip(pairs, answered.tolist(), strict=True) if each)
     return tuple(
         Wrong(label=label, predicted=predicted, count=count, answered=kept[label, predicted])
         for (label, predicted), count in found.most_common(CONFUSIONS)
     )
 
 
-def costs(held: Judged, policy: Policy) -> tuple[Costs, ...]:
+def costs(held: Judged, answered: Tensor, policy: Policy) -> tuple[Costs, ...]:
     """What a decision costs in the mean, on the calibration data."""
-    answered, wrong, size = decisions(held, policy), held.wrong, len(held)
+    wrong, size = held.wrong, len(held)
     errors, left = int((answered & wrong).sum()), int((~answered).sum())
     found = []
     for cost in COSTS if policy.cost is None else (policy.cost,):

@@ -23,6 +23,7 @@ from probattn.triage.calibration import (
     class_rows,
     confusions,
     costs,
+    decisions,
     error_curve,
     outcome,
     promises,
@@ -83,15 +84,19 @@ def triage_run(
     judged = {role: judge(task, run, role, each, drawing, again=again) for role, each in given.items()}
     pilot, held = judged.pop("validation"), judged.pop("test")
     policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
+    answered = decisions(held, policy)
     results = TriageResults(
         run=described,
         policy=policy,
         promises=promises(held, pilot, options),
         curve=error_curve(held, policy.score),
-        outcomes=tuple(outcome(each, policy) for each in (held, *judged.values())),
-        classes=class_rows(held, policy),
-        confused=confusions(held, policy),
-        costs=costs(held, policy),
+        outcomes=(
+            outcome(held, answered),
+            *(outcome(each, decisions(each, policy)) for each in judged.values()),
+        ),
+        classes=class_rows(held, answered, policy.confidence),
+        confused=confusions(held, answered),
+        costs=costs(held, answered, policy),
         set_sizes=set_sizes(held, policy),
     )
     file = output or run / POLICY

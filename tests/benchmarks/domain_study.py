@@ -85,10 +85,9 @@ def figures(probabilities: Tensor, labels: Tensor, temperature: Tensor) -> dict[
 
 def predicted(network: Network[Any], task: Classification, texts: TextDataset) -> Tensor:
     """Probabilities of the classes of each text, of latent attention the mean over draws."""
-    order = texts.shortest_first()  # a batch is as long as its longest text
-    batches = task.batches(network, texts.rows(order))
+    batches, back = task.by_length(network, texts)
     found = predictions(network, batches, task.recipe.prediction, dropout=False, uncertainty=("draws",))
-    return found[network.key].probabilities[torch.tensor(order).argsort()]
+    return found[network.key].probabilities[back]
 
 
 def measured(network: Network[Any], task: Classification) -> dict[str, dict[str, float]]:

@@ -8,15 +8,13 @@ the cosine similarity of heads' parameters in the encoder (appendix C.6), and re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import study
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from probattn.tasks.graph_text.measures import MEASURES
@@ -29,18 +27,6 @@ VARIANTS: Mapping[str, Sequence[str]] = {
 }
 """Keys of the recipe that each variant changes."""
 SHARES = {name: text.unit == "share" for name, text in MEASURES.items()}
-
-
-def summarise(runs: Sequence[study.Run]) -> study.Content:
-    """Means over seeds by variant, and differences to soft attention of the same seed."""
-    soft = study.by_seed(runs, variant=SOFT)
-    summary: study.Content = {}
-    for variant in dict.fromkeys(run["variant"] for run in runs):
-        own = [run for run in runs if run["variant"] == variant]
-        summary[variant] = study.means(own, (*MEASURES, "seconds"))
-        if variant != SOFT and soft:
-            summary[variant]["difference"] = study.differences(own, soft, MEASURES)
-    return summary
 
 
 def table(summary: Mapping[str, Any]) -> Table:
@@ -62,38 +48,19 @@ def table(summary: Mapping[str, Any]) -> Table:
 
 
 @dataclass(kw_only=True)
-class GraphTextStudy(study.Study):
+class GraphTextStudy(study.VariantStudy):
     """Variants of one recipe of texts about graphs."""
 
-    folder: study.Folder
-    seeds: study.Seeds = 3
-    variants: study.Names = None
     recipe: Annotated[
         str, typer.Option(help="Recipe that the variants change; agenda_paper is the full size.")
     ] = "agenda_reduced"
     output: study.Output = study.DATA / "graph_texts.json"
-    set_: study.Keys = None
 
     shown = ("bleu4", "meteor", "rougeL", "perplexity", "entities", "repeated_clauses")
-    summarise = staticmethod(summarise)
-
-    def __post_init__(self) -> None:
-        self.names = study.chosen("variants", self.variants, VARIANTS)
-
-    def setting(self) -> study.Content:
-        """The recipe, and the keys that all runs change."""
-        return {
-            "recipe": self.recipe,
-            "variants": {n: list(VARIANTS[n]) for n in self.names},
-            "set": self.overrides,
-        }
-
-    def jobs(self) -> Iterator[study.Job]:
-        """The variants, seed by seed."""
-        common = ("report.baseline=false", "report.head_texts=0", "report.samples=0", "report.resamples=100")
-        for seed, name in product(range(self.seeds), self.names):
-            keys = (*common, *VARIANTS[name], *self.overrides, f"training.seed={seed}")
-            yield study.Job({"variant": name, "seed": seed}, self.recipe, keys, f"{name}/seed-{seed}")
+    known = VARIANTS
+    common = ("report.baseline=false", "report.head_texts=0", "report.samples=0", "report.resamples=100")
+    measures = (*MEASURES, "seconds")
+    table = staticmethod(table)
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network and measures the texts that it writes."""
@@ -107,12 +74,6 @@ class GraphTextStudy(study.Study):
             "signature": results.signature,
             **scores.values,
         }
-
-    def main(self) -> study.Content:
-        """Prints the table of all runs."""
-        content = super().main()
-        Console(width=120).print(table(summarise(content["runs"])))
-        return content
 
 
 STUDY = GraphTextStudy

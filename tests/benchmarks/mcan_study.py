@@ -9,15 +9,13 @@ the weight of the alignment by conditional transport (table 9 of the latter).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import study
 import typer
-from rich.console import Console
 from rich.table import Table
 
 SOFT = "soft"
@@ -41,18 +39,6 @@ FIGURES = tuple(f"{name}{ending}" for ending in ("", "_noisy") for name in MEASU
 """Measures of the test questions as they are, and of the noisy ones."""
 
 
-def summarise(runs: Sequence[study.Run]) -> study.Content:
-    """Means over seeds by variant, and differences to soft attention of the same seed."""
-    soft = study.by_seed(runs, variant=SOFT)
-    summary: study.Content = {}
-    for variant in dict.fromkeys(run["variant"] for run in runs):
-        own = [run for run in runs if run["variant"] == variant]
-        summary[variant] = study.means(own, (*FIGURES, "seconds"))
-        if variant != SOFT and soft:
-            summary[variant]["difference"] = study.differences(own, soft, FIGURES)
-    return summary
-
-
 def table(summary: Mapping[str, Any]) -> Table:
     """A row a variant, a column a figure: means over seeds."""
     shown = Table("variant", *FIGURES)
@@ -62,43 +48,19 @@ def table(summary: Mapping[str, Any]) -> Table:
 
 
 @dataclass(kw_only=True)
-class McanStudy(study.Study):
+class McanStudy(study.VariantStudy):
     """Variants of one recipe of questions about images."""
 
-    folder: study.Folder
-    seeds: study.Seeds = 3
-    variants: study.Names = None
     recipe: Annotated[
         str, typer.Option(help="Recipe that the variants change; vqa_v2_paper is the full size.")
     ] = "easy_vqa"
     output: study.Output = study.DATA / "visual_questions.json"
-    set_: study.Keys = None
 
     shown = ("accuracy", "accuracy_noisy", "pavpu", "pavpu_noisy")
-    summarise = staticmethod(summarise)
-
-    def __post_init__(self) -> None:
-        self.names = study.chosen("variants", self.variants, VARIANTS)
-
-    def setting(self) -> study.Content:
-        """The recipe, and the keys that all runs change."""
-        return {
-            "recipe": self.recipe,
-            "variants": {n: list(VARIANTS[n]) for n in self.names},
-            "set": self.overrides,
-        }
-
-    def jobs(self) -> Iterator[study.Job]:
-        """The variants, seed by seed."""
-        common = (
-            "report.baseline=false",
-            "report.head_questions=0",
-            "report.samples=0",
-            "report.resamples=100",
-        )
-        for seed, name in product(range(self.seeds), self.names):
-            keys = (*common, *VARIANTS[name], *self.overrides, f"training.seed={seed}")
-            yield study.Job({"variant": name, "seed": seed}, self.recipe, keys, f"{name}/seed-{seed}")
+    known = VARIANTS
+    common = ("report.baseline=false", "report.head_questions=0", "report.samples=0", "report.resamples=100")
+    measures = (*FIGURES, "seconds")
+    table = staticmethod(table)
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network and measures its answers."""
@@ -115,12 +77,6 @@ class McanStudy(study.Study):
             "questions": {**task.sizes(), "noise": task.recipe.visual_questions.noise},
             **figures,
         }
-
-    def main(self) -> study.Content:
-        """Prints the table of all runs."""
-        content = super().main()
-        Console(width=140).print(table(summarise(content["runs"])))
-        return content
 
 
 STUDY = McanStudy

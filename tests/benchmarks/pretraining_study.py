@@ -9,15 +9,13 @@ same network from random weights. Everything else, the vocabulary too, is the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import study
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from probattn.inference.report import site_heads
@@ -45,20 +43,6 @@ training: {{steps: {steps}, batch_size: 32, learning_rate: {rate}, device: cpu}}
 """
 
 
-def summarise(runs: Sequence[study.Run]) -> study.Content:
-    """Means over seeds by variant, and differences to the plain network of the same seed."""
-    plain = study.by_seed(runs, variant=PLAIN)
-    summary: study.Content = {}
-    for variant in dict.fromkeys(run["variant"] for run in runs):
-        own = [run for run in runs if run["variant"] == variant]
-        known = [name for name in MEASURES if all(run.get(name) is not None for run in own)]
-        summary[variant] = study.means(own, known)
-        both = [name for name in known if all(run.get(name) is not None for run in plain.values())]
-        if variant != PLAIN and plain:
-            summary[variant]["difference"] = study.differences(own, plain, both)
-    return summary
-
-
 def table(summary: Mapping[str, Any]) -> Table:
     """A row a measure, a column a variant: means over seeds."""
     shown = Table("measure", *summary)
@@ -69,12 +53,9 @@ def table(summary: Mapping[str, Any]) -> Table:
 
 
 @dataclass(kw_only=True)
-class PretrainingStudy(study.Study):
+class PretrainingStudy(study.VariantStudy):
     """Variants of one recipe of pre-training, each fine-tuned."""
 
-    folder: study.Folder
-    seeds: study.Seeds = 3
-    variants: study.Names = None
     recipe: Annotated[
         str, typer.Option(help="Recipe that the variants change; electra_small is the full size.")
     ] = "electra_reduced"
@@ -84,34 +65,16 @@ class PretrainingStudy(study.Study):
         Path | None, typer.Option(help="A recipe of texts in the place of SST-2; its network is replaced.")
     ] = None
     output: study.Output = study.DATA / "pretraining.json"
-    set_: study.Keys = None
 
     shown = (FINE_TUNED,)
-    summarise = staticmethod(summarise)
-
-    def __post_init__(self) -> None:
-        self.names = study.chosen("variants", self.variants, VARIANTS)
+    known = VARIANTS
+    common = ("report.baseline=false", "report.samples=0", "report.masked_texts=0", "report.resamples=100")
+    measures = MEASURES
+    table = staticmethod(table)
 
     def setting(self) -> study.Content:
-        """The recipe, and the keys that all runs change."""
-        return {
-            "recipe": self.recipe,
-            "variants": {name: list(VARIANTS[name]) for name in self.names},
-            "fine_tuning": {"steps": self.steps, "rate": self.rate},
-            "set": self.overrides,
-        }
-
-    def jobs(self) -> Iterator[study.Job]:
-        """The variants, seed by seed."""
-        common = (
-            "report.baseline=false",
-            "report.samples=0",
-            "report.masked_texts=0",
-            "report.resamples=100",
-        )
-        for seed, name in product(range(self.seeds), self.names):
-            keys = (*common, *VARIANTS[name], *self.overrides, f"training.seed={seed}")
-            yield study.Job({"variant": name, "seed": seed}, self.recipe, keys, f"{name}/seed-{seed}")
+        """The recipe, the keys that runs change, and how is fine-tuned."""
+        return {**super().setting(), "fine_tuning": {"steps": self.steps, "rate": self.rate}}
 
     def measure(self, job: study.Job) -> study.Run:
         """Pre-trains, measures, and fine-tunes."""
@@ -139,12 +102,6 @@ class PretrainingStudy(study.Study):
             recipe, keys = self.classifier, (f"network.name={network.absolute()}", *keys)
         task, _ = study.fit(study.Job({}, str(recipe), keys), place)
         return study.accuracy(load_network(place), task, task.texts.test)
-
-    def main(self) -> study.Content:
-        """Prints the table of all runs."""
-        content = super().main()
-        Console(width=120).print(table(summarise(content["runs"])))
-        return content
 
 
 def start(job: study.Job, folder: Path) -> Path:

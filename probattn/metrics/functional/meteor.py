@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def meteor_words(wordnet: Any) -> str:
 
 def _nltk() -> None:
     try:
-        import nltk  # noqa: F401
+        import_module("nltk")
     except ModuleNotFoundError as error:
         raise ImportError(
             f"METEOR needs the package nltk ({error}); install it: pip install 'probattn[text_metrics]'"

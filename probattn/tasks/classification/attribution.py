@@ -81,7 +81,7 @@ def attribution_of(
     moments, tokens, words, share, by_word = found
     assert moments.slope is not None
     begins = second_text(own.codec, example, len(tokens))
-    total = torch.stack([each.sum(dim=0) for each in by_word.values()]).sum(dim=0)
+    total = found.total
     change = _Changing(own, batch, share, names)
     leading = total.argsort(descending=True)[:LEADING_WORDS].tolist()
     slope = {site: moments.slope[site] for site in share}
@@ -119,8 +119,7 @@ def leading_words(
     found = _shares(own, batch, example)
     if found is None:
         return ()
-    total = torch.stack([each.sum(dim=0) for each in found.by_word.values()]).sum(dim=0)
-    names = [found.words[place] for place in total.argsort(descending=True).tolist()]
+    names = [found.words[place] for place in found.total.argsort(descending=True).tolist()]
     special = set(own.codec.all_special_tokens)
     return tuple(word.word for word in names if word.word not in special)[:number]
 
@@ -133,6 +132,11 @@ class _Shares(NamedTuple):
     words: list[Word]
     share: dict[str, Tensor]
     by_word: dict[str, Tensor]
+
+    @property
+    def total(self) -> Tensor:
+        """Shares of the words over all calls and heads, ``[words]``."""
+        return torch.stack([each.sum(dim=0) for each in self.by_word.values()]).sum(dim=0)
 
 
 def _shares(own: Network[Any], batch: dict[str, Tensor], example: Example) -> _Shares | None:

@@ -11,7 +11,7 @@ from probattn.data import ROLES, Role, Source, Task, load_task, package_file
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -293,14 +293,9 @@ class PredictionRecipe(Section):
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
 
 
-class ReportRecipe(Section):
+class ReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too (same data, seed and number of "
-        "updates) and to compare.",
-    )
     measures: list[Literal["matthews", "f1"]] = Field(
         default_factory=list,
         description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (of the second "
@@ -314,10 +309,6 @@ class ReportRecipe(Section):
         min_length=1,
         description="p-values of the PAvPU curve.",
     )
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, description="Your own texts whose attention maps are shown."
     )

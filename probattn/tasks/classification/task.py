@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,10 +84,6 @@ OUT_OF_DOMAIN_LIMIT = 2000
 """Most texts of a built-in out-of-domain set that are measured where the recipe has no limit."""
 DIGITS = 6
 """Digits behind the point of figures in files of predictions."""
-HEALTH_CHUNK = 2
-"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
-HEALTH_BATCHES = 4
-"""Batches over which the spread of the weights is averaged."""
 
 TrainedClassifier = Network[Classifier]
 
@@ -281,6 +276,18 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         size = self.recipe.prediction.batch_size
         return DataLoader(rows, batch_size=size, collate_fn=PadCollate(network.codec))
 
+    def by_length(self, network: TrainedClassifier, data: TextDataset) -> tuple[Iterable[Any], Tensor]:
+        """Batches from the shortest text to the longest, since one is as long as its longest text.
+
+        Returns:
+            The batches, whose progress is shown, and the places of the texts of ``data`` among them, int64 ``[N]``.
+        """
+        order = data.shortest_first()
+        batches = self.batches(network, data.rows(order))
+        return network.tracked(batches, f"predictions of {_title(data.source)}"), torch.tensor(
+            order
+        ).argsort()
+
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
         network = self.recipe.network
@@ -292,7 +299,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
-        """Predicts every data set with every network and measures what came out."""
+        """Predicts every data set with every network and measures the predictions."""
         own, report = networks[-1], self.recipe.report
         data = self.measured()
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
@@ -321,20 +328,12 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     ) -> dict[str, Any]:
         """Sections of the report on the methods: maps of single inputs, the posterior, queries and keys, heads."""
         own = networks[-1]
-        record = conversion(own.net)
-        if record is None:
+        if conversion(own.net) is None:
             return {}
         details = self._inputs(networks, predicted, test)
         wanted = measured(own.net)
-        if record.method is not None:
-            prediction = self.recipe.prediction
-            details["health"] = health(
-                own,
-                list(islice(self.batches(own, test), HEALTH_BATCHES)),
-                prediction,
-                record.method.kl_reduction,
-                prediction.chunk_size or HEALTH_CHUNK,
-            )
+        prediction = self.recipe.prediction
+        details["health"] = health(own, self.batches(own, test), prediction, chunk_size=prediction.chunk_size)
         if "alignment" in wanted:
             details["alignment"] = self._alignment(networks, test)
         if "heads" in wanted:
@@ -353,10 +352,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """
         prediction = self.recipe.prediction
         models: dict[ModelKey, Predictions] = {}
-        order = data.shortest_first()  # a batch is as long as its longest text
-        rows, back = data.rows(order), torch.tensor(order).argsort()
         for network in networks:
-            batches = network.tracked(self.batches(network, rows), f"predictions of {_title(data.source)}")
+            batches, back = self.by_length(network, data)
             predicted = predictions(
                 network,
                 batches,

@@ -18,9 +18,9 @@ from probattn.tasks.classification.networks import load_head, load_tokenizer
 from probattn.tasks.fine_tuning.encoding import Encoded, HeadData, padded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe
 from probattn.tasks.fine_tuning.results import MeasuredResults
+from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.programs import (
     Network,
-    ProgramTask,
     check_finished,
     digest,
     model_key,
@@ -32,7 +32,7 @@ from probattn.tasks.programs import (
 TrainedHead = Network[HeadProgram]
 
 
-class HeadNetworks(ProgramTask[Any, MeasuredResults, HeadData, HeadProgram]):
+class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
     """The networks of a task with a head, before and after training.
 
     Attributes:

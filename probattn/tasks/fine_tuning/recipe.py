@@ -14,7 +14,7 @@ from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionRecipe,
@@ -237,19 +237,10 @@ class HeadNetworkRecipe(PretrainedRecipe):
         return value
 
 
-class HeadReportRecipe(Section):
+class HeadReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too (same data, seed and number of "
-        "updates) and to compare.",
-    )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     uncertain: int = Field(
         default=8, ge=0, le=100, description="Most uncertain test examples that are listed."
     )

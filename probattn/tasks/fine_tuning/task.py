@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,30 +26,23 @@ from probattn.inference.report import (
     training_curves,
 )
 from probattn.inference.report.evaluation import reliability_bins
-from probattn.inference.report.measures import MeasureText
+from probattn.inference.report.sites import SiteHealth
 from probattn.metrics.functional.calibration import BinSums
-from probattn.models.hosts.convert import conversion
 from probattn.models.program import HeadProgram
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import binned_sums
 from probattn.tasks.fine_tuning.networks import HeadNetworks, TrainedHead
-from probattn.tasks.fine_tuning.page import headline, render, results_sheet
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.results import (
     Columns,
     Listing,
     MeasuredResults,
     MeasuredScores,
-    combine,
     compare,
 )
-from probattn.tasks.programs import health, in_batches
+from probattn.tasks.programs import HEALTH_BATCHES, health, in_batches
 
-HEALTH_BATCHES = 4
-"""Batches over which the spread of the weights is averaged."""
-HEALTH_CHUNK = 2
-"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
 ATTRIBUTED = 4
 """Most uncertain examples whose variance is attributed to words."""
 DIGITS = 6
@@ -63,7 +55,6 @@ class HeadTask(HeadNetworks):
     """A pretrained network with a head, fine-tuned and measured by the measures of its task.
 
     Attributes:
-        measures: what is measured, the most important first; of shares and numbers, with their direction.
         headings: of the table of uncertain examples, by the key of an answer.
         inputs: the keys of an answer that are what was asked.
         ranked_by: the key of an answer that says how uncertain it is.
@@ -73,7 +64,6 @@ class HeadTask(HeadNetworks):
     results_class = MeasuredResults
     no_limit = None
     no_draws = None
-    measures: ClassVar[Mapping[str, MeasureText]]
     headings: ClassVar[Mapping[str, str]]
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
@@ -168,7 +158,7 @@ class HeadTask(HeadNetworks):
         return replace(points, logits=points.logits.cpu())
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> MeasuredResults:
-        """Predicts the test examples with every network and measures what came out."""
+        """Predicts the test examples with every network and measures the predictions."""
         report, own = self.recipe.report, networks[-1]
         table: dict[tuple[str, ModelKey], Columns] = {}
         answers: list[Answer] = []
@@ -305,55 +295,12 @@ class HeadTask(HeadNetworks):
     def truth(self, example: Mapping[str, Any]) -> str | None:
         """The label of an example in words, as answers show theirs; None for none."""
 
-    def _health(self, own: TrainedHead) -> Any:
-        record = conversion(own.net)
-        if record is None or record.method is None:
-            return ()
-        examples = self.examples["test"]
-        encoded = self.encode(own.codec, examples[: HEALTH_BATCHES * self.recipe.prediction.batch_size])
-        batches = islice(self.batches(own, encoded, examples[: len(encoded)]), HEALTH_BATCHES)
-        inputs = [own.program.inputs(batch.tensors) for batch in batches]
-        prediction = self.recipe.prediction
-        return health(
-            own,
-            inputs,
-            prediction,
-            record.method.kl_reduction,
-            prediction.chunk_size or HEALTH_CHUNK,
-        )
-
-    @classmethod
-    def headline(cls, results: MeasuredResults) -> str:
-        """The main result, in one line."""
-        return headline(results, cls.measures)
-
-    @classmethod
-    def table(cls, results: MeasuredResults) -> Sheet:
-        """The results for a terminal."""
-        return results_sheet(results, cls.measures)
-
-    @classmethod
-    def page(cls, results: MeasuredResults) -> str:
-        """The report: one HTML page that needs nothing but itself."""
-        return render(results, cls.measures, cls.unit)
-
-    @classmethod
-    def summary(cls, results: MeasuredResults) -> dict[str, Any]:
-        """The headline and the comparisons of the run's own network, for programs."""
-        compared = [
-            {
-                **difference.model_dump(exclude={"seeds", "resamples"}),
-                "verdict": results.verdict(difference, cls.measures[difference.measure]),
-            }
-            for difference in results.differences
-            if difference.model == results.compared
-        ]
-        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": compared}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, MeasuredResults]) -> MeasuredResults:
-        """The comparison of several runs over their seeds, by the path of their folders."""
-        return combine(results)
+    def _health(self, own: TrainedHead) -> tuple[SiteHealth, ...]:
+        prediction, examples = self.recipe.prediction, self.examples["test"]
+        few = examples[: HEALTH_BATCHES * prediction.batch_size]
+        batches = self.batches(own, self.encode(own.codec, few), few)
+        inputs = (own.program.inputs(batch.tensors) for batch in batches)
+        return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
     def predict(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,7 @@ from probattn.data.graph_texts import roles
 from probattn.inference.options import RunOptions
 from probattn.models import WritingOptions
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import Key, drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -197,12 +197,7 @@ class GraphTextTrainingRecipe(_Training):
         True
     """
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
-            return value | {"steps": STEPS}
-        return value
+    default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
 
 
 _Writing: Any = options_section(WritingOptions)
@@ -212,14 +207,9 @@ class WritingRecipe(_Writing):
     """Search for texts."""
 
 
-class GraphTextReportRecipe(Section):
+class GraphTextReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
-        "compare.",
-    )
     samples: int = Field(default=4, ge=0, le=100, description="Test texts that are shown with their graphs.")
     head_texts: int = Field(
         default=32,
@@ -233,10 +223,6 @@ class GraphTextReportRecipe(Section):
         description="Test texts over which the share of right tokens without each head is measured, one pass a head; 0 "
         "for none.",
     )
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 

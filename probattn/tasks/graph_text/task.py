@@ -23,6 +23,7 @@ from probattn.data import (
 from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report.sites import SiteHealth
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
 from probattn.metrics.functional.meteor import meteor_words
 from probattn.models import (
@@ -33,12 +34,10 @@ from probattn.models import (
     load,
     write_texts,
 )
-from probattn.models.hosts.convert import conversion
 from probattn.models.program import IGNORED
 from probattn.models.translation import token_measures
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.page import headline, results_sheet
-from probattn.tasks.fine_tuning.results import MeasuredScores, combine, compare
+from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.graph_text.measures import (
     MEASURES,
     compared,
@@ -59,10 +58,11 @@ from probattn.tasks.graph_text.texts import (
     write_lines,
 )
 from probattn.tasks.heads import measure_heads
+from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.programs import (
+    HEALTH_BATCHES,
     Data,
     Network,
-    ProgramTask,
     check_finished,
     digest,
     health,
@@ -80,8 +80,6 @@ VOCABULARY = "vocabulary.json"
 """The vocabulary of a run, in its folder for the model."""
 TEXTS = "texts.jsonl"
 """All test texts of a run with what was written, one JSON object a line."""
-HEALTH_BATCHES = 2
-"""Batches over which the spread of the weights is averaged."""
 
 Trained = Network[GraphTextProgram]
 
@@ -93,7 +91,7 @@ class GraphTextData(Data):
     vocabulary: Any = None
 
 
-class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
+class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
     """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
 
     Texts are written at the posterior expectation of latent attention; ``bayesian_mean`` and ``bayesian_expectation``
@@ -101,6 +99,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
     """
 
     section = "graph_text"
+    measures = MEASURES
     recipe_class = GraphTextRecipe
     results_class = GraphTextResults
     unit = "texts"
@@ -338,17 +337,13 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             right, tokens = right + found["correct"].sum().item(), tokens + found["tokens"].sum().item()
         return right / tokens
 
-    def _health(self, own: Trained) -> Any:
-        record = conversion(own.net)
-        if record is None or record.method is None:
-            return ()
+    def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
         prediction = self.recipe.prediction
         few = self.texts["test"].take(HEALTH_BATCHES * prediction.batch_size)
         inputs = (
-            own.program.inputs({name: value for name, value in batch.items() if name != "labels"})
-            for batch in self.batches(own, few, prediction.batch_size)
+            own.program.inputs(own.moved(batch)) for batch in self.batches(own, few, prediction.batch_size)
         )
-        return health(own, list(inputs), prediction, record.method.kl_reduction, prediction.chunk_size or 2)
+        return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
     def predict(
         self,
@@ -396,34 +391,6 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         return "\n".join(answer["written"] for answer in found), list(found)
 
     @classmethod
-    def headline(cls, results: GraphTextResults) -> str:
-        """The main result, in one line."""
-        return headline(results, MEASURES)
-
-    @classmethod
-    def table(cls, results: GraphTextResults) -> Sheet:
-        """The results for a terminal."""
-        return results_sheet(results, MEASURES)
-
-    @classmethod
     def page(cls, results: GraphTextResults) -> str:
         """The report."""
         return render(results)
-
-    @classmethod
-    def summary(cls, results: GraphTextResults) -> dict[str, Any]:
-        """The headline and the comparisons of the run's own network, for programs."""
-        own = [each for each in results.differences if each.model == results.compared]
-        comparisons = [
-            {
-                **each.model_dump(exclude={"seeds", "resamples"}),
-                "verdict": results.verdict(each, MEASURES[each.measure]),
-            }
-            for each in own
-        ]
-        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": comparisons}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, GraphTextResults]) -> GraphTextResults:
-        """The comparison of several runs over their seeds, by the path of their folders."""
-        return combine(results)

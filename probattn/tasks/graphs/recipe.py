@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from probattn.data import NodeGraph, load_planetoid
 from probattn.models.gat_options import GATOptions
 from probattn.options import Count, Natural
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
 from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe, training_keys
@@ -119,19 +119,10 @@ class GraphPredictionRecipe(Section):
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
 
 
-class GraphReportRecipe(Section):
+class GraphReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
-        "compare.",
-    )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
 
 
 class GraphRecipe(MethodRecipe):

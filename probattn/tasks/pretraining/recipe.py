@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.corpus import NAMED, Corpus
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -201,20 +202,12 @@ class PretrainingTrainingRecipe(_Training):
         1000000
     """
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        return {"steps": STEPS} | value if isinstance(value, dict) else value
+    default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
 
 
-class PretrainingReportRecipe(Section):
+class PretrainingReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same networks with deterministic attention too, from the same weights, and "
-        "to compare.",
-    )
     samples: int = Field(
         default=4, ge=0, le=100, description="Test passages whose tokens are shown with what was predicted."
     )
@@ -230,10 +223,6 @@ class PretrainingReportRecipe(Section):
         description="Test passages over which the accuracy without each head is measured, one pass a head; 0 for none.",
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
 
 
 class PretrainingRecipe(MethodRecipe):

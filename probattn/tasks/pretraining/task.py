@@ -19,15 +19,15 @@ from probattn.data import DataError, Split
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import DataSet, Group, Heads, RunDescription, Sheet, training_curves
 from probattn.inference.report.evaluation import reliability_bins
+from probattn.inference.report.sites import SiteHealth
 from probattn.models import ElectraProgram, StoredNetworkError, load, save
 from probattn.models.hosts.card import describe as describe_network
-from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.measures import binned_sums
-from probattn.tasks.fine_tuning.page import headline, results_sheet
-from probattn.tasks.fine_tuning.results import MeasuredScores, combine, compare
+from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.heads import measure_heads
+from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.pretraining.corpus import Corpus, PassageStream, passages
 from probattn.tasks.pretraining.judging import Judge, Row, Trained, collate
 from probattn.tasks.pretraining.measures import MEASURES, compared, figures, validation_figures
@@ -36,9 +36,9 @@ from probattn.tasks.pretraining.recipe import PretrainingRecipe
 from probattn.tasks.pretraining.results import PretrainingResults
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
 from probattn.tasks.programs import (
+    HEALTH_BATCHES,
     Data,
     Network,
-    ProgramTask,
     check_finished,
     digest,
     health,
@@ -52,13 +52,11 @@ from probattn.tasks.programs import (
 
 GENERATOR = "generator"
 """The generator of a run, a folder in that of the discriminator."""
-HEALTH_BATCHES = 2
-"""Batches over which the spread of the weights is averaged."""
 DIGITS = 6
 """Digits behind the point of figures in answers."""
 
 
-class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
+class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
     """ELECTRA's pre-training (Clark et al. 2020): a generator fills in masked tokens, a discriminator finds its own.
 
     The discriminator is what a run keeps: its folder ``model`` is a network of transformers with its tokenizer, which
@@ -66,6 +64,7 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
     """
 
     section = "pretraining"
+    measures = MEASURES
     recipe_class = PretrainingRecipe
     results_class = PretrainingResults
     unit = "passages"
@@ -312,14 +311,11 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
             masked=len(fewer),
         )
 
-    def _health(self, own: Trained) -> Any:
-        record = conversion(own.net)
-        if record is None or record.method is None:
-            return ()
+    def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
         prediction = self.recipe.prediction
         few = self.test[: HEALTH_BATCHES * prediction.batch_size]
-        inputs = [batch.inputs for batch in self.judge.replaced(own, few)]
-        return health(own, inputs, prediction, record.method.kl_reduction, prediction.chunk_size or 2)
+        inputs = (batch.inputs for batch in self.judge.replaced(own, few))
+        return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
     def predict(
         self,
@@ -404,34 +400,6 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         return Sheet(("Token", "Replaced", "Std of draws"), groups, words=1), list(found)
 
     @classmethod
-    def headline(cls, results: PretrainingResults) -> str:
-        """The main result, in one line."""
-        return headline(results, MEASURES)
-
-    @classmethod
-    def table(cls, results: PretrainingResults) -> Sheet:
-        """The results for a terminal."""
-        return results_sheet(results, MEASURES)
-
-    @classmethod
     def page(cls, results: PretrainingResults) -> str:
         """The report."""
         return render(results)
-
-    @classmethod
-    def summary(cls, results: PretrainingResults) -> dict[str, Any]:
-        """The headline and the comparisons of the run's own network, for programs."""
-        own = [each for each in results.differences if each.model == results.compared]
-        comparisons = [
-            {
-                **each.model_dump(exclude={"seeds", "resamples"}),
-                "verdict": results.verdict(each, MEASURES[each.measure]),
-            }
-            for each in own
-        ]
-        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": comparisons}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, PretrainingResults]) -> PretrainingResults:
-        """The comparison of several runs over their seeds, by the path of their folders."""
-        return combine(results)

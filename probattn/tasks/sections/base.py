@@ -23,6 +23,20 @@ class Section(BaseModel):
     )
 
 
+class ReportSection(Section):
+    """What the reports of all tasks of one network have in common."""
+
+    baseline: bool = Field(
+        default=True,
+        description="Whether to train the same network with deterministic attention too (from the same weights, on the "
+        "same data, with as many updates) and to compare.",
+    )
+    resamples: int = Field(
+        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+
+
 class RunRecipe(Section):
     """The name and the folder of a run.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -149,6 +149,9 @@ class TrainingRecipe(_Training):
         True
     """
 
+    default_length: ClassVar[Mapping[str, int]] = {"epochs": EPOCHS}
+    """Epochs or steps of a training that is given neither."""
+
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
         """Options of the driver; see the base class."""
         return cast(dict[str, Any], super().driver_options(name=self.optimizer_class, **optimizer))
@@ -157,7 +160,7 @@ class TrainingRecipe(_Training):
     @classmethod
     def _fill(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
-            return value | {"epochs": EPOCHS}
+            return {**value, **cls.default_length}
         return value
 
     @model_validator(mode="after")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.inference.options import RunOptions
 from probattn.models.translation.search import SearchOptions
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import Key, drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -181,12 +182,7 @@ class TranslationTrainingRecipe(_Training):
         "divergence and factors alike.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
-            return value | {"steps": STEPS}
-        return value
+    default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
 
 
 PARTS = ("train", "validation", "test")
@@ -330,14 +326,9 @@ class SearchRecipe(_Search):
     """Search for translations."""
 
 
-class TranslationReportRecipe(Section):
+class TranslationReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
-        "compare.",
-    )
     samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
     head_pairs: int = Field(
         default=64,
@@ -351,10 +342,6 @@ class TranslationReportRecipe(Section):
         description="Test pairs over which the share of right subwords without each head is measured, one pass a head; "
         "0 for none.",
     )
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 

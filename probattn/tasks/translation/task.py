@@ -245,7 +245,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
-        """Translates the test sentences and measures what came out; writes all translations beside the records.
+        """Translates the test sentences and measures the translations; writes all translations beside the records.
 
         Raises:
             RunError: sacrebleu is not installed.

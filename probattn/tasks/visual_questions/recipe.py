@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ImageFiles, VisualQuestions, package_file, read_visual_questions
 from probattn.data.words import GLOVE
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -262,12 +262,7 @@ class VisualQuestionTrainingRecipe(_Training):
         13
     """
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("epochs") is None and value.get("steps") is None:
-            return value | {"epochs": EPOCHS}
-        return value
+    default_length: ClassVar[Mapping[str, int]] = {"epochs": EPOCHS}
 
     @model_validator(mode="after")
     def _whole_epochs(self) -> VisualQuestionTrainingRecipe:
@@ -284,14 +279,9 @@ class VisualQuestionTrainingRecipe(_Training):
         return EpochSchedule(self.epochs, self.warmup_epochs, tuple(self.decay_epochs), self.decay)
 
 
-class VisualQuestionReportRecipe(Section):
+class VisualQuestionReportRecipe(ReportSection):
     """Contents of the report."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too, from the same weights, and to "
-        "compare.",
-    )
     samples: int = Field(
         default=4, ge=0, le=100, description="Test questions that are shown with their maps."
     )
@@ -308,10 +298,6 @@ class VisualQuestionReportRecipe(Section):
         "for none.",
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,16 @@ from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report.sites import SiteHealth
 from probattn.models import McanConfig, McanForQuestionAnswering, VisualQuestionProgram, load
-from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.page import headline, results_sheet
-from probattn.tasks.fine_tuning.results import Listing, MeasuredScores, combine, compare
+from probattn.tasks.fine_tuning.results import Listing, MeasuredScores, compare
 from probattn.tasks.heads import measure_heads
+from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.programs import (
     Data,
     Network,
-    ProgramTask,
     check_finished,
     digest,
     health,
@@ -62,8 +60,6 @@ from probattn.tasks.visual_questions.questions import (
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
-HEALTH_BATCHES = 2
-"""Batches over which the spread of the weights is averaged."""
 TITLES = {"test": "Original", "noisy": "Noisy"}
 Columns = dict[str, Tensor]
 
@@ -84,7 +80,7 @@ class VisualQuestionData(Data):
 
 
 class VisualQuestionTask(
-    ProgramTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
+    MeasuredTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
 ):
     """Questions about images by MCAN (Yu et al. 2019), trained from random weights.
 
@@ -92,6 +88,7 @@ class VisualQuestionTask(
     """
 
     section = "visual_questions"
+    measures = MEASURES
     recipe_class = VisualQuestionRecipe
     results_class = VisualQuestionResults
     unit = "questions"
@@ -265,7 +262,7 @@ class VisualQuestionTask(
         }
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
-        """Answers the test questions, as they are and with noise, and measures what came out."""
+        """Answers the test questions, as they are and with noise, and measures the answers."""
         own, report = networks[-1], self.recipe.report
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
         table: dict[tuple[str, ModelKey], Columns] = {
@@ -343,14 +340,10 @@ class VisualQuestionTask(
                 total += self.validation_metrics(network.program, batch)["accuracy"].sum().item()
         return total / len(questions)
 
-    def _health(self, own: Trained) -> Any:
-        record = conversion(own.net)
-        if record is None or record.method is None:
-            return ()
+    def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
         prediction = self.recipe.prediction
-        batches = islice(self.batches(own, self.questions["test"], prediction.batch_size), HEALTH_BATCHES)
-        inputs = [own.moved(batch) for batch in batches]
-        return health(own, inputs, prediction, record.method.kl_reduction, prediction.chunk_size or 2)
+        batches = self.batches(own, self.questions["test"], prediction.batch_size)
+        return health(own, map(own.moved, batches), prediction, chunk_size=prediction.chunk_size)
 
     def predict(
         self,
@@ -399,34 +392,6 @@ class VisualQuestionTask(
         return answer_sheet(found), list(found)
 
     @classmethod
-    def headline(cls, results: VisualQuestionResults) -> str:
-        """The main result, in one line."""
-        return headline(results, MEASURES)
-
-    @classmethod
-    def table(cls, results: VisualQuestionResults) -> Sheet:
-        """The results for a terminal."""
-        return results_sheet(results, MEASURES)
-
-    @classmethod
     def page(cls, results: VisualQuestionResults) -> str:
         """The report."""
         return render(results)
-
-    @classmethod
-    def summary(cls, results: VisualQuestionResults) -> dict[str, Any]:
-        """The headline and the comparisons of the run's own network, for programs."""
-        comparisons = [
-            {
-                **each.model_dump(exclude={"seeds", "resamples"}),
-                "verdict": results.verdict(each, MEASURES[each.measure]),
-            }
-            for each in results.differences
-            if each.model == results.compared
-        ]
-        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": comparisons}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, VisualQuestionResults]) -> VisualQuestionResults:
-        """The comparison of several runs over their seeds, by the path of their folders."""
-        return combine(results)

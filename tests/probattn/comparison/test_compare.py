@@ -40,7 +40,7 @@ def test_every_way_is_measured(compared):
     assert ways["plain"] == [*shared, "dropout", "ensemble"]
     assert ways["latent"] == [
         *shared,
-        *("draws", "draws, temperature", "moments", "moments, temperature", "ensemble"),
+        *("draws", "draws_temperature", "moments", "moments_temperature", "ensemble"),
     ]
     assert results.reference == ("plain", "point") and results.seeds == (0, 1)
     for row in results.rows:
@@ -133,7 +133,7 @@ def test_differences_are_those_of_a_paired_test():
     for key, gaps in found.items():
         gap = gaps["accuracy"]
         assert gap.p == pytest.approx(p_values[key])
-        assert gap.mean == pytest.approx(
+        assert gap.value == pytest.approx(
             statistics.fmean(samples[key]) - statistics.fmean(samples["a", "point"])
         )
         assert gap.corrected >= gap.p

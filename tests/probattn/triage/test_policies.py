@@ -15,7 +15,7 @@ from probattn.triage import (
     read_policy,
     write_policy,
 )
-from probattn.triage.calibration import class_rows, confusions, costs, outcome, promises
+from probattn.triage.calibration import class_rows, confusions, costs, decisions, outcome, promises
 from probattn.triage.policy import score_of
 
 NAMES = ("cold", "mild", "warm")
@@ -57,7 +57,7 @@ def test_decisions_are_those_of_the_threshold(tmp_path):
     assert [policy.decide(each).answered for each in held.answers] == answered.tolist()
     assert (limit.answered, limit.errors) == (int(answered.sum()), int((answered & wrong).sum()))
     assert 0.3 < limit.answered / 600 < 1 and limit.bound <= 0.1
-    row = outcome(held, policy)
+    row = outcome(held, decisions(held, policy))
     assert (row.answered, row.errors, row.wrong) == (limit.answered, limit.errors, int(wrong.sum()))
     assert [each.error for each in promises(held, None, TriageOptions())] == [0.01, 0.02, 0.05, 0.1]
 
@@ -67,20 +67,21 @@ def test_each_predicted_class_has_its_own_promise():
     policy = calibrate(held, judged(4)[0], TriageOptions(error=0.1, by_class=True))
     predicted = draws.mean(dim=0).argmax(dim=-1)
     assert [each.label for each in policy.limits] == list(NAMES)
-    rows = class_rows(held, policy)
+    kept = decisions(held, policy)
+    rows = class_rows(held, kept, policy.confidence)
     for number, (limit, row) in enumerate(zip(policy.limits, rows, strict=True)):
         assert limit.size == row.predicted == int((predicted == number).sum())
         assert limit.answered == row.answered and limit.errors == row.errors
         assert row.bound == pytest.approx(limit.bound) and limit.bound <= 0.1
         assert row.true == int((labels == number).sum())
-    assert sum(each.count for each in confusions(held, policy)) == int((predicted != labels).sum())
-    assert sum(each.answered for each in confusions(held, policy)) == sum(row.errors for row in rows)
+    assert sum(each.count for each in confusions(held, kept)) == int((predicted != labels).sum())
+    assert sum(each.answered for each in confusions(held, kept)) == sum(row.errors for row in rows)
 
 
 def test_costs_are_those_of_the_counts():
     held, _, _ = judged(5)
     policy = calibrate(held, None, TriageOptions(error=None, cost=4.0))
-    (found,) = costs(held, policy)
+    (found,) = costs(held, decisions(held, policy), policy)
     assert found.policy == pytest.approx(found.cheapest) and found.policy < min(1, found.answer_all)
     # of a calibrated network the cheapest threshold is near one in four (Chow 1970)
     assert policy.limits[0].threshold == pytest.approx(0.25, abs=0.12)

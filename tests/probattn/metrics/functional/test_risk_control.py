@@ -87,10 +87,11 @@ def test_the_promise_holds_as_often_as_promised(risk, selective):
 def test_without_correction_for_many_thresholds_it_is_tight():
     """Where the risk rises through the promise the error of the procedure is not far below what is allowed."""
     generator = np.random.default_rng(1)
-    risk = lambda s: 0.3 * s  # noqa: E731
     broken = 0
     for _ in range(1500):
-        found = controlled_threshold(*_draw(generator, 500, risk), error=0.08, confidence=0.9, start=0.3)
+        found = controlled_threshold(
+            *_draw(generator, 500, lambda s: 0.3 * s), error=0.08, confidence=0.9, start=0.3
+        )
         broken += found.threshold > 0.08 / 0.15
     assert 0.04 < broken / 1500 < 0.125
 
