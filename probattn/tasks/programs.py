@@ -49,6 +49,7 @@ from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
 from probattn.sites import METHODS, Method
+from probattn.sites.bayesian import KLReduction
 from probattn.sites.method import Measured
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.devices import current_device
@@ -478,7 +479,12 @@ def predictions(
 
 
 def health(
-    network: Network[Any], batches: Iterable[Any], options: Any, *, chunk_size: int | None = None
+    network: Network[Any],
+    batches: Iterable[Any],
+    options: Any,
+    *,
+    reduction: KLReduction | None = None,
+    chunk_size: int | None = None,
 ) -> tuple[SiteHealth, ...]:
     """The state of the posterior at each site; empty without latent attention, and where training recorded none.
 
@@ -486,11 +492,14 @@ def health(
         network: any.
         batches: inputs; the spread of the weights is averaged over the first :data:`HEALTH_BATCHES`.
         options: with ``num_samples`` and ``seed``.
+        reduction: how a site's KL enters the objective, of networks whose sites do not come from ``convert``.
         chunk_size: draws that go through the network at once; :data:`HEALTH_CHUNK` by default.
     """
     record = conversion(network.net)
+    if record is not None and record.method is not None:
+        reduction = record.method.kl_reduction
     with_sites = [each["sites"] for each in network.records if each.get("sites")]
-    if record is None or record.method is None or not with_sites:
+    if reduction is None or not with_sites:
         return ()
     spreads = weight_spreads(
         network.program,
@@ -500,7 +509,7 @@ def health(
         chunk_size=chunk_size or HEALTH_CHUNK,
         device=network.device,
     )
-    return tuple(site_health(spreads, with_sites[-1], record.method.kl_reduction))
+    return tuple(site_health(spreads, with_sites[-1], reduction))
 
 
 def model_key(net: nn.Module) -> ModelKey:

@@ -159,7 +159,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     def measure(self, run: RunDescription, networks: Sequence[Network[NodeClassifier]]) -> Results:
         """Predicts the test nodes with every network and measures the predictions."""
         predicted, report, own = self._predict(networks), self.recipe.report, networks[-1]
-        nodes = {"nodes": self._batch(own)["nodes"]}
+        latent, nodes = self.recipe.attention.build(), {"nodes": self._batch(own)["nodes"]}
         measured = evaluate(
             [predicted],
             resamples=report.resamples,
@@ -173,7 +173,13 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             data=(predicted.data,),
             scores=measured.scores,
             differences=measured.differences,
-            health=health(own, [nodes], self.recipe.prediction, chunk_size=1),
+            health=health(
+                own,
+                [nodes],
+                self.recipe.prediction,
+                reduction=None if latent is None else latent.kl_reduction,
+                chunk_size=1,
+            ),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
             edges=tuple(record for each in networks for record in _edges(each)),
         )
