@@ -26,10 +26,11 @@ DELETION_DRAWS = 50
 
 
 class Word(NamedTuple):
-    """A word of a text and the places of its tokens."""
+    """A word of a text and the places of its tokens; or a special token, which is no part of a text."""
 
     word: str
     places: list[int]
+    is_special: bool = False
 
 
 def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
@@ -46,12 +47,9 @@ def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
         known = word is not None and sequences[place] is not None
         places.setdefault((sequences[place], word) if known else (None, place), []).append(place)
     return [
-        Word(
-            names[some[0]]
-            if text is None
-            else texts[text][offsets[some[0]][0] : offsets[some[-1]][1]].strip(),
-            some,
-        )
+        Word(names[some[0]], some, is_special=True)
+        if text is None
+        else Word(texts[text][offsets[some[0]][0] : offsets[some[-1]][1]].strip(), some)
         for (text, _), some in places.items()
     ]
 
@@ -119,9 +117,8 @@ def leading_words(
     found = _shares(own, batch, example)
     if found is None:
         return ()
-    names = [found.words[place] for place in found.total.argsort(descending=True).tolist()]
-    special = set(own.codec.all_special_tokens)
-    return tuple(word.word for word in names if word.word not in special)[:number]
+    ranked = [found.words[place] for place in found.total.argsort(descending=True).tolist()]
+    return tuple(word.word for word in ranked if not word.is_special)[:number]
 
 
 class _Shares(NamedTuple):
@@ -162,7 +159,8 @@ def _words(codec: Any, example: Example, ids: Sequence[int], tokens: Sequence[st
         encoding = codec(*texts, truncation=True, max_length=len(ids), return_offsets_mapping=True)
         if list(encoding["input_ids"]) == list(ids):
             return words_of(encoding, tokens, *texts)
-    return [Word(token, [place]) for place, token in enumerate(tokens)]
+    special = set(getattr(codec, "all_special_tokens", ()))
+    return [Word(token, [place], token in special) for place, token in enumerate(tokens)]
 
 
 def _removed(own: Network[Any], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:

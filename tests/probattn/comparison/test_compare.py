@@ -10,8 +10,10 @@ from safetensors.torch import load_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
-from probattn.comparison import ComparisonResults, figures
+from probattn.comparison import ComparisonResults, Ways, figures
 from probattn.comparison.running import _gaps
+
+PARTS = ("validation", "test", "out_of_domain")
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -48,6 +50,8 @@ def test_every_way_is_measured(compared):
         assert row.cost.mean > 0 and (not row.gaps) == (
             row.way == "ensemble" or row.recipe + row.way == "plainpoint"
         )
+    gaps = [(name, gap) for row in results.rows for name, gap in row.gaps.items()]
+    assert {results.verdict(*each) for each in gaps} == {"unclear"}  # of two seeds
     costs = {row.way: row.cost.mean for row in results.rows if row.recipe == "plain"}
     assert costs["point"] == 1 and costs["ensemble"] == 2
     assert "posterior draws" in done.stdout and "report: " in done.stdout
@@ -85,11 +89,10 @@ def test_the_ensemble_is_the_mean_of_the_networks(compared):
     read = [
         load_file(folder / "out" / "plain" / f"seed-{seed}" / "compared.safetensors") for seed in range(2)
     ]
-    parts = ("validation", "test", "out_of_domain")
     mean = {
-        part: (read[0][f"point.{part}"].double() + read[1][f"point.{part}"].double()) / 2 for part in parts
+        part: (read[0][f"point.{part}"].double() + read[1][f"point.{part}"].double()) / 2 for part in PARTS
     }
-    labels = {part: read[0][f"labels.{part}"] for part in parts[:2]}
+    labels = {part: read[0][f"labels.{part}"] for part in PARTS[:2]}
     expected = figures(mean, labels, 0.4)
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
     (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble")]
@@ -119,6 +122,36 @@ def test_figures_are_those_of_scikit_learn():
     wrong = (own.argmax(axis=1) != target)[order].cumsum() / np.arange(1, 401)
     assert found["coverage"] == pytest.approx((np.flatnonzero(wrong <= 0.1).max() + 1) / 400)
     assert 0 < found["answered"] <= found["coverage"] + 0.05
+
+
+def test_scores_of_their_own_detect_inputs_out_of_the_distribution():
+    generator = torch.Generator().manual_seed(1)
+    probabilities = {part: torch.rand(60, 3, generator=generator).softmax(dim=-1) for part in PARTS}
+    labels = {part: torch.arange(60) % 3 for part in PARTS[:2]}
+    scores = {part: torch.randn(60, generator=generator) for part in ("test", "out_of_domain")}
+    found = figures(probabilities, labels, 0.5, scores)
+    expected = roc_auc_score(np.repeat([0, 1], 60), torch.cat(list(scores.values())).numpy())
+    assert found["auroc"] == pytest.approx(expected)
+    assert found["auroc"] != figures(probabilities, labels, 0.5)["auroc"]
+
+
+def test_the_temperature_is_that_of_the_validation_data():
+    """Labels drawn from the true probabilities, predicted by logits that are twice as large."""
+    generator = torch.Generator().manual_seed(2)
+    logits = {part: torch.randn(4000, 3, generator=generator).double() for part in PARTS}
+    labels = {
+        part: torch.multinomial(logits[part].softmax(dim=-1), 1, generator=generator)[:, 0]
+        for part in PARTS[:2]
+    }
+    ways = Ways(labels)
+    ways.add("point", {part: (2 * each).softmax(dim=-1) for part, each in logits.items()}, 3.0)
+    ways.scaled("point", "temperature")
+    torch.testing.assert_close(
+        ways.probabilities["temperature"]["test"], logits["test"].softmax(dim=-1), rtol=0, atol=0.03
+    )
+    found = ways.measured(0.2)
+    assert found["temperature"]["nll"] < found["point"]["nll"] and found["temperature"]["cost"] == 1
+    assert found["temperature"]["accuracy"] == found["point"]["accuracy"]
 
 
 def test_differences_are_those_of_a_paired_test():

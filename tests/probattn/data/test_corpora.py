@@ -1,5 +1,6 @@
 """Data sets of rows: the forms that files of GLUE, SNLI and SICK have, the hub, and what is refused."""
 
+import csv
 import json
 import os
 from collections import Counter
@@ -207,6 +208,28 @@ def test_the_sets_at_hand(name: str, sizes: tuple[int, ...] | None) -> None:
     assert len({example.label for example in parts["test"]}) == len(BUILT_IN[name].label_names)
     if sizes is not None:
         assert tuple(len(parts[split]) for split in SPLITS) == sizes
+
+
+@needs_the_sets
+def test_intents_are_those_of_the_files() -> None:
+    folder = Path(os.environ["PROBATTN_DATA"])
+    queries = dict(json.loads((folder / "clinc_oos/data_full.json").read_text(encoding="utf-8"))["test"])
+    data = BUILT_IN["clinc150"].load("test")
+    assert data.labels is not None
+    assert all(
+        data.label_names[label] == queries[text] for text, label in zip(data.texts, data.labels, strict=True)
+    )
+    rows = csv.DictReader(
+        (folder / "banking77/test.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    )
+    requests = {row["text"].strip(): row["category"] for row in rows}
+    known, other = (BUILT_IN[f"banking77_{part}"] for part in ("known", "left_out"))
+    for each in (known, other):
+        found = each.load("test")
+        assert found.labels is not None
+        pairs = zip(found.texts, found.labels, strict=True)
+        assert all(found.label_names[label] == requests[text] for text, label in pairs)
+    assert sorted(known.label_names + other.label_names) == list(BUILT_IN["banking77"].label_names)
 
 
 @needs_the_sets

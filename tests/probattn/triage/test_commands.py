@@ -125,6 +125,29 @@ def test_own_held_out_data(triaged, command, reviews, tmp_path):
     assert "A wrong answer at 3 times" in done.stdout and "reviews" in policy.data
 
 
+def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, tmp_path):
+    place = tmp_path / "policy.json"
+    options = [
+        "--uncertainty",
+        "moments",
+        "--error",
+        "0.9",
+        "--num-samples",
+        "3",
+        "--output",
+        place,
+        "--quiet",
+    ]
+    assert command("triage", triaged[0], *options).exit_code == 0
+    assert read_policy(place).uncertainty == "moments"
+    given = ["a bad plot", "--num-samples", "3", "--json"]
+    plain = json.loads(command("predict", triaged[0], *given, "--uncertainty", "moments").stdout)
+    decided = json.loads(command("predict", triaged[0], *given, "--policy", place).stdout)
+    assert decided["probability"] == plain["probability"]
+    drawn = json.loads(command("predict", triaged[0], *given).stdout)
+    assert drawn["probability"] != plain["probability"]
+
+
 def test_a_run_without_classes_is_refused(translation_run, command):
     done = command("triage", translation_run)
     assert done.exit_code == 2

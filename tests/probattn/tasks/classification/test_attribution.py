@@ -13,7 +13,13 @@ import probattn
 from probattn.inference import posterior_moments, share_by
 from probattn.inference.report import Example
 from probattn.models import Classifier, convert
-from probattn.tasks.classification.attribution import LEADING_PAIRS, LEADING_WORDS, attribution_of, words_of
+from probattn.tasks.classification.attribution import (
+    LEADING_PAIRS,
+    LEADING_WORDS,
+    attribution_of,
+    leading_words,
+    words_of,
+)
 from probattn.tasks.programs import Network
 
 PIECES = [
@@ -103,6 +109,14 @@ def test_shares_of_words_are_sums_over_their_tokens(net, codec):
     assert all(change.share == pytest.approx(shares[change.key], abs=1e-4) for change in changes[:2])
     assert [change.share for change in changes] == sorted((change.share for change in changes), reverse=True)
     assert found.removed["share"] > found.removed["spread"] and found.draws == 50
+
+
+def test_leading_words_are_those_of_the_text_with_the_largest_shares(net, codec):
+    batch, found = attributed(net, codec, "a dullest film", "not great plot")
+    own = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
+    ranked = sorted(zip(found.by_word(), found.words, strict=True), reverse=True)
+    expected = [word for _, word in ranked if word not in {"[CLS]", "[SEP]"}][:3]
+    assert leading_words(own, batch, found.example) == tuple(expected)
 
 
 def test_answers_change_as_the_network_with_that_much_attention_does(net, codec):
