@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import traceback
 from collections import defaultdict
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def invoke(*arguments: object) -> Result:
 def succeeds(*arguments: object) -> str:
     """What a command writes to standard output; it should succeed."""
     result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.output or "".join(traceback.format_exception(result.exception))
     return result.stdout
 
 

@@ -23,7 +23,7 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.report import Group, Sheet
 from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
-from probattn.tasks.classification.attribution import words_of
+from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
@@ -362,16 +362,19 @@ def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dic
     return batch
 
 
-def _surprises(draws: Tensor, truth: Tensor, words: Sequence[tuple[str, list[int]]] | None) -> dict[str, Any]:
+def _surprises(draws: Tensor, truth: Tensor, words: Sequence[Word] | None) -> dict[str, Any]:
     """Negative log-probability of a text's tokens but the first, and of its words."""
     density = draws.gather(2, truth.expand(len(draws), -1)[..., None])[..., 0].double()
     each = (math.log(len(draws)) - density.logsumexp(dim=0)).tolist()
     found: dict[str, Any] = {"surprise": math.fsum(each)}
     if words is not None:
         found["words"] = [
-            {"word": word, "surprise": round(sum(each[place - 1] for place in places if place), DIGITS)}
-            for word, places in words
-            if places != [0]
+            {
+                "word": word.word,
+                "surprise": round(sum(each[place - 1] for place in word.places if place), DIGITS),
+            }
+            for word in words
+            if word.places != [0]
         ]
     return found
 
