@@ -22,6 +22,11 @@ Link = Literal["softmax", "sigmoid", "identity"]
 SHOWN_ROWS = 10
 
 
+def linked(logits: Tensor, link: Link) -> Tensor:
+    """Probabilities of logits ``[..., C]``, in single precision: one of C classes, or each of C labels by itself."""
+    return logits.float().sigmoid() if link == "sigmoid" else logits.float().softmax(dim=-1)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     r"""Draws from the posterior predictive distribution of some data.
@@ -61,8 +66,7 @@ class Posterior:
                 "Posterior.probabilities: expected a head that predicts classes, got one that predicts numbers; use "
                 "mean, std and predictive_std"
             )
-        logits = self.logits.float()
-        return logits.sigmoid() if self.link == "sigmoid" else logits.softmax(dim=-1)
+        return linked(self.logits, self.link)
 
     @property
     def mean_probabilities(self) -> Tensor:

@@ -62,6 +62,69 @@ def eager_attention_forward(
     return output.transpose(1, 2).contiguous(), weights
 
 
+def valid_places(mask: Tensor | None, states: Tensor) -> Tensor:
+    """bool ``[B, S]`` of a mask of states ``[B, S, d]``, True everywhere without one."""
+    return states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+
+
+def additive_mask(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where ``valid`` (bool), the smallest number of the type elsewhere."""
+    return torch.zeros(valid.shape, dtype=dtype, device=valid.device).masked_fill(
+        ~valid, torch.finfo(dtype).min
+    )
+
+
+class ProjectedAttention(nn.Module):
+    """Scaled dot-product attention of several heads with projections of queries, keys and values (Vaswani et al. 2017).
+
+    Args:
+        config: sizes.
+        dropout: of the weights.
+        bias: whether the projections have one.
+    """
+
+    def __init__(self, config: PretrainedConfig, dropout: float = 0.0, *, bias: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.dropout = dropout
+        self.num_heads = config.num_attention_heads
+        size = config.hidden_size
+        self.query, self.key, self.value = (nn.Linear(size, size, bias=bias) for _ in range(3))
+        self.scaling = (size // self.num_heads) ** -0.5
+
+    def attend(
+        self, states: Tensor, others: Tensor, mask: Tensor, valid: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """The heads' outputs side by side, without an output projection.
+
+        Args:
+            states: ``[B, T, d]``.
+            others: ``[B, S, d]``.
+            mask: additive, ``[B, 1, T | 1, S]``.
+            valid: bool ``[B, T]``, False at padding of ``states``; None where there is none.
+            **options: for the attention function.
+
+        Returns:
+            ``[B, T, d]`` and the weights ``[B, H, T, S]``, None where the attention implementation gives none.
+        """
+        output, weights = attention_function(self.config)(
+            self,
+            self.heads(self.query(states)),
+            self.heads(self.key(others)),
+            self.heads(self.value(others)),
+            mask.expand(-1, -1, states.shape[1], -1),
+            scaling=self.scaling,
+            dropout=self.dropout if self.training else 0.0,
+            query_mask=valid,
+            **options,
+        )
+        return output.flatten(2), weights
+
+    def heads(self, values: Tensor) -> Tensor:
+        """Projected values ``[B, T, d]`` by head, ``[B, H, T, D]``."""
+        return values.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
 def attention_function(config: PretrainedConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """The attention function that a configuration names; for "eager" or None the eager one above."""
     name = config._attn_implementation

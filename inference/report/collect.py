@@ -13,10 +13,13 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments
+from probattn.inference.posterior import Link, linked
 from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
 from probattn.inference.report.record import Curve, ModelKey
 
 Batch = Mapping[str, Tensor]
+SEEDS = 2**31
+"""Number of seeds of a recipe: between those of two batches there is room for all of them."""
 
 
 class BayesianPredictions(NamedTuple):
@@ -77,7 +80,7 @@ def predict_bayesian(
         )
         draws.append(posterior.probabilities.cpu())
         inputs = {name: value for name, value in batch.items() if name != label_name}
-        expectation.append(posterior_expectation(model, inputs).float().softmax(dim=-1).cpu())
+        expectation.append(linked(posterior_expectation(model, inputs), posterior.link).cpu())
         if moments:
             expanded.append(posterior_moments(model, inputs, method="expansion"))
         labels.append(batch.get(label_name))
@@ -98,6 +101,7 @@ def predict_deterministic(
     seed: int = 0,
     label_name: str = "labels",
     device: torch.device | str | None = None,
+    first_batch: int = 0,
 ) -> DeterministicPredictions:
     """Predicts every batch once as it is, and ``num_samples`` times with dropout kept on (Gal & Ghahramani 2016).
 
@@ -111,6 +115,7 @@ def predict_deterministic(
         seed: of the dropout masks.
         label_name: key of the labels.
         device: where the batches go; they stay where they are by default.
+        first_batch: number of the first batch, where those before it are predicted elsewhere.
 
     Returns:
         Probabilities on the CPU; no draws where none differs from another, as in a network without dropout.
@@ -121,13 +126,14 @@ def predict_deterministic(
     if num_samples < 1:
         raise ValueError(f"predict_deterministic: expected num_samples >= 1, got {num_samples}")
     probabilities, draws, labels = [], [], []
-    with torch.no_grad(), _seeded(seed, model):
+    link: Link = getattr(model, "link", "softmax")
+    with torch.no_grad(), _seeded(seed + SEEDS * first_batch, model):
         for batch in moved(batches, device):
             inputs = {name: value for name, value in batch.items() if name != label_name}
             with _mode(model, dropout=False):
-                probabilities.append(model(inputs).float().softmax(dim=-1).cpu())
+                probabilities.append(linked(model(inputs), link).cpu())
             with _mode(model, dropout=True):
-                draws.append(_dropout_draws(model, inputs, num_samples))
+                draws.append(_dropout_draws(model, inputs, num_samples, link))
             labels.append(batch.get(label_name))
     _require(probabilities, "predict_deterministic")
     drawn = torch.cat(draws, dim=1)
@@ -135,7 +141,7 @@ def predict_deterministic(
     return DeterministicPredictions(torch.cat(probabilities), drawn if varied else None, _labels(labels))
 
 
-def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int) -> Tensor:
+def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int, link: Link) -> Tensor:
     first = next(iter(inputs.values()))
     rows = len(first)
     chunk = max(1, rows_per_pass(first.device) // rows)
@@ -143,7 +149,7 @@ def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int) -> Tensor:
     for start in range(0, num_samples, chunk):
         size = min(chunk, num_samples - start)
         folded = {name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
-        parts.append(model(folded).float().softmax(dim=-1).unflatten(0, (size, rows)).cpu())
+        parts.append(linked(model(folded), link).unflatten(0, (size, rows)).cpu())
     return torch.cat(parts)  # [P, B, C]
 
 

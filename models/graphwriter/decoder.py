@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.models.graphwriter.attention import ContextAttention, Projected, additive_mask
+from probattn.models.dot_product import additive_mask
+from probattn.models.graphwriter.attention import ContextAttention, Projected
 from probattn.models.graphwriter.configuration import GraphWriterConfig
 from probattn.models.graphwriter.encoder import GraphWriterEncoderOutput
 from probattn.models.translation.recurrent.attention import masked_log_softmax

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from probattn.models.graphwriter.attention import VertexAttention, additive_mask
+from probattn.models.dot_product import additive_mask
+from probattn.models.graphwriter.attention import VertexAttention
 from probattn.models.graphwriter.configuration import GraphWriterConfig
 
 NO_RELATION = -1

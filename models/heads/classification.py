@@ -106,11 +106,15 @@ class MultiLabelClassifier(HeadProgram):
     """
 
     link: ClassVar[Link] = "sigmoid"
+    soft: ClassVar[bool] = False
+    """Whether labels may lie between 0 and 1 too: shares of labels that are 1."""
+    advice: ClassVar[str] = "load it with AutoModelForSequenceClassification"
+    """What to do about a network without such logits."""
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[B, C]``."""
         rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None), "load it with AutoModelForSequenceClassification")
+        return read_logits(self, output, (rows, None), self.advice)
 
     def observe(
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
@@ -118,15 +122,19 @@ class MultiLabelClassifier(HeadProgram):
         """The site ``"label"``, one event a row."""
         given = None if labels is None else labels[self.label_name]
         if given is not None:
-            if given.shape != prediction.shape or bool(((given != 0) & (given != 1)).any()):
+            right = (given >= 0) & (given <= 1) if self.soft else (given == 0) | (given == 1)
+            if given.shape != prediction.shape or not bool(right.all()):
+                expected = "from 0 to 1" if self.soft else "0 or 1"
                 raise ValueError(
-                    f"{type(self).__name__}: expected labels 0 or 1 {list(prediction.shape)}, got {given.dtype} "
+                    f"{type(self).__name__}: expected labels {expected} {list(prediction.shape)}, got {given.dtype} "
                     f"{list(given.shape)}"
                     + ("" if given.shape != prediction.shape else " with other numbers")
                     + "; give one number for each class of a row"
                 )
             given = given.float()
-        law = dist.Bernoulli(logits=prediction.float()).to_event(1)
+        law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None).to_event(
+            1
+        )
         pyro.sample("label", law, obs=given, infer={"prediction": given is None})
 
 

@@ -25,21 +25,23 @@ class McanConfig(PretrainedConfig):
         num_attention_heads: of every attention call in these layers.
         intermediate_size: hidden units of a feed-forward layer.
         fused_size: of what question and image are fused to.
-        region_size: F, numbers that describe a region.
-        dropout: share that is dropped in training, of attention weights, of what each layer adds and within
+        region_size: F, the feature dimension of a region.
+        dropout: share that is dropped in training, of attention weights, of the output of each layer and within
             feed-forward layers, in [0, 1). Latent weights have none.
-        **kwargs: ``grid_channels`` are the channels of the convolutions that make an image's regions from its pixels,
-            each of which halves height and width, the last with F channels; None, the default, for regions that are
-            given. ``picture_size`` (64) is the height and width of an image in pixels. ``glimpses`` (1) is the number
-            of maps of an attentional reduction, and ``latent_reduction=True`` has the reductions go through attention
-            methods too; in the papers the attention within the layers does. The rest is for ``PretrainedConfig``:
-            ``num_labels``, C answers, is 3129 if neither it nor ``id2label`` is given.
+        grid_channels: of the convolutions that make an image's regions from its pixels, each of which halves height
+            and width, the last with F channels; None for regions that are given.
+        image_size: height and width of an image in pixels, with ``grid_channels``.
+        glimpses: attention maps of each attentional reduction.
+        latent_reduction: whether the reductions go through attention methods too; in the papers the attention within
+            the layers does.
+        **kwargs: the rest is for ``PretrainedConfig``: ``num_labels``, C answers, is 3129 if neither it nor
+            ``id2label`` is given.
 
     Raises:
         ValueError: a size below 1, one that does not fit the heads or the grid, or a dropout outside [0, 1).
 
     Example:
-        >>> config = McanConfig(region_size=128, grid_channels=(32, 64, 128), picture_size=64)
+        >>> config = McanConfig(region_size=128, grid_channels=(32, 64, 128), image_size=64)
         >>> config.num_hidden_layers, config.grid_size
         (4, 8)
     """
@@ -58,6 +60,10 @@ class McanConfig(PretrainedConfig):
         fused_size: int = 1024,
         region_size: int = 2048,
         dropout: float = 0.1,
+        grid_channels: Sequence[int] | None = None,
+        image_size: int = 64,
+        glimpses: int = 1,
+        latent_reduction: bool = False,
         **kwargs: Any,
     ) -> None:
         self.vocab_size = vocab_size
@@ -69,11 +75,10 @@ class McanConfig(PretrainedConfig):
         self.fused_size = fused_size
         self.region_size = region_size
         self.dropout = dropout
-        channels: Sequence[int] | None = kwargs.pop("grid_channels", None)
-        self.grid_channels = None if channels is None else list(channels)
-        self.picture_size = kwargs.pop("picture_size", 64)
-        self.glimpses = kwargs.pop("glimpses", 1)
-        self.latent_reduction = kwargs.pop("latent_reduction", False)
+        self.grid_channels = None if grid_channels is None else list(grid_channels)
+        self.image_size = image_size
+        self.glimpses = glimpses
+        self.latent_reduction = latent_reduction
         self._check()
         answers = {} if "id2label" in kwargs else {"num_labels": PAPER_ANSWERS}
         super().__init__(**{"pad_token_id": 0} | answers | kwargs)
@@ -81,7 +86,7 @@ class McanConfig(PretrainedConfig):
     @property
     def grid_size(self) -> int | None:
         """Height and width of the grid that the convolutions make; None for regions that are given."""
-        return None if self.grid_channels is None else self.picture_size >> len(self.grid_channels)
+        return None if self.grid_channels is None else self.image_size >> len(self.grid_channels)
 
     def _check(self) -> None:
         sizes = {
@@ -113,8 +118,8 @@ class McanConfig(PretrainedConfig):
                 f"McanConfig.grid_channels: expected one or more, the last {self.region_size} (region_size), got "
                 f"{channels}"
             )
-        if self.picture_size % 2 ** len(channels):
+        if self.image_size % 2 ** len(channels):
             raise ValueError(
-                f"McanConfig.picture_size: expected a multiple of {2 ** len(channels)} for {len(channels)} halvings, "
-                f"got {self.picture_size}"
+                f"McanConfig.image_size: expected a multiple of {2 ** len(channels)} for {len(channels)} halvings, "
+                f"got {self.image_size}"
             )

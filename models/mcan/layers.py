@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.models.mcan.attention import MultiHeadAttention
+from probattn.models.mcan.attention import MultiHeadAttention, PaddingMask
 from probattn.models.mcan.configuration import McanConfig
 
 GROUPS = 8
@@ -16,7 +15,7 @@ GROUPS = 8
 
 
 class FeedForward(nn.Sequential):
-    """Two maps with a ReLU between them."""
+    """Two linear maps with a ReLU between them."""
 
     def __init__(self, config: McanConfig) -> None:
         size, inner = config.hidden_size, config.intermediate_size
@@ -25,8 +24,8 @@ class FeedForward(nn.Sequential):
         )
 
 
-class Added(nn.Module):
-    """What a layer gives is added to what it was given, and the sum is normalised.
+class AddNorm(nn.Module):
+    """A residual connection around a layer, with dropout of the layer's output, and layer normalisation after it.
 
     Args:
         config: sizes.
@@ -37,10 +36,10 @@ class Added(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.hidden_size)
 
-    def forward(self, states: Tensor, new: Tensor) -> Tensor:
-        """``[B, T, d]``."""
-        added: Tensor = self.norm(states + self.dropout(new))
-        return added
+    def forward(self, states: Tensor, output: Tensor) -> Tensor:
+        """``[B, T, d]``, of the layer's input and output."""
+        normalised: Tensor = self.norm(states + self.dropout(output))
+        return normalised
 
 
 class SelfAttentionLayer(nn.Module):
@@ -54,13 +53,15 @@ class SelfAttentionLayer(nn.Module):
         super().__init__()
         self.attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
-        self.added = nn.ModuleList(Added(config) for _ in range(2))
+        self.add_norm = nn.ModuleList(AddNorm(config) for _ in range(2))
 
-    def forward(self, words: Tensor, real: Tensor, *, maps: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Words ``[B, T, d]`` after the layer, and the weights ``[B, H, T, T]``."""
-        first, second = self.added
-        new, weights = self.attention(words, words, real, real, maps=maps)
-        words = first(words, new)
+    def forward(
+        self, words: Tensor, mask: PaddingMask, *, maps: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Words ``[B, T, d]`` after the layer, and the map ``[B, H, T, T]``."""
+        first, second = self.add_norm
+        output, weights = self.attention(words, words, mask, mask, maps=maps)
+        words = first(words, output)
         return second(words, self.feed_forward(words)), weights
 
 
@@ -76,22 +77,22 @@ class GuidedAttentionLayer(nn.Module):
         self.attention = MultiHeadAttention(config)
         self.guided = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
-        self.added = nn.ModuleList(Added(config) for _ in range(3))
+        self.add_norm = nn.ModuleList(AddNorm(config) for _ in range(3))
 
     def forward(
-        self, regions: Tensor, words: Tensor, real: Tensor, word_real: Tensor, *, maps: bool = False
+        self, regions: Tensor, words: Tensor, mask: PaddingMask, word_mask: PaddingMask, *, maps: bool = False
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Regions ``[B, R, d]`` after the layer, and the weights ``[B, H, R, R]`` and ``[B, H, R, T]``."""
-        first, second, third = self.added
-        new, own = self.attention(regions, regions, real, real, maps=maps)
-        regions = first(regions, new)
-        new, guided = self.guided(regions, words, real, word_real, maps=maps)
-        regions = second(regions, new)
+        """Regions ``[B, R, d]`` after the layer, and the maps ``[B, H, R, R]`` and ``[B, H, R, T]``."""
+        first, second, third = self.add_norm
+        output, own = self.attention(regions, regions, mask, mask, maps=maps)
+        regions = first(regions, output)
+        output, guided = self.guided(regions, words, mask, word_mask, maps=maps)
+        regions = second(regions, output)
         return third(regions, self.feed_forward(regions)), own, guided
 
 
 class CoAttended(NamedTuple):
-    """Words and regions after all layers, and the weights of each layer."""
+    """Words and regions after all layers, and the attention maps of each layer."""
 
     words: Tensor
     regions: Tensor
@@ -116,23 +117,23 @@ class CoAttention(nn.Module):
         self.decoder = nn.ModuleList(GuidedAttentionLayer(config) for _ in layers)
 
     def forward(
-        self, words: Tensor, regions: Tensor, word_real: Tensor, real: Tensor, *, maps: bool = False
+        self, words: Tensor, regions: Tensor, word_mask: PaddingMask, mask: PaddingMask, *, maps: bool = False
     ) -> CoAttended:
         """Runs the layers.
 
         Args:
             words: ``[B, T, d]``.
             regions: ``[B, R, d]``.
-            word_real: bool ``[B, T]``, False at padding.
-            real: bool ``[B, R]``, likewise.
-            maps: whether the weights are wanted.
+            word_mask: of words.
+            mask: of regions.
+            maps: whether the attention maps are wanted.
         """
         of_words, of_regions, guided = [], [], []
         for layer in self.encoder:
-            words, weights = layer(words, word_real, maps=maps)
+            words, weights = layer(words, word_mask, maps=maps)
             of_words.append(weights)
         for layer in self.decoder:
-            regions, own, other = layer(regions, words, real, word_real, maps=maps)
+            regions, own, other = layer(regions, words, mask, word_mask, maps=maps)
             of_regions.append(own)
             guided.append(other)
         return CoAttended(words, regions, tuple(of_words), tuple(of_regions), tuple(guided))
@@ -166,8 +167,3 @@ class ImageGrid(nn.Module):
         """Regions ``[B, R, F]``, row by row, of pixels ``[B, 3, H, W]`` in [-1, 1]."""
         grid: Tensor = self.convolutions(pixels).flatten(2).mT
         return F.layer_norm(grid, grid.shape[-1:])
-
-
-def real_places(mask: Tensor | None, states: Tensor) -> Tensor:
-    """bool ``[B, S]`` of a mask, True everywhere without one."""
-    return states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.utils.generic import ModelOutput
 
+from probattn.models.dot_product import valid_places
 from probattn.models.lstm import OwnPreTrainedModel, read_padded
-from probattn.models.mcan.attention import AttentionalReduction
+from probattn.models.mcan.attention import AttentionalReduction, PaddingMask
 from probattn.models.mcan.configuration import McanConfig
-from probattn.models.mcan.layers import CoAttended, CoAttention, ImageGrid, real_places
+from probattn.models.mcan.layers import CoAttended, CoAttention, ImageGrid
 
 DRY_WORDS, DRY_REGIONS = 7, 5
 """Lengths of the dry run where regions are given; they differ, so that guided attention does not look like self."""
@@ -26,9 +27,9 @@ class McanOutput(ModelOutput):
     Attributes:
         loss: binary cross entropy summed over answers, its mean over the batch; with labels.
         logits: of each answer ``[B, C]``.
-        encoder_attentions: weights of words to words of each layer ``[B, H, T, T]``, if requested.
-        decoder_attentions: weights of regions to regions of each layer ``[B, H, R, R]``, if requested.
-        cross_attentions: weights of regions to words of each layer ``[B, H, R, T]``, if requested.
+        encoder_attentions: maps of words to words of each layer ``[B, H, T, T]``, if requested.
+        decoder_attentions: maps of regions to regions of each layer ``[B, H, R, R]``, if requested.
+        cross_attentions: maps of regions to words of each layer ``[B, H, R, T]``, if requested.
         word_weights: of the reduction of the question ``[B, g, T]``, if requested.
         region_weights: of the reduction of the image ``[B, g, R]``, if requested.
     """
@@ -105,8 +106,8 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
             inputs["region_features"] = ramp.view(2, DRY_REGIONS, -1).to(self.dtype)
             inputs["region_mask"] = torch.tensor([[1] * DRY_REGIONS, [1] * (DRY_REGIONS - 1) + [0]])
         else:
-            ramp = torch.linspace(-1, 1, 6 * config.picture_size**2)
-            inputs["pixel_values"] = ramp.view(2, 3, *[config.picture_size] * 2).to(self.dtype)
+            ramp = torch.linspace(-1, 1, 6 * config.image_size**2)
+            inputs["pixel_values"] = ramp.view(2, 3, *[config.image_size] * 2).to(self.dtype)
         return {name: value.to(self.device) for name, value in inputs.items()}
 
     def forward(
@@ -132,13 +133,13 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
             pixel_values: ``[B, 3, S, S]`` in [-1, 1], of a network with a grid, in place of the regions.
             feature_noise: ``[B, R, F]``, what is added to the regions' features; None for nothing.
             labels: score of each answer ``[B, C]`` in [0, 1]; with them the loss is computed.
-            output_attentions: whether to give the weights; None for the configuration's value.
+            output_attentions: whether to give the attention maps; None for the configuration's value.
 
         Returns:
-            Logits, and what they were made with.
+            Logits, and what was asked for.
 
         Raises:
-            ValueError: a missing input, shapes that do not fit, or a question without words.
+            ValueError: a missing input, shapes that do not fit, or a mask with an empty row.
         """
         wanted = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         if input_ids is None:
@@ -146,15 +147,17 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
                 f"{type(self).__name__}: expected input_ids, the words of the questions, got none"
             )
         regions = self._regions(region_features, pixel_values, feature_noise)
-        word_real = (
-            input_ids.ne(self.config.pad_token_id or 0) if attention_mask is None else attention_mask.bool()
-        )
-        real = real_places(region_mask, regions)
-        self._check(input_ids, word_real, regions, real)
-        words, _last = read_padded(self.lstm, self.embed_tokens(input_ids), word_real)
-        attended: CoAttended = self.layers(words, self.project(regions), word_real, real, maps=wanted)
-        question, word_weights = self.question_reduction(attended.words, word_real, maps=wanted)
-        image, region_weights = self.image_reduction(attended.regions, real, maps=wanted)
+        self._check_mask("attention_mask", attention_mask, input_ids, "word")
+        self._check_mask("region_mask", region_mask, regions, "region")
+        if attention_mask is None:
+            attention_mask = input_ids.ne(self.config.pad_token_id or 0)
+        words, _last = read_padded(self.lstm, self.embed_tokens(input_ids), attention_mask)
+        regions = self.project(regions)
+        word_mask = PaddingMask.of(attention_mask.bool(), words.dtype)
+        mask = PaddingMask.of(valid_places(region_mask, regions), regions.dtype)
+        attended: CoAttended = self.layers(words, regions, word_mask, mask, maps=wanted)
+        question, word_weights = self.question_reduction(attended.words, word_mask, maps=wanted)
+        image, region_weights = self.image_reduction(attended.regions, mask, maps=wanted)
         logits = self.classifier(self.norm(question + image))
         output = McanOutput(logits=logits)
         if labels is not None:
@@ -177,7 +180,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
             raise ValueError(
                 f"{type(self).__name__}: expected {name}, got none; give an image to each question"
             )
-        size = self.config.picture_size
+        size = self.config.image_size
         shape = (
             [*given.shape[:2], self.config.region_size] if self.grid is None else [len(given), 3, size, size]
         )
@@ -190,22 +193,18 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
             )
         return regions if noise is None else regions + noise
 
-    def _check(self, words: Tensor, word_real: Tensor, regions: Tensor, real: Tensor) -> None:
-        """Raises ``ValueError`` unless the shapes fit each other and no row is empty."""
-        owner, rows = type(self).__name__, len(words)
-        expected = {
-            "attention_mask": (word_real, list(words.shape)),
-            "region_mask": (real, [rows, regions.shape[1]]),
-        }
-        for name, (given, shape) in expected.items():
-            if list(given.shape) != shape:
-                raise ValueError(f"{owner}: expected {name} {shape}, got {list(given.shape)}")
-        for what, given in (("word", word_real), ("region", real)):
-            some = given.any(dim=1)
-            if not bool(some.all()):
-                raise ValueError(
-                    f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
-                )
+    def _check_mask(self, name: str, mask: Tensor | None, states: Tensor, what: str) -> None:
+        """Raises ``ValueError`` unless a mask that is given fits ``[B, S, ...]`` and leaves something in every row."""
+        if mask is None:
+            return
+        owner, shape = type(self).__name__, states.shape[:2]
+        if mask.shape != shape:
+            raise ValueError(f"{owner}: expected {name} {list(shape)}, got {list(mask.shape)}")
+        some = mask.bool().any(dim=1)
+        if not bool(some.all()):
+            raise ValueError(
+                f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
+            )
 
 
 def _given(maps: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:

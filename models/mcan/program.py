@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import pyro
-import pyro.distributions as dist
-from torch import Tensor
-
-from probattn.models.program import HeadProgram, Link, read_logits
+from probattn.models.heads.classification import MultiLabelClassifier
 
 
-class VisualQuestionProgram(HeadProgram):
+class VisualQuestionProgram(MultiLabelClassifier):
     r"""A network that answers questions about images, with an observed score of each answer.
 
     The score :math:`s_{ic} \in [0, 1]` of answer c to question i is the accuracy that it has with the annotators. The
@@ -37,28 +30,5 @@ class VisualQuestionProgram(HeadProgram):
         torch.Size([2, 3])
     """
 
-    link: ClassVar[Link] = "sigmoid"
-
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, C]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None), "take probattn.models.McanForQuestionAnswering")
-
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
-        """The site ``"label"``, one event a question."""
-        scores = None if labels is None else labels[self.label_name]
-        if scores is not None:
-            if scores.shape != prediction.shape:
-                raise ValueError(
-                    f"{type(self).__name__}: expected a score of each answer {list(prediction.shape)} as "
-                    f"{self.label_name}, got {list(scores.shape)}"
-                )
-            if not bool(((scores >= 0) & (scores <= 1)).all()):
-                raise ValueError(
-                    f"{type(self).__name__}: expected scores in [0, 1], got {scores.min():g} to {scores.max():g}"
-                )
-            scores = scores.to(prediction.dtype)
-        law = dist.Bernoulli(logits=prediction.float(), validate_args=False)  # scores are shares of 1
-        pyro.sample("label", law.to_event(1), obs=scores, infer={"prediction": scores is None})
+    soft = True
+    advice = "take probattn.models.McanForQuestionAnswering"

@@ -11,7 +11,12 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from probattn.models.dot_product import attention_function, eager_attention_forward
+from probattn.models.dot_product import (
+    additive_mask,
+    attention_function,
+    eager_attention_forward,
+    valid_places,
+)
 from probattn.models.lstm import OwnPreTrainedModel
 
 __all__ = [
@@ -73,9 +78,7 @@ class Sides(NamedTuple):
     @classmethod
     def of(cls, words: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Sides:
         """Those of words ``[B, S, E]``, by mask and types ``[B, S]``; without types both texts are the whole row."""
-        real = words.new_ones(words.shape[:2], dtype=torch.bool)
-        if attention_mask is not None:
-            real = attention_mask.bool()
+        real = valid_places(attention_mask, words)
         if token_type_ids is None:
             return cls(real, real)
         return cls(real & (token_type_ids == 0), real & (token_type_ids == 1))
@@ -92,8 +95,7 @@ class OneWayAttention(nn.Module):
         self, compared: Tensor, hidden: Tensor, own: Tensor, other: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """What ``own`` words find among ``other`` ones, ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
-        valid = own[:, None, :, None] & other[:, None, None, :]
-        mask = hidden.new_zeros(valid.shape).masked_fill(~valid, torch.finfo(hidden.dtype).min)
+        mask = additive_mask(own[:, None, :, None] & other[:, None, None, :], hidden.dtype)
         output, weights = attention_function(self.config)(
             self,
             compared[:, None],

@@ -1,9 +1,9 @@
-"""Files of images: pictures, or features of regions that a detector found in them."""
+"""Files of images: their pixels, or features of regions that a detector found in them."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ class ImageFiles:
 
     Attributes:
         folder: of their files.
-        pattern: name of an image's file, with ``{id}`` for its number or name; ``{id:012d}`` fills a number with zeros.
-        region_size: F, of files with features of regions; None for pictures.
-        picture_size: height and width that pictures are brought to.
+        pattern: name of an image's file, with ``{id}`` for its name as it is; ``{id:012d}`` takes it as a number and
+            fills it with zeros.
+        region_size: F, the feature dimension, of files with features of regions; None for files of pixels.
+        image_size: height and width that pixels are brought to.
         max_regions: most regions of an image.
 
     Example:
@@ -40,15 +41,18 @@ class ImageFiles:
     folder: Path
     pattern: str = "{id}.png"
     region_size: int | None = None
-    picture_size: int = 64
+    image_size: int = 64
     max_regions: int = 100
 
     def path(self, image: str) -> Path:
         """The file of an image; a ``DataError`` where the pattern does not fit its name."""
-        name: Any = int(image) if image.isdecimal() else image
         try:
-            return self.folder / self.pattern.format(id=name)
-        except (ValueError, KeyError, IndexError) as error:
+            try:
+                name = self.pattern.format(id=image)
+            except ValueError:  # a format of numbers
+                name = self.pattern.format(id=int(image))
+            return self.folder / name
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise DataError(
                 f"{self.folder}: expected a pattern of file names with {{id}}, got {self.pattern!r} for image "
                 f"{shown(image)} ({error})"
@@ -73,7 +77,7 @@ class ImageFiles:
         """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has them."""
         if self.region_size is None or file.suffix != ".npz":
             return None
-        content = _arrays(file)
+        content = _arrays(file, (*BOXES, "image_w", "image_h"))
         found = next((content[name] for name in BOXES if name in content), None)
         if found is None or found.ndim != 2 or found.shape[1] != 4 or not len(found):
             return None
@@ -83,27 +87,17 @@ class ImageFiles:
         return boxes / torch.tensor(most * 2).clamp_min(1e-6)
 
     def _pixels(self, file: Path) -> Tensor:
-        try:
-            from PIL import Image
-        except ImportError as error:
-            raise DataError(
-                f"{file}: images need the package pillow; install it: pip install pillow"
-            ) from error
-        size = (self.picture_size, self.picture_size)
-        try:
-            with Image.open(file) as opened:
-                picture = opened.convert("RGB")
-                resized = picture if picture.size == size else picture.resize(size)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{file}: expected an image, got what cannot be read as one ({error})") from error
+        size = (self.image_size, self.image_size)
+        image = opened_image(file)
+        resized = image if image.size == size else image.resize(size)
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous()
 
     def _features(self, file: Path) -> Tensor:
-        content = _arrays(file)
+        content = _arrays(file, FEATURES)
         found = next((content[name] for name in FEATURES if name in content), None)
         if found is None:
             raise DataError(
-                f"{file}: expected an array {' or '.join(FEATURES)} of region features, got {', '.join(content)}"
+                f"{file}: expected an array {' or '.join(FEATURES)} of region features, got none of these names"
             )
         size = self.region_size
         if found.ndim == 2 and found.shape[1] != size and found.shape[0] == size:
@@ -118,14 +112,27 @@ class ImageFiles:
         return values
 
 
-def _arrays(file: Path) -> dict[str, Any]:
-    """The arrays of an ``npz`` file, or the one of an ``npy`` file; a ``DataError`` where it is damaged."""
+def opened_image(file: Path) -> Any:
+    """An image of pillow, in RGB; a ``DataError`` where the file holds none or the package is missing."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(f"{file}: images need the package pillow; install it: pip install pillow") from error
+    try:
+        with Image.open(file) as opened:
+            return opened.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{file}: expected an image, got what cannot be read as one ({error})") from error
+
+
+def _arrays(file: Path, names: Collection[str]) -> dict[str, Any]:
+    """Arrays of an ``npz`` file that are named so, or that of an ``npy`` file; a ``DataError`` where it is damaged."""
     try:
         with file.open("rb") as stream:  # numpy leaves a damaged file open that it opened itself
             content = np.load(stream, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 return {FEATURES[0]: content}
-            return {name: content[name] for name in content.files}
+            return {name: content[name] for name in content.files if name in names}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{file}: expected features of regions (.npy or .npz), got a file that is damaged or of another kind "

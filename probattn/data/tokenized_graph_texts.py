@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -18,7 +17,7 @@ from probattn.data.errors import DataError, warn_truncated
 from probattn.data.files import read_text
 from probattn.data.graph_texts import GraphText, GraphTexts
 from probattn.data.subwords import SPECIAL_TOKENS
-from probattn.data.tokenized_pairs import IGNORED
+from probattn.data.tokenized_pairs import IGNORED, padded
 from probattn.files.durable import write_atomically
 
 PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
@@ -219,21 +218,16 @@ class GraphTextCollate:
         words = max(len(entity) for row in rows for entity in row["entity_ids"])
         entities = [[_row(entity, words, PAD) for entity in row["entity_ids"]] for row in rows]
         return {
-            "input_ids": _stacked([row["input_ids"] for row in rows], PAD),
-            "attention_mask": _stacked([[1] * len(row["input_ids"]) for row in rows], 0),
-            "entity_ids": _stacked(entities, [PAD] * words),
-            "entity_types": _stacked([row["entity_types"] for row in rows], PAD),
-            "relations": _stacked([row["relations"] for row in rows], [NO_RELATION] * 3, least=1),
-            "decoder_input_ids": _stacked([[BEGIN, *target[:-1]] for target in targets], PAD),
-            "decoder_attention_mask": _stacked([[1] * len(target) for target in targets], 0),
-            "labels": _stacked(targets, IGNORED),
+            "input_ids": padded([row["input_ids"] for row in rows], PAD),
+            "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0),
+            "entity_ids": padded(entities, [PAD] * words),
+            "entity_types": padded([row["entity_types"] for row in rows], PAD),
+            "relations": padded([row["relations"] for row in rows], [NO_RELATION] * 3, least=1),
+            "decoder_input_ids": padded([[BEGIN, *target[:-1]] for target in targets], PAD),
+            "decoder_attention_mask": padded([[1] * len(target) for target in targets], 0),
+            "labels": padded(targets, IGNORED),
         }
 
 
 def _row(values: Sequence[Any], length: int, fill: Any) -> list[Any]:
     return [*values, *[fill] * (length - len(values))]
-
-
-def _stacked(rows: Sequence[Sequence[Any]], fill: Any, least: int = 0) -> Tensor:
-    longest = max(least, *map(len, rows)) if len(rows) > 1 else max(least, len(rows[0]))
-    return torch.tensor([_row(row, longest, fill) for row in rows])

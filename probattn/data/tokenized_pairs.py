@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,14 +106,15 @@ class PairCollate:
         targets = [row["labels"] for row in rows]
         shifted = [[Subwords.BEGIN, *target[:-1]] for target in targets]
         return {
-            "input_ids": _padded(sources, Subwords.PAD),
-            "attention_mask": _padded([[1] * len(tokens) for tokens in sources], 0),
-            "decoder_input_ids": _padded(shifted, Subwords.PAD),
-            "decoder_attention_mask": _padded([[1] * len(tokens) for tokens in targets], 0),
-            "labels": _padded(targets, IGNORED),
+            "input_ids": padded(sources, Subwords.PAD),
+            "attention_mask": padded([[1] * len(tokens) for tokens in sources], 0),
+            "decoder_input_ids": padded(shifted, Subwords.PAD),
+            "decoder_attention_mask": padded([[1] * len(tokens) for tokens in targets], 0),
+            "labels": padded(targets, IGNORED),
         }
 
 
-def _padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    longest = max(map(len, rows))
+def padded(rows: Sequence[Sequence[Any]], fill: Any, least: int = 0) -> Tensor:
+    """Rows as long as the longest, ``least`` at least, filled up on the right."""
+    longest = max([least, *map(len, rows)])
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError
+from probattn.data.errors import DataError, warn_truncated
+from probattn.data.tokenized_pairs import padded
 from probattn.data.visual_questions import VisualQuestion, VisualQuestions
 
-KEPT_PICTURES = 10_000
-"""Pictures that are kept in memory."""
+KEPT_BYTES = 2**28
+"""Bytes of images that are kept in memory."""
 
 
 class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
@@ -27,12 +28,15 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
 
     Args:
         questions: the rows.
-        tokenizer: of the training questions, as :func:`probattn.data.word_tokenizer` makes it.
+        tokenizer: of the words of the training questions, as :func:`probattn.data.word_tokenizer` makes it.
         answers: that the network chooses between.
         max_length: most words of a question, >= 1; longer ones keep their beginning.
 
     Raises:
-        DataError: a ``max_length`` below 1, or a question of which no word is left.
+        DataError: a ``max_length`` below 1.
+
+    Warns:
+        DataWarning: how many questions were truncated.
     """
 
     def __init__(
@@ -42,15 +46,18 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
             raise DataError(f"max_length: expected at least 1 word, got {max_length}")
         self.questions, self.answers = questions, answers
         numbers = {answer: number for number, answer in enumerate(answers)}
-        encoded = tokenizer([row.question for row in questions.rows])["input_ids"]
-        self._tokens = [ids[:max_length] for ids in encoded]
-        empty = next((place for place, ids in enumerate(self._tokens) if not ids), None)
-        if empty is not None:
-            raise DataError(
-                f"{questions.source}: expected questions with words, got {questions.rows[empty].question!r}"
+        encoded = tokenizer([row.words for row in questions.rows])["input_ids"]
+        long = [len(ids) for ids in encoded if len(ids) > max_length]
+        if long:
+            message = (
+                f"{questions.source}: {len(long):,} of {len(questions):,} questions are longer than {max_length} words "
+                f"(the longest has {max(long):,})"
             )
+            warn_truncated(questions.source, max_length, len(long), message)
+        self._tokens = [ids[:max_length] for ids in encoded]
         self._scores = [_scores(row, numbers) for row in questions.rows]
         self._kept: dict[Path, Tensor] = {}
+        self._room = KEPT_BYTES
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -70,8 +77,9 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
         kept = self._kept.get(file)
         if kept is None:
             kept = files.read(file)
-            if files.region_size is None and len(self._kept) < KEPT_PICTURES:
+            if kept.nbytes <= self._room:
                 self._kept[file] = kept
+                self._room -= kept.nbytes
         return kept
 
 
@@ -86,12 +94,13 @@ class VisualQuestionCollate:
     Attributes:
         num_answers: C.
         variance: of Gaussian noise on the regions' features; 0 for none.
-        grid: regions and numbers of each, where the network makes them of pixels; needed for noise alone.
+        grid: number of regions and their feature dimension, where the network makes them of pixels; needed for noise
+            alone.
         seed: of the noise, which is the same for all questions about an image.
 
     Example:
-        >>> picture = torch.zeros(3, 4, 4, dtype=torch.uint8)
-        >>> rows = [{"input_ids": [5, 6], "image": picture, "name": "1", "scores": {0: 1.0}}] * 2
+        >>> image = torch.zeros(3, 4, 4, dtype=torch.uint8)
+        >>> rows = [{"input_ids": [5, 6], "image": image, "name": "1", "scores": {0: 1.0}}] * 2
         >>> {name: tuple(value.shape) for name, value in VisualQuestionCollate(3)(rows).items()}
         {'input_ids': (2, 2), 'attention_mask': (2, 2), 'pixel_values': (2, 3, 4, 4), 'labels': (2, 3)}
     """
@@ -104,16 +113,13 @@ class VisualQuestionCollate:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Pads and stacks at least one row.
 
-        Returns ``input_ids`` and ``attention_mask`` int64 ``[B, T]``; of pictures ``pixel_values`` ``[B, 3, S, S]`` in
+        Returns ``input_ids`` and ``attention_mask`` int64 ``[B, T]``; of pixels ``pixel_values`` ``[B, 3, S, S]`` in
         [-1, 1], of features ``region_features`` ``[B, R, F]`` and ``region_mask`` ``[B, R]``; with noise
         ``feature_noise`` ``[B, R, F]``; where answers are known ``labels`` ``[B, C]``.
         """
-        words = max(len(row["input_ids"]) for row in rows)
         batch = {
-            "input_ids": torch.tensor([[*row["input_ids"], *_zeros(row, words)] for row in rows]),
-            "attention_mask": torch.tensor(
-                [[*[1] * len(row["input_ids"]), *_zeros(row, words)] for row in rows]
-            ),
+            "input_ids": padded([row["input_ids"] for row in rows], 0),
+            "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0),
             **_images([row["image"] for row in rows]),
         }
         if self.variance:
@@ -135,10 +141,6 @@ class VisualQuestionCollate:
         noise = torch.zeros(shape)
         noise[: own[0]] = torch.randn(own, generator=generator) * self.variance**0.5
         return noise
-
-
-def _zeros(row: Mapping[str, Any], length: int) -> list[int]:
-    return [0] * (length - len(row["input_ids"]))
 
 
 def _images(images: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
 
 YES_NO = ("yes", "no")
+_SIGNS = re.compile(r"[.,'!?\"()*#:;]")
+_BETWEEN_WORDS = re.compile(r"[-/]")
 
 
 @dataclass(frozen=True)
@@ -26,21 +29,26 @@ class VisualQuestion:
     """A question about an image.
 
     Attributes:
-        question: its words.
+        question: as it was asked.
         image: number or name of the image.
         answers: of all annotators, normalised; empty where they are not known.
         kind: "yes/no", "number" or "other", as VQA-v2 has it.
 
     Example:
         >>> row = VisualQuestion("how many dogs ?", "7", ("2", "2", "2", "2", "3"), "number")
-        >>> row.answer, row.score("2"), round(row.score("3"), 2)
-        ('2', 1.0, 0.27)
+        >>> row.words, row.answer, row.score("2"), round(row.score("3"), 2)
+        ('how many dogs', '2', 1.0, 0.27)
     """
 
     question: str
     image: str
     answers: tuple[str, ...] = ()
     kind: str = "other"
+
+    @property
+    def words(self) -> str:
+        """The question's words with spaces between them, without punctuation, as MCAN's authors read it."""
+        return " ".join(_BETWEEN_WORDS.sub(" ", _SIGNS.sub("", self.question)).split())
 
     @property
     def answer(self) -> str:
@@ -64,13 +72,11 @@ class VisualQuestions:
         rows: the questions.
         images: their files.
         source: where they are from.
-        licence: under which they come.
     """
 
     rows: tuple[VisualQuestion, ...]
     images: ImageFiles
     source: str
-    licence: str = "see where they are from"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,7 +97,7 @@ class VisualQuestions:
         Raises:
             DataError: no question is left on one of the sides.
         """
-        names = sorted({row.image for row in self.rows}, key=order)
+        names = sorted({row.image for row in self.rows}, key=lambda name: (order(name), name))
         held_out = set(names[: round(share * len(names))])
         sides = [
             [place for place, row in enumerate(self.rows) if (row.image in held_out) == held]

@@ -432,7 +432,7 @@ def predictions(
     first_batch: int = 0,
     uncertainty: Collection[Uncertainty] = _DRAWS,
 ) -> dict[ModelKey, Predictions]:
-    """Class probabilities of a network by model: of latent attention of draws, at its expectation, in closed form.
+    """Probabilities of classes, or labels, by model: of latent attention of draws, at its expectation, in closed form.
 
     Args:
         network: a classifier.
@@ -472,7 +472,9 @@ def predictions(
         if drawn.moments is not None:
             found["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
         return found
-    logits = predict_deterministic(network.program, batches, options.num_samples if dropout else 1, **given)
+    logits = predict_deterministic(
+        network.program, batches, options.num_samples if dropout else 1, first_batch=first_batch, **given
+    )
     if logits.draws is None or not dropout:
         return {network.key: Predictions(logits.probabilities)}
     return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}

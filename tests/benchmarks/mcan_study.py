@@ -40,10 +40,10 @@ FIGURES = tuple(f"{name}{ending}" for ending in ("", "_noisy") for name in MEASU
 
 
 def table(summary: Mapping[str, Any]) -> Table:
-    """A row a variant, a column a figure: means over seeds."""
+    """A row a variant, a column a figure: means over seeds; empty where it has none, as PAvPU without draws."""
     shown = Table("variant", *FIGURES)
     for variant, values in summary.items():
-        shown.add_row(variant, *(f"{values[name]['mean']:.4f}" for name in FIGURES))
+        shown.add_row(variant, *(f"{values[name]['mean']:.4f}" if name in values else "" for name in FIGURES))
     return shown
 
 

@@ -119,8 +119,8 @@ class Study(ABC):
         raise NotImplementedError(f"{type(self).__name__}: a study whose file has a summary overrides this")
 
     def said(self, run: Run) -> str:
-        """A run's figures in a line of progress."""
-        return ", ".join(f"{name} {run[name]:.4f}" for name in self.shown)
+        """A run's figures in a line of progress, those that it has."""
+        return ", ".join(f"{name} {run[name]:.4f}" for name in self.shown if run.get(name) is not None)
 
     def setting(self) -> Content:
         """What the runs have in common."""

@@ -17,14 +17,14 @@ from probattn.sites.repulsive import RepulsiveAttention
 sys.path.append(str(Path(__file__).parents[2] / "docs" / "_extensions"))
 
 
-def test_every_variant_is_measured_and_shown_beside_the_papers(tmp_path):
+def test_every_variant_is_measured_and_shown_beside_the_papers(tmp_path, capsys):
     from measured_tables import visual_questions
 
     runs.write_visual_questions(tmp_path)
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(
-        f"visual_questions: {{folder: {tmp_path}/pictures, picture_size: 16}}\n"
-        "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8]}\n"
+        f"visual_questions: {{folder: {tmp_path}/pictures, image_size: 16}}\n"
+        "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8], dropout: 0.0}\n"
         "training: {steps: 2, batch_size: 8, device: cpu, schedule: linear}\nprediction: {num_samples: 2}\n",
         encoding="utf-8",
     )
@@ -38,6 +38,10 @@ def test_every_variant_is_measured_and_shown_beside_the_papers(tmp_path):
     )
     assert gap["mean"] == pytest.approx(sum(own) / 2 - sum(soft) / 2)
     assert mcan_study.table(content["summary"]).row_count == 2
+    # Without dropout nothing is drawn of deterministic attention, and it has no PAvPU.
+    assert "pavpu" in content["summary"]["babn"] and "pavpu" not in content["summary"]["soft"]
+    assert "pavpu" not in content["summary"]["babn"]["difference"]
+    assert "soft/seed-0: accuracy " in (said := capsys.readouterr().out) and "babn/seed-0: accuracy " in said
     content["summary"]["no_rho"] = content["summary"]["babn"]  # as if it had been run
     page = visual_questions.tables(content)
     assert "2 seeds; 44 questions to train on" in page and "66.92, 64.40, 72.21, 70.43" in page

@@ -258,7 +258,7 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
         "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
         "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
-        "visual_questions": f"visual_questions: {{folder: {folder}/pictures, picture_size: 16}}\n"
+        "visual_questions": f"visual_questions: {{folder: {folder}/pictures, image_size: 16}}\n"
         "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8]}\nattention: {method: babn}\n"
         f"training: {{{TRAINING}, eval_every: 3, schedule: constant_with_warmup}}\nprediction: {{num_samples: 3}}\n"
         "report: {samples: 2, resamples: 100}\n",

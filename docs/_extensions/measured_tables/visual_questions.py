@@ -59,7 +59,7 @@ def _rows(summary: Mapping[str, Any], variants: Mapping[str, tuple[str, str]]) -
     return [
         [
             title,
-            *(interval(summary[name][figure], ".1f", scale=100.0) for figure in FIGURES),
+            *(interval(summary[name].get(figure), ".1f", scale=100.0) for figure in FIGURES),
             paper,
             f"{summary[name]['seconds']['mean']:.0f}",
         ]

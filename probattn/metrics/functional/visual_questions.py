@@ -13,8 +13,8 @@ DIGITS = {
     )
 } | {"none": "0"}
 ARTICLES = frozenset(("a", "an", "the"))
-_SIGNS = re.compile(r"[;/\[\]\"{}()=+\\_\-><@`?!,]")
-_BETWEEN_DIGITS = re.compile(r"(?<=\d),(?=\d)")
+SIGNS = ';/[]"{}()=+\\_-><@`,?!'
+_GROUPED = re.compile(r"\d,\d")
 _POINT = re.compile(r"\.(?!\d)")
 
 
@@ -43,17 +43,22 @@ def annotator_accuracy(matches: int, annotators: int) -> float:
 
 
 def normal_answer(answer: str) -> str:
-    """An answer as VQA's evaluation compares it: lower case, digits, no articles, hardly any punctuation.
+    """An answer as VQA's evaluation compares it (Antol et al. 2015): lower case, digits, no articles or punctuation.
 
-    The rules are those of the official evaluation but for its list of contractions: "dont" stays what it is.
+    A sign is left out wherever it stands if it stands beside a space anywhere in the answer, or if the answer has a
+    comma between digits; otherwise a space replaces it. A point is left out unless a digit follows. Two things differ
+    from the official evaluation: it also puts apostrophes into contractions ("dont"), and of an answer such as "the"
+    it leaves nothing, where here the answer stays.
 
     Example:
-        >>> [normal_answer(answer) for answer in ("Two dogs.", "the hot-dog", "1,000", "2.5")]
-        ['2 dogs', 'hot dog', '1000', '2.5']
+        >>> [normal_answer(answer) for answer in ("Two dogs.", "hot-dog", "t-shirt, blue - red", "1,000", "2.5")]
+        ['2 dogs', 'hot dog', 'tshirt blue red', '1000', '2.5']
     """
-    text = answer.replace("\n", " ").replace("\t", " ").strip()
-    text = _SIGNS.sub(" ", _BETWEEN_DIGITS.sub("", text))
-    words = _POINT.sub("", text).lower().split()
-    return (
-        " ".join(DIGITS.get(word, word) for word in words if word not in ARTICLES) or answer.strip().lower()
-    )
+    text = " ".join(answer.split())
+    grouped = _GROUPED.search(text) is not None
+    cleaned = text
+    for sign in SIGNS:
+        alone = grouped or f"{sign} " in text or f" {sign}" in text
+        cleaned = cleaned.replace(sign, "" if alone else " ")
+    words = (DIGITS.get(word, word) for word in _POINT.sub("", cleaned).lower().split())
+    return " ".join(word for word in words if word not in ARTICLES) or text.lower()

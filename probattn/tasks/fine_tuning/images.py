@@ -22,6 +22,7 @@ from transformers import (
 from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.identity import Split, split_of
+from probattn.data.region_files import opened_image
 from probattn.data.rows import class_names
 from probattn.inference.posterior import Posterior
 from probattn.tasks.classification.recipe import MINILM
@@ -249,14 +250,6 @@ def pixels(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
 
 def _opened(image: Any) -> Any:
     """An image, read from its file where it is a path."""
-    if not isinstance(image, Path):
-        return image.convert("RGB") if hasattr(image, "convert") else image
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(f"{image}: images need the package pillow; install it: pip install pillow") from error
-    try:
-        with Image.open(image) as opened:
-            return opened.convert("RGB")
-    except OSError as error:
-        raise DataError(f"{image}: expected an image, got what cannot be read as one ({error})") from error
+    if isinstance(image, Path):
+        return opened_image(image)
+    return image.convert("RGB") if hasattr(image, "convert") else image

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from probattn.inference.report import Predictions
 from probattn.inference.report.columns import P_VALUE
 from probattn.inference.report.measures import MeasureText
 from probattn.metrics.functional import top_two_p_value
@@ -33,21 +34,19 @@ MEASURES: Mapping[str, MeasureText] = {
 }
 
 
-def answer_columns(
-    probabilities: Tensor, draws: Tensor | None, scores: Tensor, bins: int
-) -> dict[str, Tensor]:
+def answer_columns(found: Predictions, scores: Tensor, bins: int) -> dict[str, Tensor]:
     r"""What the measures are computed from, a row a question.
 
     An answer's accuracy :math:`a \in [0, 1]` is its score. PAvPU counts a certain answer as a and an uncertain one as
     1 - a, which is the usual count where a is 0 or 1, and otherwise its mean over annotators.
 
     Args:
-        probabilities: of each answer, ``[B, C]``, of which the largest is given.
-        draws: of the same ``[P, B, C]``, P >= 2; None for none, and then no PAvPU.
+        found: probability of each answer, ``[B, C]``, of which the largest is given, with its draws ``[P, B, C]``;
+            fewer than two draws give no PAvPU.
         scores: accuracy of each answer ``[B, C]``.
         bins: of the calibration error.
     """
-    probabilities, scores = probabilities.double().cpu(), scores.double().cpu()
+    probabilities, scores = found.probabilities.double().cpu(), scores.double().cpu()
     confidence, given = probabilities.max(dim=-1)
     accuracy = scores.gather(1, given[:, None])[:, 0]
     safe = probabilities.clamp(1e-12, 1 - 1e-12)
@@ -55,8 +54,8 @@ def answer_columns(
     columns = {"accuracy": accuracy, "nll": nll}
     rows = torch.arange(len(scores))
     columns["bins"] = bin_columns(confidence, accuracy, rows, len(rows), bins)
-    if draws is not None:
-        draws = draws.double().cpu()
+    if found.draws is not None and len(found.draws) > 1:
+        draws = found.draws.double().cpu()
         right = scores.gather(1, draws.mean(dim=0).argmax(dim=-1, keepdim=True))[:, 0]
         certain = (top_two_p_value(draws, validate_args=False) < P_VALUE).double()
         columns["pavpu"] = certain * right + (1 - certain) * (1 - right)

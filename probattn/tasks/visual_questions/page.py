@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -13,12 +13,12 @@ from probattn.inference.report.heads import heads_section
 from probattn.inference.report.markup import Section
 from probattn.inference.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
-from probattn.tasks.visual_questions.drawing import plain_picture, veiled
+from probattn.tasks.visual_questions.drawing import overlay
 from probattn.tasks.visual_questions.measures import MEASURES
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
 SMALL = 60.0
-"""Height of the pictures of single words."""
+"""Height of the overlays of single words."""
 
 
 class Drawn(NamedTuple):
@@ -48,7 +48,7 @@ def _samples_section(results: VisualQuestionResults) -> Section | None:
         "shares": any(sample.region_shares for sample in results.samples),
         "draws": results.run.num_samples,
     }
-    return Section("samples", "Questions", "Where the network looks", "samples.html", context)
+    return Section("samples", "Questions", "Attention over the image", "samples.html", context)
 
 
 def shown(sample: VisualQuestionSample) -> dict[str, Any]:
@@ -68,48 +68,44 @@ def shown(sample: VisualQuestionSample) -> dict[str, Any]:
 
 
 def _whole(sample: VisualQuestionSample) -> list[Drawn]:
-    """The image, and where the answer looks in it."""
+    """The image, and its regions' weights in the answer."""
     weights = sample.region_weights
     found = [
-        Drawn("the image", plain_picture(sample)),
-        Drawn("weight in the answer", veiled(sample, weights.mean, "Weight of each region in the answer")),
+        Drawn("the image", overlay(sample, None, f"Image {sample.image}")),
+        Drawn(
+            "weight in the answer", overlay(sample, weights.mean[0], "Weight of each region in the answer")
+        ),
     ]
     if weights.spread:
-        found.append(
-            Drawn(
-                "its standard deviation", veiled(sample, weights.spread, "Standard deviation of the weight")
-            )
-        )
+        words = "its standard deviation"
+        found.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
     if sample.region_shares:
-        total = f"{sum(sample.region_shares):.0%}"
-        words = f"share of the uncertainty, {total} in regions"
+        words = f"share of the variance, {sum(sample.region_shares):.0%} in regions"
         found.append(
-            Drawn(words, veiled(sample, sample.region_shares, "Share of the variance of the answer"))
+            Drawn(words, overlay(sample, sample.region_shares, "Share of the variance of the answer"))
         )
     return found
 
 
 def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
-    """Which regions each word guides, and how much each word counts."""
-    tops = [max(part, default=0.0) for part in (sample.region_map.mean, sample.region_map.spread)]
-    rows = []
-    for place, word in enumerate(sample.words):
-        parts = [("weight", sample.region_map.mean), ("standard deviation", sample.region_map.spread)]
-        pictures = [
-            veiled(sample, column(part, place, len(sample.words)), f"{name}, {word}", top=top, size=SMALL)
-            for (name, part), top in zip(parts, tops, strict=True)
-            if part
-        ]
-        rows.append(
-            {
-                "word": word,
-                "pictures": pictures,
-                "weight": sample.word_weights.mean[place],
-                "spread": sample.word_weights.spread[place] if sample.word_weights.spread else None,
-                "share": sample.word_shares[place] if sample.word_shares else None,
-            }
-        )
-    return rows
+    """For each word the attention of regions to it, and its own weight."""
+    parts = {"weight": sample.region_map.mean, "standard deviation": sample.region_map.spread}
+    tops = {name: max(chain.from_iterable(part), default=0.0) for name, part in parts.items()}
+    weights = sample.word_weights
+    return [
+        {
+            "word": word,
+            "overlays": [
+                overlay(sample, [row[place] for row in part], f"{name}, {word}", top=tops[name], size=SMALL)
+                for name, part in parts.items()
+                if part
+            ],
+            "weight": weights.mean[0][place],
+            "spread": weights.spread[0][place] if weights.spread else None,
+            "share": sample.word_shares[place] if sample.word_shares else None,
+        }
+        for place, word in enumerate(sample.words)
+    ]
 
 
 def _maps(sample: VisualQuestionSample) -> list[Drawn]:
@@ -118,33 +114,13 @@ def _maps(sample: VisualQuestionSample) -> list[Drawn]:
     drawings = [("weights of words to words", found.mean, "mean")]
     if found.spread:
         ratio = tuple(
-            spread / mean if mean else 0.0 for mean, spread in zip(found.mean, found.spread, strict=True)
+            tuple(spread / mean if mean else 0.0 for mean, spread in zip(*both, strict=True))
+            for both in zip(found.mean, found.spread, strict=True)
         )
         drawings.append(("standard deviation / mean", ratio, "ratio"))
     return [
         Drawn(
-            words,
-            heatmap(sample.words, sample.words, rows(values, len(sample.words)), max(values), ramp, words),
+            words, heatmap(sample.words, sample.words, values, max(chain.from_iterable(values)), ramp, words)
         )
         for words, values, ramp in drawings
     ]
-
-
-def column(values: Sequence[float], place: int, width: int) -> Sequence[float]:
-    """One column of values that stand row by row.
-
-    Example:
-        >>> column((1, 2, 3, 4), 1, 2)
-        (2, 4)
-    """
-    return values[place::width]
-
-
-def rows(values: Sequence[float], width: int) -> list[Sequence[float]]:
-    """Rows of values that stand row by row.
-
-    Example:
-        >>> rows((1, 2, 3, 4), 2)
-        [(1, 2), (3, 4)]
-    """
-    return [values[start : start + width] for start in range(0, len(values), width)]

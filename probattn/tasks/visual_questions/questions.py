@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,16 @@ from torch import Tensor
 
 from probattn.checks import shown
 from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
-from probattn.inference.report import MODEL_TITLES, Group, ModelKey, Sheet
+from probattn.inference.report import MODEL_TITLES, Group, ModelKey, Predictions, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.results import Listing
-from probattn.tasks.visual_questions.predicting import Trained, answered, answers_of, looks
+from probattn.tasks.programs import predictions
+from probattn.tasks.visual_questions.predicting import (
+    Trained,
+    answers_of,
+    attention_maps,
+    variance_shares,
+)
 from probattn.tasks.visual_questions.results import GivenAnswer, VisualQuestionSample
 
 FORM = "the path or the number of an image, a tab and a question"
@@ -25,15 +32,6 @@ LIKELIEST = 3
 """Answers that are shown."""
 DIGITS = 6
 """Digits behind the point of figures in answers."""
-
-
-def digested(questions: Mapping[str, VisualQuestions], answers: Sequence[str]) -> Iterator[str]:
-    """What a fingerprint of the data is made of."""
-    yield f"{tuple(answers)}\1"
-    for role, part in questions.items():
-        images = replace(part.images, folder=Path())
-        yield f"{role}\0{images}\1"
-        yield from (f"{row}\1" for row in part.rows)
 
 
 def given_questions(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
@@ -121,7 +119,7 @@ def sample_of(
     single: VisualQuestions,
     options: Any,
 ) -> VisualQuestionSample:
-    """A question with the answers of all networks and the maps of the last one.
+    """A question with the answers of all networks and the attention maps of the last one.
 
     Args:
         networks: the baseline, if there is one, and the run's own last.
@@ -130,54 +128,51 @@ def sample_of(
         options: of prediction.
     """
     own, (row,) = networks[-1], single.rows
-    found: dict[ModelKey, tuple[GivenAnswer, ...]] = {}
-    for network in networks:
-        inputs = network.moved(batches[network.key])
-        names = answers_of(network)
-        for key, (mean, draws) in answered(network, inputs, options, 0, dropout=False).items():
-            spread = torch.zeros_like(mean) if draws is None else draws.std(dim=0)
-            likeliest = mean[0].argsort(descending=True, stable=True)[:LIKELIEST].tolist()
-            found[key] = tuple(
-                GivenAnswer(
-                    answer=names[place],
-                    probability=round(mean[0, place].item(), DIGITS),
-                    spread=round(spread[0, place].item(), DIGITS),
-                )
-                for place in likeliest
-            )
+    boxes = single.images.boxes(single.images.path(row.image))
     inputs = own.moved(batches[own.key])
-    file = single.images.path(row.image)
-    seen = looks(own, inputs, options, shares=True)
+    maps: dict[str, Any] = {**attention_maps(own, inputs, options), **variance_shares(own, inputs)}
     return VisualQuestionSample(
         question=row.question,
         words=tuple(own.codec.convert_ids_to_tokens(inputs["input_ids"][0].tolist())),
         image=row.image,
-        truth=tuple(sorted(set(row.answers), key=row.answers.count, reverse=True)),
-        picture=_picture(single.images, file),
-        boxes=_boxes(own, single.images, file),
-        answers=found,
-        **seen._asdict(),
+        truth=tuple(answer for answer, _ in Counter(row.answers).most_common()),
+        image_url=_data_address(inputs["pixel_values"][0]) if "pixel_values" in inputs else "",
+        boxes=() if boxes is None else tuple(tuple(round(side, 4) for side in box) for box in boxes.tolist()),
+        answers={
+            key: _given(found, answers_of(network))
+            for network in networks
+            for key, found in predictions(
+                network,
+                [network.moved(batches[network.key])],
+                options,
+                chunk_size=options.chunk_size,
+                dropout=False,
+            ).items()
+        },
+        **maps,
     )
 
 
-def _picture(images: ImageFiles, file: Path) -> str:
-    """A picture as a data address; "" where regions are given."""
-    if images.region_size is not None:
-        return ""
+def _given(found: Predictions, answers: Sequence[str]) -> tuple[GivenAnswer, ...]:
+    """The likeliest answers to a single question."""
+    mean = found.probabilities[0]
+    draws = mean[None] if found.draws is None else found.draws[:, 0]
+    spread = draws.std(dim=0, correction=min(1, len(draws) - 1))
+    return tuple(
+        GivenAnswer(
+            answer=answers[place],
+            probability=round(mean[place].item(), DIGITS),
+            spread=round(spread[place].item(), DIGITS),
+        )
+        for place in mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
+    )
+
+
+def _data_address(pixels: Tensor) -> str:
+    """Pixels ``[3, S, S]`` in [-1, 1] as a data address of an image."""
     from PIL import Image
 
     stream = io.BytesIO()
-    Image.fromarray(images.read(file).permute(1, 2, 0).numpy()).save(stream, "PNG")
+    image = ((pixels + 1) * 127.5).round().byte().permute(1, 2, 0).cpu().numpy()
+    Image.fromarray(image).save(stream, "PNG")
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
-
-
-def _boxes(network: Trained, images: ImageFiles, file: Path) -> tuple[Any, ...]:
-    """Boxes of the regions: those of the grid, or of the file."""
-    side = network.net.config.grid_size
-    if side is not None:
-        places = [divmod(place, side) for place in range(side**2)]
-        return tuple(
-            (column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in places
-        )
-    boxes = images.boxes(file)
-    return () if boxes is None else tuple(tuple(round(value, 4) for value in box) for box in boxes.tolist())

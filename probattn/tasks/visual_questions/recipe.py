@@ -50,7 +50,8 @@ class QuestionFilesRecipe(Section):
     pattern: str = Field(
         default="{id}.png",
         min_length=1,
-        description="Name of an image's file; `{id}` stands for its number, `{id:012d}` for twelve digits of it.",
+        description="Name of an image's file; `{id}` stands for its number or name, `{id:012d}` for twelve digits of a "
+        "number.",
     )
 
 
@@ -69,7 +70,7 @@ class VisualQuestionDataRecipe(Section):
     folder: str | None = Field(
         default=None,
         min_length=1,
-        description="Where relative files lie; null for the package `easy-vqa` (extra `vqa`).",
+        description="Where relative files lie, that of `answers` too; null for the package `easy-vqa` (extra `vqa`).",
     )
     train: QuestionFilesRecipe = Field(default=_easy("train"), description="Files to train on.")
     test: QuestionFilesRecipe = Field(default=_easy("test"), description="Files to measure on.")
@@ -91,12 +92,12 @@ class VisualQuestionDataRecipe(Section):
     regions: int | None = Field(
         default=None,
         ge=1,
-        description="Numbers that describe a region, where the images' files (.npy, .npz) hold those of a detector; "
-        "null for pictures.",
+        description="Feature dimension of a region, where the images' files (.npy, .npz) hold regions of a detector; "
+        "null for files of pixels.",
     )
     max_regions: int = Field(default=100, ge=1, description="Most regions of an image.")
-    picture_size: int = Field(
-        default=64, ge=2, description="Height and width that pictures are brought to, in pixels."
+    image_size: int = Field(
+        default=64, ge=2, description="Height and width that images are brought to, in pixels."
     )
     answers: str | None = Field(
         default=None,
@@ -111,7 +112,9 @@ class VisualQuestionDataRecipe(Section):
     min_frequency: int = Field(
         default=1, ge=1, description="How often a word must stand in the training questions to have a vector."
     )
-    max_length: int = Field(default=14, ge=1, description="Most words of a question; longer ones are cut.")
+    max_length: int = Field(
+        default=14, ge=1, description="Most words of a question; longer ones are truncated."
+    )
     noise: float | None = Field(
         default=1.0,
         gt=0,
@@ -131,7 +134,7 @@ class VisualQuestionDataRecipe(Section):
         """Where the images of "train" or "test" are."""
         files: QuestionFilesRecipe = getattr(self, part)
         return ImageFiles(
-            self.file(files.images), files.pattern, self.regions, self.picture_size, self.max_regions
+            self.file(files.images), files.pattern, self.regions, self.image_size, self.max_regions
         )
 
     def load(self) -> Mapping[str, VisualQuestions]:
@@ -157,13 +160,9 @@ class VisualQuestionDataRecipe(Section):
 
     def resolved(self) -> VisualQuestionDataRecipe:
         """The same, with a folder that is given made absolute, and with it the files."""
-        names = {} if self.folder is None else {"folder": self.folder}
-        if self.answers is not None and (
-            self.folder is None or Path(self.answers).expanduser().is_absolute()
-        ):
-            names["answers"] = self.answers
-        paths = {name: str(Path(path).expanduser().absolute()) for name, path in names.items()}
-        return self.model_copy(update=paths)
+        if self.folder is None:
+            return self
+        return self.model_copy(update={"folder": str(Path(self.folder).expanduser().absolute())})
 
 
 class VisualQuestionNetworkRecipe(Section):
@@ -190,13 +189,13 @@ class VisualQuestionNetworkRecipe(Section):
     channels: list[int] = Field(
         default_factory=lambda: [32, 64, 128],
         min_length=1,
-        description="Channels of the convolutions that make regions of pictures; each halves height and width. Of no "
+        description="Channels of the convolutions that make regions of an image; each halves height and width. Of no "
         "effect where regions are given.",
     )
     dropout: float = Field(
         default=0.1, ge=0, lt=1, description="Of attention weights that are not latent, and in the layers."
     )
-    glimpses: int = Field(default=1, ge=1, description="Maps of each attentional reduction.")
+    glimpses: int = Field(default=1, ge=1, description="Attention maps of each attentional reduction.")
     latent_reduction: bool = Field(
         default=False,
         description="Whether the attentional reductions are given attention methods too, as the layers are.",
@@ -238,7 +237,8 @@ _Training: Any = drawn_section(
             Field(
                 default=4,
                 ge=1,
-                description="The epoch from which `epochs` has the full rate; t / 4 of it in epoch t before.",
+                description="The epoch from which `epochs` has the full rate; before, epoch t has t / `warmup_epochs` "
+                "of it.",
             ),
         ),
         "decay_epochs": (
@@ -283,7 +283,7 @@ class VisualQuestionReportRecipe(ReportSection):
     """Contents of the report."""
 
     samples: int = Field(
-        default=4, ge=0, le=100, description="Test questions that are shown with their maps."
+        default=4, ge=0, le=100, description="Test questions that are shown with their attention maps."
     )
     head_questions: int = Field(
         default=64,
@@ -340,10 +340,10 @@ class VisualQuestionRecipe(MethodRecipe):
     @model_validator(mode="after")
     def _whole_grid(self) -> VisualQuestionRecipe:
         data, channels = self.visual_questions, self.network.channels
-        if data.regions is None and data.picture_size % 2 ** len(channels):
+        if data.regions is None and data.image_size % 2 ** len(channels):
             raise ValueError(
-                f"visual_questions.picture_size: expected a multiple of {2 ** len(channels)} for {len(channels)} "
-                f"halvings (network.channels), got {data.picture_size}"
+                f"visual_questions.image_size: expected a multiple of {2 ** len(channels)} for {len(channels)} "
+                f"halvings (network.channels), got {data.image_size}"
             )
         return self
 

@@ -12,7 +12,7 @@ from probattn.inference.report.record import Probability, Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
 Values = tuple[Annotated[float, Field(ge=0)], ...]
-"""A number for each word or region, or for each pair of them, row by row."""
+"""A number for each word or region."""
 
 
 class GivenAnswer(Record):
@@ -24,32 +24,33 @@ class GivenAnswer(Record):
 
 
 class AnswerMap(Record):
-    """Attention weights, mean over heads.
+    """An attention map, mean over heads: a row a query, a column a key.
 
     Attributes:
         mean: over posterior draws, or the weights themselves where nothing is latent.
         spread: their standard deviation over draws; empty where nothing is latent.
     """
 
-    mean: Values
-    spread: Values = ()
+    mean: tuple[Values, ...]
+    spread: tuple[Values, ...] = ()
 
 
 class VisualQuestionSample(Record):
-    """A test question with the answers of each model, and where the run's own network looks.
+    """A test question with the answers of each model, and the attention maps of the run's own network.
 
     Attributes:
         question: as it was asked.
         words: that the network read.
         image: number or name of the image.
         truth: the annotators' answers, the most frequent one first.
-        picture: the image as a data address; "" where there is none.
-        boxes: left, top, right and bottom of each region as shares of the image; empty where they are not known.
+        image_url: the image as a data address; "" where regions are given.
+        boxes: left, top, right and bottom of each region as shares of the image; empty for a grid, and where they are
+            not known.
         answers: likeliest ones by model.
-        word_map: of words to words in the encoder's last layer, a row a word.
-        region_map: of regions to words in the decoder's last layer, a row a region.
-        word_weights: of words in the question's reduction.
-        region_weights: of regions in the image's reduction.
+        word_map: of words to words in the encoder's last layer.
+        region_map: of regions to words in the decoder's last layer.
+        word_weights: of words in the question's reduction, one row.
+        region_weights: of regions in the image's reduction, one row.
         word_shares: part of each word, as what is attended to, in the variance of the answer; empty where nothing is
             latent. They and those of the regions are 1 together.
         region_shares: the same of regions.
@@ -59,7 +60,7 @@ class VisualQuestionSample(Record):
     words: tuple[str, ...]
     image: str
     truth: tuple[str, ...]
-    picture: str = ""
+    image_url: str = ""
     boxes: tuple[tuple[float, float, float, float], ...] = ()
     answers: Mapping[ModelKey, tuple[GivenAnswer, ...]]
     word_map: AnswerMap
@@ -71,16 +72,20 @@ class VisualQuestionSample(Record):
 
     @model_validator(mode="after")
     def _shapes(self) -> VisualQuestionSample:
-        words, regions = len(self.words), len(self.region_weights.mean)
-        sizes = {
-            "word_map": (self.word_map, words * words),
-            "region_map": (self.region_map, words * regions),
-            "word_weights": (self.word_weights, words),
-            "region_weights": (self.region_weights, regions),
+        words, regions = len(self.words), len(self.region_map.mean)
+        maps = {
+            "word_map": (self.word_map, words, words),
+            "region_map": (self.region_map, regions, words),
+            "word_weights": (self.word_weights, 1, words),
+            "region_weights": (self.region_weights, 1, regions),
         }
-        for name, (found, size) in sizes.items():
-            if len(found.mean) != size or len(found.spread) not in (0, size):
-                raise ValueError(f"{name}: expected {size} numbers, got {len(found.mean)}")
+        for name, (found, height, width) in maps.items():
+            for part in (found.mean, *([found.spread] if found.spread else [])):
+                if [len(row) for row in part] != [width] * height:
+                    raise ValueError(f"{name}: expected {height} rows of {width} numbers")
+        for name, size in (("boxes", regions), ("word_shares", words), ("region_shares", regions)):
+            if (got := len(getattr(self, name))) not in (0, size):
+                raise ValueError(f"{name}: expected {size} or none, got {got}")
         return self
 
 

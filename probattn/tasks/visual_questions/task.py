@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +14,42 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 from probattn.data import (
-    DataError,
     TokenizedVisualQuestions,
     VisualQuestionCollate,
     VisualQuestions,
-    word_tokenizer,
-    word_vectors,
 )
-from probattn.data.files import read_text
-from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.inference.expansion import posterior_moments
-from probattn.inference.moments import Uncertainty
+from probattn.inference.moments import Moments, Uncertainty
+from probattn.inference.posterior import Posterior
+from probattn.inference.predictive import posterior_predict
 from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet, training_curves
 from probattn.inference.report.sites import SiteHealth
-from probattn.models import McanConfig, McanForQuestionAnswering, VisualQuestionProgram, load
+from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.results import Listing, MeasuredScores, compare
+from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.programs import (
-    Data,
+    HEALTH_BATCHES,
     Network,
     check_finished,
-    digest,
     health,
     in_batches,
     measured,
     model_key,
     on_device,
+    predictions,
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.visual_questions.building import VisualQuestionData, new_network, prepared
 from probattn.tasks.visual_questions.measures import MEASURES, answer_columns, figures
 from probattn.tasks.visual_questions.page import render
-from probattn.tasks.visual_questions.predicting import Trained, answered, answers_of
+from probattn.tasks.visual_questions.predicting import Trained, answers_of
 from probattn.tasks.visual_questions.questions import (
     answer_sheet,
     by_kind,
-    digested,
     given_questions,
     object_of,
     sample_of,
@@ -62,21 +59,6 @@ from probattn.tasks.visual_questions.results import VisualQuestionResults, Visua
 
 TITLES = {"test": "Original", "noisy": "Noisy"}
 Columns = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class VisualQuestionData(Data):
-    """Tokenized questions.
-
-    Attributes:
-        tokenizer: of the training questions' words.
-        answers: that the network chooses between.
-        vectors: of the words ``[V, E]``, from which training starts; None for random ones.
-    """
-
-    tokenizer: Any = None
-    answers: tuple[str, ...] = ()
-    vectors: Tensor | None = None
 
 
 class VisualQuestionTask(
@@ -106,9 +88,8 @@ class VisualQuestionTask(
         return {words: len(self.questions[role]) for role, words in names.items()}
 
     def notes(self) -> Iterable[str]:
-        """How many questions have no answer that the network knows."""
-        for role, part in self.questions.items():
-            missing = unanswerable(part, self.data.answers)
+        """How many questions have out-of-vocabulary answers alone."""
+        for role, missing in self.data.unknown.items():
             if missing:
                 yield f"{role}: {missing:,} questions have no answer of the vocabulary and count as wrong"
 
@@ -123,78 +104,13 @@ class VisualQuestionTask(
         return self.recipe.model_copy(update={"visual_questions": data, "prediction": prediction})
 
     def load_data(self) -> VisualQuestionData:
-        """Tokenizes all questions and chooses the answers; the images' files are there, and are read when needed."""
-        section, train = self.recipe.visual_questions, self.questions["train"]
-        tokenizer = word_tokenizer((row.question for row in train.rows), min_frequency=section.min_frequency)
-        answers = self.answers_from_file() or frequent_answers(train, section.min_answers)
-        for part in self.questions.values():
-            unanswerable(part, answers)
-        embeddings, seed = self.recipe.network.embeddings, self.recipe.training.seed
-        vectors = (
-            None if embeddings is None else word_vectors(tokenizer.get_vocab(), embeddings, seed=seed).weight
-        )
-        rows = {
-            role: TokenizedVisualQuestions(part, tokenizer, answers, max_length=section.max_length)
-            for role, part in self.questions.items()
-        }
-        return VisualQuestionData(
-            rows["train"],
-            rows["validation"],
-            VisualQuestionCollate(len(answers)),
-            {"data": digest(digested(self.questions, answers))},
-            None,
-            tokenizer,
-            answers,
-            vectors,
-        )
-
-    def answers_from_file(self) -> tuple[str, ...]:
-        """The answers of the file that the recipe names; none where it names none."""
-        name = self.recipe.visual_questions.answers
-        if name is None:
-            return ()
-        lines = (line.strip() for line in read_text(self.recipe.visual_questions.file(name)).splitlines())
-        found = tuple(dict.fromkeys(line for line in lines if line))
-        if len(found) < 2:
-            raise DataError(f"visual_questions.answers: expected two answers or more, got {len(found)}")
-        return found
-
-    def build(
-        self, words: int, answers: Sequence[str], vectors: Tensor | None = None
-    ) -> McanForQuestionAnswering:
-        """The recipe's network with random weights, a function of the seed, in training mode."""
-        network, data = self.recipe.network, self.recipe.visual_questions
-        pictures = data.regions is None
-        names = dict(enumerate(answers))
-        config = McanConfig(
-            vocab_size=words,
-            embedding_size=network.embedding_size if vectors is None else vectors.shape[1],
-            hidden_size=network.width,
-            num_hidden_layers=network.layers,
-            num_attention_heads=network.heads,
-            intermediate_size=network.feed_forward or 4 * network.width,
-            fused_size=network.fused or 2 * network.width,
-            region_size=data.regions or network.channels[-1],
-            dropout=network.dropout,
-            grid_channels=network.channels if pictures else None,
-            picture_size=data.picture_size,
-            glimpses=network.glimpses,
-            latent_reduction=network.latent_reduction,
-            id2label=names,
-            label2id={name: number for number, name in names.items()},
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.recipe.training.seed)
-            net = McanForQuestionAnswering(config).train()
-        if vectors is not None:
-            with torch.no_grad():
-                net.embed_tokens.weight.copy_(vectors)
-        return net
+        """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
+        return prepared(self.recipe, self.questions)
 
     def program(self, *, baseline: bool = False) -> VisualQuestionProgram:
         """The recipe's network as a Pyro program; see the base class."""
         data = self.data
-        net = self.build(len(data.tokenizer), data.answers, data.vectors)
+        net = new_network(self.recipe, len(data.tokenizer), data.answers, data.vectors)
         put_methods(net, () if baseline else self.methods, self.recipe, "MCAN")
         return VisualQuestionProgram(net, num_data=len(data.train))
 
@@ -232,45 +148,56 @@ class VisualQuestionTask(
             "train_size": len(train),
         }
 
+    def rows(self, network: Trained, questions: VisualQuestions) -> TokenizedVisualQuestions:
+        """Questions as a network reads them; they keep the images that were read."""
+        length = self.recipe.visual_questions.max_length
+        return TokenizedVisualQuestions(questions, network.codec, answers_of(network), max_length=length)
+
     def batches(
-        self, network: Trained, questions: VisualQuestions, size: int, *, noisy: bool = False
+        self, network: Trained, rows: TokenizedVisualQuestions, *, noisy: bool = False
     ) -> Iterator[dict[str, Tensor]]:
         """Questions on the network's device, in their order, with noise on the regions or without."""
-        section, config = self.recipe.visual_questions, network.net.config
-        rows = TokenizedVisualQuestions(
-            questions, network.codec, answers_of(network), max_length=section.max_length
-        )
+        config, prediction = network.net.config, self.recipe.prediction
         grid = None if config.grid_size is None else (config.grid_size**2, config.region_size)
-        variance = section.noise if noisy and section.noise is not None else 0.0
-        collate = VisualQuestionCollate(len(answers_of(network)), variance, grid, self.recipe.prediction.seed)
-        for batch in DataLoader(rows, batch_size=size, collate_fn=collate):
+        variance = (self.recipe.visual_questions.noise or 0.0) if noisy else 0.0
+        collate = VisualQuestionCollate(len(rows.answers), variance, grid, prediction.seed)
+        for batch in DataLoader(rows, batch_size=prediction.batch_size, collate_fn=collate):
             yield {name: tensor.to(network.device) for name, tensor in batch.items()}
 
-    def columns_of(self, network: Trained, key: str) -> dict[ModelKey, Columns]:
-        """What the measures of a data set, "test" or "noisy", are computed from, by model."""
-        test, prediction = self.questions["test"], self.recipe.prediction
-        batches = self.batches(network, test, prediction.batch_size, noisy=key == "noisy")
-        total = -(-len(test) // prediction.batch_size)
-        parts: dict[ModelKey, list[Columns]] = {}
-        for number, batch in enumerate(network.tracked(batches, f"answers ({TITLES[key].lower()})", total)):
-            for model, found in answered(network, network.moved(batch), prediction, number).items():
-                columns = answer_columns(*found, batch["labels"], self.recipe.report.bins)
-                parts.setdefault(model, []).append(columns)
-        return {
-            model: {name: torch.cat([part[name] for part in found]) for name in found[0]}
-            for model, found in parts.items()
-        }
+    def columns_of(
+        self, network: Trained, keys: Sequence[str]
+    ) -> Iterator[tuple[tuple[str, ModelKey], Columns]]:
+        """What the measures of data sets, "test" and "noisy", are computed from, by data set and model."""
+        rows, prediction = self.rows(network, self.questions["test"]), self.recipe.prediction
+        total = -(-len(rows) // prediction.batch_size)
+        for key in keys:
+            parts: dict[ModelKey, list[Columns]] = {}
+            batches = self.batches(network, rows, noisy=key == "noisy")
+            for number, batch in enumerate(
+                network.tracked(batches, f"answers ({TITLES[key].lower()})", total)
+            ):
+                models = predictions(
+                    network,
+                    [network.moved(batch)],
+                    prediction,
+                    chunk_size=prediction.chunk_size,
+                    first_batch=number,
+                )
+                for model, found in models.items():
+                    columns = answer_columns(found, batch["labels"], self.recipe.report.bins)
+                    parts.setdefault(model, []).append(columns)
+            for model, each in parts.items():
+                yield (
+                    (key, model),
+                    {name: torch.cat([part[name] for part in each]) for name in each[0]},
+                )
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
         """Answers the test questions, as they are and with noise, and measures the answers."""
         own, report = networks[-1], self.recipe.report
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
-        table: dict[tuple[str, ModelKey], Columns] = {
-            (key, model): columns
-            for key in keys
-            for network in networks
-            for model, columns in self.columns_of(network, key).items()
-        }
+        found = dict(chain.from_iterable(self.columns_of(network, keys) for network in networks))
+        table = {place: found[place] for place in sorted(found, key=lambda place: keys.index(place[0]))}
         return VisualQuestionResults(
             kind=str(self.section),
             run=run,
@@ -282,7 +209,12 @@ class VisualQuestionTask(
             differences=compare(
                 table, figures, resamples=report.resamples, level=report.level, seed=report.seed
             ),
-            listings=tuple(self._listings(table)),
+            listings=(
+                by_kind(
+                    self.questions["test"],
+                    {model: columns["accuracy"] for (key, model), columns in table.items() if key == "test"},
+                ),
+            ),
             samples=tuple(self._samples(networks)),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
             health=self._health(own),
@@ -302,17 +234,13 @@ class VisualQuestionTask(
             unit=self.unit,
         )
 
-    def _listings(self, table: Mapping[tuple[str, ModelKey], Columns]) -> Iterator[Listing]:
-        found = {model: columns["accuracy"] for (key, model), columns in table.items() if key == "test"}
-        yield by_kind(self.questions["test"], found)
-
     def _samples(self, networks: Sequence[Trained]) -> Iterator[VisualQuestionSample]:
         """A fixed choice of test questions with answers and maps."""
         count = self.recipe.report.samples
         chosen = self.questions["test"].take(count) if count else self.questions["test"].at(())
         for place in range(len(chosen)):
             single = chosen.at([place])
-            batches = {each.key: next(self.batches(each, single, 1)) for each in networks}
+            batches = {each.key: next(self.batches(each, self.rows(each, single))) for each in networks}
             yield sample_of(networks, batches, single, self.recipe.prediction)
 
     def _heads(self, networks: Sequence[Trained]) -> Heads | None:
@@ -320,29 +248,30 @@ class VisualQuestionTask(
         own, report = networks[-1], self.recipe.report
         if not report.head_questions:
             return None
-        test, size = self.questions["test"], self.recipe.prediction.batch_size
+        test = self.questions["test"]
         chosen, masked = test.take(report.head_questions), test.take(report.masked_questions or 1)
-        start = VisualQuestionProgram(self.build(len(own.codec), answers_of(own)))
+        start = VisualQuestionProgram(new_network(self.recipe, len(own.codec), answers_of(own)))
         return measure_heads(
             networks,
             Network(on_device(start), own.folder, "deterministic", own.codec),
-            lambda network: self.batches(network, chosen, size),
-            lambda network: partial(self._accuracy, network, masked),
+            lambda network: self.batches(network, self.rows(network, chosen)),
+            lambda network: partial(
+                self._accuracy, network, list(self.batches(network, self.rows(network, masked)))
+            ),
             texts=len(chosen),
             masked=len(masked) if report.masked_questions else 0,
         )
 
-    def _accuracy(self, network: Trained, questions: VisualQuestions) -> float:
+    def _accuracy(self, network: Trained, batches: Sequence[Mapping[str, Tensor]]) -> float:
         """Accuracy of the answers at the posterior expectation."""
-        total = 0.0
-        for batch in self.batches(network, questions, self.recipe.prediction.batch_size):
-            with torch.no_grad():
-                total += self.validation_metrics(network.program, batch)["accuracy"].sum().item()
-        return total / len(questions)
+        with torch.no_grad():
+            parts = [self.validation_metrics(network.program, batch)["accuracy"] for batch in batches]
+        return torch.cat(parts).mean().item()
 
     def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
-        prediction = self.recipe.prediction
-        batches = self.batches(own, self.questions["test"], prediction.batch_size)
+        prediction, test = self.recipe.prediction, self.questions["test"]
+        first = test.at(range(min(len(test), HEALTH_BATCHES * prediction.batch_size)))
+        batches = self.batches(own, self.rows(own, first))
         return health(own, map(own.moved, batches), prediction, chunk_size=prediction.chunk_size)
 
     def predict(
@@ -360,24 +289,24 @@ class VisualQuestionTask(
             raise RunError(
                 f"{run}: its network reads lines with an image and a question; expected no second texts"
             )
-        network = self.network(run)
-        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
+        network, prediction = self.network(run), self.recipe.prediction
         files = self.recipe.visual_questions.images("test")
+        latent, names = network.key == "bayesian_mean", answers_of(network)
 
         def made() -> Iterator[dict[str, Any]]:
             for number, lines in enumerate(in_batches(texts, prediction.batch_size)):
-                questions = given_questions(lines, files)
-                batch = next(self.batches(network, questions, len(lines)))
-                if uncertainty == "moments" and network.key == "bayesian_mean":
-                    found = posterior_moments(
+                batch = next(self.batches(network, self.rows(network, given_questions(lines, files))))
+                if latent and uncertainty == "moments":
+                    found: Moments | Posterior = posterior_moments(
                         network.program, batch, num_samples=max(num_samples, 2), seed=(seed, number)
                     )
-                    mean, spread = found.mean, found.std
                 else:
-                    mean, draws = answered(network, batch, prediction, number, dropout=False)[network.key]
-                    spread = torch.zeros_like(mean) if draws is None else draws.std(dim=0)
-                for place, line in enumerate(lines):
-                    yield object_of(line, mean[place].cpu(), spread[place].cpu(), answers_of(network))
+                    draws, chunk = num_samples if latent else 1, prediction.chunk_size
+                    found = posterior_predict(
+                        network.program, batch, draws, seed=(seed, number), chunk_size=chunk
+                    )
+                for line, mean, spread in zip(lines, found.mean.cpu(), found.std.cpu(), strict=True):
+                    yield object_of(line, mean, spread, names)
 
         return made()
 

@@ -212,3 +212,18 @@ def test_long_curves_are_averaged_in_windows(count: int, window: int, points: in
 
 def test_no_records_no_curves() -> None:
     assert training_curves([], "deterministic") == []
+
+
+def test_probabilities_are_those_of_the_programs_link(toy: Toy, dropping: Dropping) -> None:
+    softmax, plain = predict_bayesian(toy, batches(3), 2), predict_deterministic(dropping, batches(3), 2)
+    toy.link = dropping.link = "sigmoid"
+    found, own = predict_bayesian(toy, batches(3), 2), predict_deterministic(dropping, batches(3), 2)
+    assert own.draws is not None and plain.draws is not None
+    for sigmoid, other in (
+        (found.draws, softmax.draws),
+        (found.expectation, softmax.expectation),
+        (own.probabilities, plain.probabilities),
+        (own.draws, plain.draws),
+    ):
+        torch.testing.assert_close(sigmoid.logit().softmax(-1), other)
+        assert (sigmoid.sum(-1) - 1).abs().max() > 0.01

@@ -19,8 +19,9 @@ from probattn.models import (
     load,
     save,
 )
+from probattn.models.dot_product import additive_mask
 from probattn.models.graphwriter import adjacency, repeated_copies
-from probattn.models.graphwriter.attention import ContextAttention, VertexAttention, additive_mask
+from probattn.models.graphwriter.attention import ContextAttention, VertexAttention
 from probattn.models.hosts.convert import conversion
 
 V, PAD = 14, 0

@@ -23,7 +23,8 @@ from probattn.models import (
     load,
     save,
 )
-from probattn.models.mcan.attention import AttentionalReduction, MultiHeadAttention
+from probattn.models.dot_product import eager_attention_forward
+from probattn.models.mcan.attention import AttentionalReduction, MultiHeadAttention, PaddingMask
 from probattn.models.mcan.layers import CoAttention
 
 SIZES = {
@@ -37,7 +38,7 @@ SIZES = {
     "fused_size": 6,
     "region_size": 5,
 }
-GRID = {"grid_channels": [4, 5], "picture_size": 8}
+GRID = {"grid_channels": [4, 5], "image_size": 8}
 METHODS = {
     "babn": BayesianAttention(),
     "bam": BayesianAttention.bam(),
@@ -64,6 +65,10 @@ def batch():
     }
 
 
+def padding(mask):
+    return PaddingMask.of(mask.bool(), torch.float32)
+
+
 def close(first, second, **options):
     torch.testing.assert_close(first, second, **{"atol": 1e-5, "rtol": 1e-5} | options)
 
@@ -76,13 +81,15 @@ def test_attention_is_torchs():
     with torch.no_grad():
         torchs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
         torchs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
-        torchs.out_proj.weight.copy_(own.merge.weight)
-        torchs.out_proj.bias.copy_(own.merge.bias)
+        torchs.out_proj.weight.copy_(own.output.weight)
+        torchs.out_proj.bias.copy_(own.output.bias)
         states, others = torch.randn(3, 5, 8), torch.randn(3, 6, 8)
-        real = torch.rand(3, 6) < 0.7
-        real[:, 0] = True
-        expected, weights = torchs(states, others, others, key_padding_mask=~real, average_attn_weights=False)
-        found, own_weights = own(states, others, torch.ones(3, 5, dtype=torch.bool), real)
+        valid = torch.rand(3, 6) < 0.7
+        valid[:, 0] = True
+        expected, weights = torchs(
+            states, others, others, key_padding_mask=~valid, average_attn_weights=False
+        )
+        found, own_weights = own(states, others, padding(torch.ones(3, 5)), padding(valid))
     close(found, expected)
     close(own_weights, weights)
 
@@ -92,15 +99,15 @@ def test_the_reduction_is_a_sum_under_a_softmax_of_a_network_with_one_hidden_lay
     torch.manual_seed(0)
     module = AttentionalReduction(McanConfig(**SIZES, glimpses=glimpses)).eval()
     states = torch.randn(2, 5, 8)
-    real = torch.tensor([[True] * 5, [True, False, True, False, False]])
-    found, weights = module(states, real)
+    valid = torch.tensor([[True] * 5, [True, False, True, False, False]])
+    found, weights = module(states, padding(valid))
     for row in range(2):
-        own = states[row][real[row]]
+        own = states[row][valid[row]]
         hidden = torch.relu(own @ module.key.weight.T + module.key.bias)
         alpha = torch.softmax(hidden @ module.query.weight.T, dim=0)  # [S, g]
-        close(weights[row, :, 0][:, real[row]], alpha.T)
-        close(found[row], module.merge((alpha.T @ own).flatten()))
-    assert (weights[1, :, :, ~real[1]] == 0).all()
+        close(weights[row, :, 0][:, valid[row]], alpha.T)
+        close(found[row], module.output((alpha.T @ own).flatten()))
+    assert (weights[1, :, :, ~valid[1]] == 0).all()
 
 
 def test_the_layers_are_encoder_then_decoder_guided_by_its_last_words():
@@ -108,21 +115,21 @@ def test_the_layers_are_encoder_then_decoder_guided_by_its_last_words():
     layers: CoAttention = net.layers
     words = torch.randn(2, 4, 8)
     regions = torch.randn(2, 5, 8)
-    real, of_regions = inputs["attention_mask"].bool(), inputs["region_mask"].bool()
-    found = layers(words, regions, real, of_regions)
+    of_words, of_regions = padding(inputs["attention_mask"]), padding(inputs["region_mask"])
+    found = layers(words, regions, of_words, of_regions)
 
     def added(module, states, new):
         return F.layer_norm(states + new, (8,), module.norm.weight, module.norm.bias)
 
     for layer in layers.encoder:
-        words = added(layer.added[0], words, layer.attention(words, words, real, real)[0])
-        words = added(layer.added[1], words, layer.feed_forward(words))
+        words = added(layer.add_norm[0], words, layer.attention(words, words, of_words, of_words)[0])
+        words = added(layer.add_norm[1], words, layer.feed_forward(words))
     for layer in layers.decoder:
         own = layer.attention(regions, regions, of_regions, of_regions)[0]
-        regions = added(layer.added[0], regions, own)
-        guided = layer.guided(regions, words, of_regions, real)[0]
-        regions = added(layer.added[1], regions, guided)
-        regions = added(layer.added[2], regions, layer.feed_forward(regions))
+        regions = added(layer.add_norm[0], regions, own)
+        guided = layer.guided(regions, words, of_regions, of_words)[0]
+        regions = added(layer.add_norm[1], regions, guided)
+        regions = added(layer.add_norm[2], regions, layer.feed_forward(regions))
     close(found.words, words)
     close(found.regions, regions)
 
@@ -144,7 +151,7 @@ def test_answers_have_probabilities_of_their_own_and_the_loss_is_their_cross_ent
 def test_the_papers_size_has_the_papers_number_of_parameters():
     with torch.device("meta"):
         net = McanForQuestionAnswering(McanConfig(vocab_size=20_573))
-    assert sum(p.numel() for p in net.parameters()) / 1e6 == pytest.approx(43.3, abs=0.25)
+    assert sum(p.numel() for p in net.parameters()) == 43_099_957  # 43.1 million; they report 43.3
 
 
 def test_padding_of_words_and_of_regions_changes_nothing():
@@ -162,6 +169,31 @@ def test_padding_of_words_and_of_regions_changes_nothing():
             region_features=inputs["region_features"][row : row + 1, :regions],
         )
         close(alone.logits[0], expected.logits[row])
+
+
+def test_words_that_are_padding_are_no_words_without_a_mask():
+    net, inputs = network(), batch()
+    expected = net(**inputs).logits
+    inputs.pop("attention_mask")
+    close(net(**inputs).logits, expected)
+
+
+def test_attention_is_told_of_padded_queries_and_of_dropout(monkeypatch):
+    net, inputs, given = network(dropout=0.3).train(), batch(), []
+
+    def attend(*arguments, **options):
+        given.append(options)
+        return eager_attention_forward(*arguments, **options)
+
+    monkeypatch.setattr("probattn.models.dot_product.attention_function", lambda _: attend)
+    for training in (True, False):
+        net.train(training)(**inputs)
+    words, regions = inputs["attention_mask"].bool(), inputs["region_mask"].bool()
+    expected = [words] * 2 + [regions] * 4
+    assert len(given) == 12 and all(
+        torch.equal(each["query_mask"], mask) for each, mask in zip(given, expected * 2, strict=True)
+    )
+    assert [each["dropout"] for each in given] == [0.3] * 6 + [0.0] * 6
 
 
 @pytest.mark.parametrize("latent", [False, True])
@@ -260,8 +292,11 @@ def test_scores_and_inputs_that_do_not_fit_are_refused_in_one_line():
     program = VisualQuestionProgram(net)
     pyro.clear_param_store()
     refusals = [
-        ({"labels": torch.ones(2, 3)}, r"expected a score of each answer \[2, 4\] as labels, got \[2, 3\]"),
-        ({"labels": torch.full((2, 4), 1.5)}, r"expected scores in \[0, 1\], got 1.5 to 1.5"),
+        ({"labels": torch.ones(2, 3)}, r"expected labels from 0 to 1 \[2, 4\], got torch.float32 \[2, 3\]"),
+        (
+            {"labels": torch.full((2, 4), 1.5)},
+            r"expected labels from 0 to 1 \[2, 4\], got torch.float32 \[2, 4\] with other",
+        ),
         ({"attention_mask": torch.ones(2, 3)}, r"expected attention_mask \[2, 4\], got \[2, 3\]"),
         (
             {"attention_mask": torch.tensor([[1] * 4, [0] * 4])},
@@ -299,8 +334,8 @@ def test_scores_and_inputs_that_do_not_fit_are_refused_in_one_line():
             r"grid_channels: expected one or more, the last 5 \(region_size\), got \[4\]",
         ),
         (
-            {"grid_channels": [4, 5], "picture_size": 6},
-            "picture_size: expected a multiple of 4 for 2 halvings, got 6",
+            {"grid_channels": [4, 5], "image_size": 6},
+            "image_size: expected a multiple of 4 for 2 halvings, got 6",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 
 from probattn.data import (
     DataError,
+    DataWarning,
     ImageFiles,
     TokenizedVisualQuestions,
     VisualQuestion,
@@ -98,6 +100,15 @@ def test_accuracy_is_that_of_the_official_loop():
         ("10,000", "10000"),
         ("a/c", "c"),
         ("red, blue", "red blue"),
+        ("t-shirt, a - b", "tshirt b"),  # a sign beside a space goes wherever it stands
+        ("yes/no", "yes no"),
+        ("1,000-2,000", "10002000"),  # and so do all beside a comma between digits
+        ("2.5", "2.5"),
+        (".5", ".5"),
+        ("no.", "no"),
+        ("a.m.", "am"),
+        ("two  to\tten", "2 to 10"),
+        ("the", "the"),
         ("a", "a"),
     ],
 )
@@ -106,7 +117,7 @@ def test_answers_are_normalised(answer, normal):
 
 
 def test_both_forms_are_read(folder, vqa):
-    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", picture_size=8))
+    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", image_size=8))
     assert [row.kind for row in easy.rows] == ["other", "yes/no", "number", "yes/no"]
     assert easy.rows[0] == VisualQuestion("what color?", "0", ("red",)) and easy.rows[0].scores() == {
         "red": 1.0
@@ -117,19 +128,22 @@ def test_both_forms_are_read(folder, vqa):
     assert found.rows[1].score("yes") == pytest.approx(0.9)
 
 
-def test_pictures_and_features_become_batches(folder, vqa):
-    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", picture_size=4))
-    tokenizer = word_tokenizer(row.question for row in easy.rows)
+def test_images_and_features_become_batches(folder, vqa):
+    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", image_size=4))
+    tokenizer = word_tokenizer((row.words for row in easy.rows), split="spaces")
     answers = frequent_answers(easy)
     assert answers == ("3", "no", "red", "yes")
     rows = TokenizedVisualQuestions(easy, tokenizer, answers)
     batch = VisualQuestionCollate(4)([rows[0], rows[1]])
     assert batch["pixel_values"].shape == (2, 3, 4, 4)
     assert batch["pixel_values"][0, :, 0, 0].tolist() == [1.0, -1.0, -1.0]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]  # the mark is a word
+    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]  # the mark is no word
     assert batch["labels"].tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
     found = read_vqa(vqa)
-    rows = TokenizedVisualQuestions(found, tokenizer, ("2", "yes", "no"), max_length=2)
+    with pytest.warns(
+        DataWarning, match="2 of 2 questions are longer than 2 words .the longest has 3.: they are"
+    ):
+        rows = TokenizedVisualQuestions(found, tokenizer, ("2", "yes", "no"), max_length=2)
     batch = VisualQuestionCollate(3)([rows[0], rows[1]])
     assert batch["region_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["region_features"][0].tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
@@ -147,14 +161,58 @@ def test_noise_belongs_to_an_image_and_has_its_variance(vqa):
     other = VisualQuestionCollate(2, variance=4.0, seed=2)([rows[0]])["feature_noise"]
     assert not torch.equal(both[0], other[0])
     grid = VisualQuestionCollate(2, variance=4.0, grid=(64, 100))
-    picture = {"input_ids": [1], "image": torch.zeros(3, 2, 2, dtype=torch.uint8)}
-    noise = grid([picture | {"name": str(number)} for number in range(5)])["feature_noise"]
+    image = {"input_ids": [1], "image": torch.zeros(3, 2, 2, dtype=torch.uint8)}
+    noise = grid([image | {"name": str(number)} for number in range(5)])["feature_noise"]
     assert noise.shape == (5, 64, 100) and noise.var().item() == pytest.approx(4.0, rel=0.05)
 
 
 def test_boxes_are_shares_of_the_image(vqa):
     files = read_vqa(vqa).images
     assert files.boxes(files.path("7"))[1].tolist() == [0.5, 0.0, 1.0, 0.5]
+    for whole, expected in (({"image_w": 400, "image_h": 50}, [0.25, 1.0]), ({}, [1.0, 1.0])):
+        np.savez(vqa / "whole.npz", x=np.ones((1, 4)), boxes=[[0, 0, 100, 50]], **whole)
+        assert files.boxes(vqa / "whole.npz")[0, 2:].tolist() == expected
+
+
+def test_pixels_keep_their_places(tmp_path):
+    pixels = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
+    Image.fromarray(pixels).save(tmp_path / "007.png")
+    found = ImageFiles(tmp_path, image_size=4).read(tmp_path / "007.png")
+    assert found.shape == (3, 4, 4)
+    for row, column in ((0, 3), (3, 0), (1, 2)):
+        assert found[:, row, column].tolist() == pixels[row, column].tolist()
+
+
+def test_names_of_images_stay_as_they_are_unless_the_pattern_wants_a_number(tmp_path):
+    assert ImageFiles(tmp_path).path("007").name == "007.png"
+    assert ImageFiles(tmp_path, "{id:04d}.npz").path("007").name == "0007.npz"
+    for pattern in ("{number}.png", "{id.x}", "{id[a]}", "{id:d}", "{", "{}"):
+        refused("expected a pattern of file names", ImageFiles(tmp_path, pattern).path, "a")
+
+
+def test_only_the_first_regions_and_the_named_arrays_are_read(vqa):
+    files = replace(read_vqa(vqa).images, max_regions=2)
+    whole = read_vqa(vqa).images.read(files.path("7"))
+    assert len(whole) == 3 and torch.equal(files.read(files.path("7")), whole[:2])
+    assert len(files.boxes(files.path("7"))) == 2
+    np.savez(vqa / "more.npz", x=np.ones((2, 4)), other=np.array([None]))  # which numpy does not read
+    assert files.read(vqa / "more.npz").shape == (2, 4)
+
+
+def test_images_are_read_once_as_long_as_there_is_room(folder, monkeypatch):
+    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", image_size=4))
+    opened = []
+    read = ImageFiles.read
+    monkeypatch.setattr(ImageFiles, "read", lambda files, file: opened.append(file.name) or read(files, file))
+    for room, expected in (
+        (2**20, ["0.png", "1.png", "2.png"]),
+        (0, ["0.png", "1.png", "2.png", "2.png"] * 2),
+    ):
+        monkeypatch.setattr("probattn.data.tokenized_visual_questions.KEPT_BYTES", room)
+        rows = TokenizedVisualQuestions(easy, word_tokenizer(["what"]), ("yes", "no"))
+        opened.clear()
+        [rows[place] for place in (*range(4), *range(4))]
+        assert opened == expected
 
 
 def test_a_choice_is_fixed_and_held_out_images_are_not_trained_on(folder):
@@ -166,6 +224,9 @@ def test_a_choice_is_fixed_and_held_out_images_are_not_trained_on(folder):
     assert len(train) + len(held_out) == 4
     with pytest.raises(DataError, match="expected questions to train on and to hold out, got 4 and 0"):
         questions.split(0.01)
+    alike = [VisualQuestion("q", name) for name in ("a-1", "a1", "a.1", "a_1")]  # one to the order of texts
+    sides = [VisualQuestions(tuple(rows), questions.images, "q").split(0.5) for rows in (alike, alike[::-1])]
+    assert [{row.image for row in held.rows} for _, held in sides] == [{"a-1", "a.1"}] * 2
 
 
 def refused(words, call, *arguments, **options):
@@ -206,13 +267,15 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
         files,
         vqa / "few.json",
     )
-    refused("expected a pattern of file names", ImageFiles(folder, "{number}.png").path, "1")
 
 
-def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa):
-    pictures, features = ImageFiles(folder / "images"), ImageFiles(vqa / "features", region_size=4)
+def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkeypatch):
+    images, features = ImageFiles(folder / "images"), ImageFiles(vqa / "features", region_size=4)
     (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    refused("expected an image, got what cannot be read as one", pictures.read, folder / "bad.png")
+    refused("expected an image, got what cannot be read as one", images.read, folder / "bad.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+        refused("cannot be read as one .*decompression bomb", images.read, folder / "images" / "0.png")
     whole = (vqa / "features" / "000007.npz").read_bytes()
     (vqa / "half.npz").write_bytes(whole[: len(whole) // 2])
     (vqa / "text.npy").write_text("no array")
@@ -226,7 +289,7 @@ def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa):
     refused("expected finite numbers", features.read, vqa / "nan.npy")
     np.savez(vqa / "named.npz", other=np.zeros((3, 4)))
     refused(
-        "expected an array x or features or feat of region features, got other",
+        "expected an array x or features or feat of region features, got none of these names",
         features.read,
         vqa / "named.npz",
     )
@@ -241,11 +304,3 @@ def test_answers_outside_the_vocabulary_are_counted_or_refused(folder):
         "expected answers of the vocabulary .* such as 'red'", unanswerable, questions, ("purple", "pink")
     )
     refused("expected two answers or more that 3 questions have, got 0", frequent_answers, questions, 3)
-    single = VisualQuestions(questions.rows[:1], questions.images, "one")
-    refused(
-        "expected questions with words",
-        TokenizedVisualQuestions,
-        single.at([0]),
-        lambda _: {"input_ids": [[]]},
-        ("a", "b"),
-    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 import shutil
@@ -11,14 +13,24 @@ import numpy as np
 import pytest
 import runs
 import torch
+from PIL import Image
+from torch.nn import functional as F
 
 from probattn.data import read_visual_questions
 from probattn.data.visual_questions import VisualQuestion
+from probattn.inference import posterior_expectation, posterior_predict
+from probattn.inference.report import Predictions
 from probattn.metrics.functional import calibration_error, negative_log_likelihood, pavpu
 from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.tasks import load_network, load_results, load_task, run_task
-from probattn.tasks.visual_questions.drawing import veiled
+from probattn.tasks.programs import Network
+from probattn.tasks.visual_questions.drawing import boxes_of, overlay
 from probattn.tasks.visual_questions.measures import answer_columns, figures
+from probattn.tasks.visual_questions.page import shown
+from probattn.tasks.visual_questions.predicting import attention_maps
+from probattn.tasks.visual_questions.questions import given_questions
+from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe
+from probattn.tasks.visual_questions.results import VisualQuestionSample
 from probattn.tasks.visual_questions.schedule import EpochSchedule
 
 
@@ -46,7 +58,7 @@ def test_measures_with_one_right_answer_are_the_usual_ones():
     draws = draws / draws.sum(-1, keepdim=True)
     labels = torch.randint(3, (40,), generator=generator)
     mean, scores = draws.mean(0), torch.nn.functional.one_hot(labels, 3).double()
-    found = figures(answer_columns(mean, draws, scores, 10))
+    found = figures(answer_columns(Predictions(mean, draws, "posterior"), scores, 10))
     assert found["accuracy"] == pytest.approx((mean.argmax(-1) == labels).double().mean().item())
     assert found["pavpu"] == pytest.approx(pavpu(draws, labels).item())
     assert found["ece"] == pytest.approx(calibration_error(mean.double(), labels, n_bins=10).item(), abs=1e-6)
@@ -61,12 +73,12 @@ def test_measures_with_annotators_who_differ_are_means_over_them():
     row = VisualQuestion("q", "1", ("a",) * 2 + ("b",) * 8)
     scores = torch.tensor([[row.score("a"), row.score("b"), 0.0]])
     sure = torch.tensor([[0.9, 0.3, 0.1]]) + torch.tensor([[0.001], [0.0], [-0.001]])[:, None]
-    found = figures(answer_columns(sure.mean(0), sure, scores, 10))
+    found = figures(answer_columns(Predictions.from_draws(sure), scores, 10))
     assert found["accuracy"] == found["pavpu"] == pytest.approx(0.6)  # certain
     assert found["ece"] == pytest.approx(0.3, abs=1e-6)
     unsure = torch.tensor([[[0.9, 0.3, 0.1]], [[0.3, 0.8, 0.1]]])
-    assert figures(answer_columns(unsure.mean(0), unsure, scores, 10))["pavpu"] == pytest.approx(0.4)
-    assert figures(answer_columns(unsure.mean(0), None, scores, 10))["pavpu"] is None
+    assert figures(answer_columns(Predictions.from_draws(unsure), scores, 10))["pavpu"] == pytest.approx(0.4)
+    assert figures(answer_columns(Predictions(unsure.mean(0)), scores, 10))["pavpu"] is None
 
 
 def test_the_report_has_both_data_sets_kinds_and_maps(run):
@@ -86,54 +98,122 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
     assert [row[:2] for row in listing.rows] == [("other", "6"), ("yes/no", "6")]
     assert len(results.samples) == 2
     for sample in results.samples:
-        words, regions = len(sample.words), 4
-        assert len(sample.region_map.mean) == len(sample.region_map.spread) == words * regions
-        for weights, width in (
-            (sample.word_map, words),
-            (sample.region_map, words),
-            (sample.region_weights, regions),
-        ):
-            rows = torch.tensor(weights.mean).view(-1, width)
+        words = len(sample.words)
+        assert (len(sample.region_map.mean), len(sample.region_map.spread)) == (4, 4)
+        for weights in (sample.word_map, sample.region_map, sample.word_weights, sample.region_weights):
+            rows = torch.tensor(weights.mean)
             torch.testing.assert_close(rows.sum(-1), torch.ones(len(rows)), atol=1e-3, rtol=0)
-        assert max(sample.word_map.spread) > 0
+        assert max(map(max, sample.word_map.spread)) > 0 and "?" not in sample.words and words >= 4
         assert sum(sample.word_shares) + sum(sample.region_shares) == pytest.approx(1, abs=1e-3)
-        assert sample.boxes[1] == (0.5, 0.0, 1.0, 0.5)
-        assert sample.picture.startswith("data:image/png;base64,")
+        assert boxes_of(sample)[1] == (0.5, 0.0, 1.0, 0.5)
+        assert sample.image_url.startswith("data:image/png;base64,")
         assert all(answer.spread == 0 for answer in sample.answers["deterministic"])
     page = (run / "report.html").read_text(encoding="utf-8")
     assert (
-        "Where the network looks" in page
-        and "share of the uncertainty" in page
+        "Attention over the image" in page
+        and "share of the variance" in page
         and "Kinds of questions" in page
     )
 
 
-def test_a_drawing_veils_what_nothing_looks_at(run):
+def test_the_models_are_the_mean_of_draws_and_the_posterior_expectation(run):
+    network, task, results = load_network(run), run_task(run), load_results(run)
+    (batch,) = task.batches(network, task.rows(network, task.questions["test"]))
+    inputs, scores = network.moved(batch), batch["labels"].double()
+    drawn = posterior_predict(network.program, inputs, 3, seed=(0, 0)).mean_probabilities
+    expected = posterior_expectation(network.program, inputs).sigmoid()
+    for model, p in (("bayesian_mean", drawn), ("bayesian_expectation", expected)):
+        nll = F.binary_cross_entropy(p.double(), scores, reduction="sum") / len(scores)
+        assert results.score(model, "test").values["nll"] == pytest.approx(nll.item(), rel=1e-5)
+    found = task.validation_metrics(network.program, batch)["accuracy"]
+    assert torch.equal(found, scores[torch.arange(12), expected.argmax(-1)].float())
+    assert 0 < found.sum() < 12
+
+
+def test_noise_has_the_recipes_variance(run):
+    network = load_network(run)
+    parts = []
+    for noise in (1.0, 9.0):
+        task = load_task(run / "recipe.yaml", [f"visual_questions.noise={noise}"])
+        rows = task.rows(network, task.questions["test"])
+        parts.append(next(task.batches(network, rows, noisy=True))["feature_noise"])
+        assert "feature_noise" not in next(task.batches(network, rows))
+    torch.testing.assert_close(parts[1], 3 * parts[0])
+
+
+def test_maps_are_those_of_the_last_layer(recipe):
+    keys = ["network.layers=2", "attention={method: deterministic}"]
+    task = load_task(str(recipe), keys)
+    program = task.program().eval()
+    with torch.no_grad():
+        for parameter in program.parameters():
+            parameter.mul_(3.0)  # from nearly uniform attention
+    network = Network(program, recipe.parent, "deterministic", task.data.tokenizer)
+    inputs = network.moved(next(task.batches(network, task.rows(network, task.questions["test"].at([0])))))
+    output = program.net(**inputs, output_attentions=True)
+    found = attention_maps(network, inputs, task.recipe.prediction)
+    for name, maps in (("word_map", output.encoder_attentions), ("region_map", output.cross_attentions)):
+        first, last = (each[0].mean(0) for each in maps)
+        torch.testing.assert_close(torch.tensor(found[name].mean), last, atol=1e-5, rtol=0)
+        assert (first - last).abs().max() > 1e-3 and not found[name].spread
+    torch.testing.assert_close(
+        torch.tensor(found["region_weights"].mean), output.region_weights[0], atol=1e-5, rtol=0
+    )
+
+
+def test_drawings_darken_what_has_no_weight_and_keep_the_order_of_rows(run):
     sample = load_results(run).samples[0]
-    root = ET.fromstring(str(veiled(sample, [0.0, 0.5, 1.0, 0.25], "weights")))
-    veils = [each for each in root.iter() if each.get("class") == "veil"]
-    opacity = [float(each.get("fill-opacity")) for each in veils]
-    assert opacity == [0.88, 0.44, 0.0, 0.66]
-    assert [each[0].text for each in veils][1] == "region 1: 0.5000"
+    root = ET.fromstring(str(overlay(sample, [0.0, 0.5, 1.0, 0.25], "weights")))
+    shades = [each for each in root.iter() if each.get("class") == "shade"]
+    assert [float(each.get("fill-opacity")) for each in shades] == [0.88, 0.44, 0.0, 0.66]
+    assert [each[0].text for each in shades][1] == "region 1: 0.5000"
+    page = shown(sample)
+    assert "shade" not in page["whole"][0].svg
+    second = [row[1] for row in sample.region_map.mean]
+    for number, value in enumerate(second):
+        assert f"region {number}: {value:.4f}" in page["words"][1]["overlays"][0]
+    pixels = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(re.search(r"base64,([^\"]+)", part)[1]))))
+        for part in (page["maps"][0].svg, sample.image_url)
+    ]
+    mean = np.array(sample.word_map.mean)
+    assert np.array_equal(pixels[0], np.round(255 * mean / mean.max()).astype(int))
+    file = run_task(run).questions["test"].images.path(sample.image)
+    assert np.array_equal(pixels[1], np.asarray(Image.open(file)))
+
+
+def test_samples_whose_parts_do_not_fit_are_refused(run):
+    sample = load_results(run).samples[0].model_dump()
+    for name, value in (
+        ("word_weights", {"mean": ((0.5,),)}),
+        ("region_map", {"mean": sample["region_map"]["mean"], "spread": ((0.1,),)}),
+        ("boxes", ((0.0, 0.0, 1.0, 1.0),)),
+        ("word_shares", (0.1,)),
+        ("region_shares", (0.1,)),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            VisualQuestionSample.model_validate(sample | {name: value})
 
 
 def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
-    picture = recipe.parent / "pictures" / "test" / "images" / "1.png"
-    lines = ("0\twhat color is the shape?", f"{picture}\tis the shape red?", "1\tis the shape red?")
+    image = recipe.parent / "pictures" / "test" / "images" / "1.png"
+    lines = ("0\twhat color is the shape?", f"{image}\tis the shape red", "1\tis the shape red?")
     answers = [json.loads(line) for line in runs.succeeds("predict", run, *lines, "--json").splitlines()]
-    first, second = (answer["likeliest"] for answer in answers[1:])  # the path and the number of one image
-    assert first.keys() == second.keys() and first == pytest.approx(second, abs=0.02)
-    assert all(0 < each["spread"] < 1 and each["probability"] > each["spread"] for each in answers)
     network, task = load_network(run), run_task(run)
-    questions = task.questions["test"]
-    place = next(
-        n
-        for n, row in enumerate(questions.rows)
-        if (row.image, row.question) == ("0", "what color is the shape?")
-    )
-    batch = next(task.batches(network, questions.at([place]), 1))
-    point = network.program(batch).sigmoid()[0].max().item()
-    assert answers[0]["probability"] == pytest.approx(point, abs=0.1)
+    questions = given_questions(lines, task.recipe.visual_questions.images("test"))
+    batch = next(task.batches(network, task.rows(network, questions)))
+    assert torch.equal(
+        batch["pixel_values"][1], batch["pixel_values"][2]
+    )  # the path and the number of one image
+    assert torch.equal(batch["input_ids"][1], batch["input_ids"][2])
+    drawn = posterior_predict(network.program, batch, 20, seed=(0, 0))
+    for row, answer in enumerate(answers):
+        place = int(drawn.mean[row].argmax())
+        assert answer["answer"] == network.net.config.id2label[place]
+        assert answer["probability"] == pytest.approx(drawn.mean[row, place].item(), abs=1e-6)
+        assert (
+            answer["spread"] == pytest.approx(drawn.std[row, place].item(), abs=1e-6) and answer["spread"] > 0
+        )
     closed = json.loads(runs.succeeds("predict", run, lines[0], "--json", "--uncertainty", "moments"))
     assert closed["probability"] == pytest.approx(answers[0]["probability"], abs=0.05)
     assert "what color is the shape?" in runs.succeeds("predict", run, *lines)
@@ -156,6 +236,40 @@ def test_a_damaged_image_is_refused_in_one_line(run, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     said = runs.refused("predict", run, f"{tmp_path}/bad.png\twhat?")
     assert "bad.png: expected an image, got what cannot be read as one" in said
+
+
+def test_word_vectors_are_what_training_starts_from(recipe, tmp_path):
+    (tmp_path / "vectors.txt").write_text("red 1 2 3 4 5\nshape 5 4 3 2 1\n")
+    task = load_task(str(recipe), [f"network.embeddings={tmp_path}/vectors.txt"])
+    weight = task.program().net.embed_tokens.weight
+    place = task.data.tokenizer.convert_tokens_to_ids("red")
+    assert torch.equal(weight, task.data.vectors) and weight.shape[1] == 5
+    torch.testing.assert_close(weight[place], torch.arange(1.0, 6.0))
+
+
+def test_a_resumed_run_must_find_the_same_images_and_vectors(copied, recipe, tmp_path):
+    folder, _ = copied
+
+    def fingerprint(*keys):
+        return load_task(str(recipe), [f"visual_questions.folder={folder}", *keys]).data.fingerprint
+
+    before = fingerprint()
+    assert fingerprint() == before
+    Image.new("RGB", (16, 16), (1, 2, 3)).save(folder / "test" / "images" / "1.png")
+    assert fingerprint() != before
+    vectors = tmp_path / "vectors.txt"
+    found = []
+    for first in (1, 2):
+        vectors.write_text(f"red {first} 2\n")
+        found.append(fingerprint(f"network.embeddings={vectors}"))
+    assert found[0] != found[1]
+
+
+def test_relative_files_lie_in_the_folder_with_and_without_one(tmp_path):
+    data = VisualQuestionDataRecipe(answers="answers.txt")
+    assert data.resolved() == data
+    given = VisualQuestionDataRecipe(folder=str(tmp_path), answers="answers.txt")
+    assert given.resolved().file("answers.txt") == given.file("answers.txt") == tmp_path / "answers.txt"
 
 
 @pytest.fixture
@@ -183,7 +297,7 @@ def test_data_that_do_not_fit_are_refused_before_training(copied, tmp_path):
 
 def test_answers_that_the_vocabulary_lacks_count_as_wrong(copied):
     folder, command = copied
-    (folder / "answers.txt").write_text("yes\nno\n")
+    (folder / "answers.txt").write_text("The Yes.\nno\nNo\n")
     said = runs.succeeds(
         *command, "--set", "visual_questions.answers=answers.txt", "--set", "training.steps=1"
     )
@@ -238,12 +352,14 @@ def test_regions_of_a_detector_are_read_by_path(recipe, tmp_path):
     )
     (sample,) = results.samples
     regions = int(sample.image) % 3 + 2
-    assert len(sample.boxes) == len(sample.region_weights.mean) == regions and sample.picture == ""
+    assert len(sample.boxes) == len(sample.region_map.mean) == regions and sample.image_url == ""
     assert (
         sample.boxes[0] == (0.0, 0.0, 1.0, 1.0)
         and not sample.region_weights.spread
         and not sample.word_shares
     )
+    (row,) = (row for row in test.rows if (row.question, row.image) == (sample.question, sample.image))
+    assert sample.truth == tuple(dict.fromkeys((row.answer, "no")))
     assert len(results.heads.sites) > 0 and test.rows[0].score("no") >= 0.9
     rates = [
         record["learning_rates"]["pretrained"]
@@ -275,7 +391,7 @@ def test_the_schedule_is_the_papers():
         ("training: {steps: 5}", "schedule: expected another than 'epochs' with steps"),
         ("network: {width: 9}", r"width: expected a multiple of heads \(8\), got 9"),
         (
-            "visual_questions: {picture_size: 12}",
+            "visual_questions: {image_size: 12}",
             r"expected a multiple of 8 for 3 halvings \(network.channels\), got 12",
         ),
         ("visual_questions: {noise: 0}", "noise"),

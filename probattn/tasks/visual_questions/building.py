@@ -1,0 +1,135 @@
+"""What training starts from: tokenized questions, the answers to choose between, and a new network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.data import (
+    DataError,
+    TokenizedVisualQuestions,
+    VisualQuestionCollate,
+    VisualQuestions,
+    word_tokenizer,
+    word_vectors,
+)
+from probattn.data.files import read_text
+from probattn.data.visual_questions import frequent_answers, unanswerable
+from probattn.metrics.functional.visual_questions import normal_answer
+from probattn.models import McanConfig, McanForQuestionAnswering
+from probattn.tasks.programs import Data, digest
+from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe, VisualQuestionRecipe
+
+
+@dataclass(frozen=True)
+class VisualQuestionData(Data):
+    """Tokenized questions.
+
+    Attributes:
+        tokenizer: of the training questions' words.
+        answers: that the network chooses between.
+        vectors: of the words ``[V, E]``, from which training starts; None for random ones.
+        unknown: number of questions of each role whose answers are all out of the vocabulary.
+    """
+
+    tokenizer: Any = None
+    answers: tuple[str, ...] = ()
+    vectors: Tensor | None = None
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+
+def prepared(recipe: VisualQuestionRecipe, questions: Mapping[str, VisualQuestions]) -> VisualQuestionData:
+    """Tokenizes the questions of each role, of which "test" is read later, and chooses the answers."""
+    section = recipe.visual_questions
+    words = (row.words for row in questions["train"].rows)
+    tokenizer = word_tokenizer(words, min_frequency=section.min_frequency, split="spaces")
+    answers = _answers(section) or frequent_answers(questions["train"], section.min_answers)
+    embeddings, seed = recipe.network.embeddings, recipe.training.seed
+    vectors = (
+        None if embeddings is None else word_vectors(tokenizer.get_vocab(), embeddings, seed=seed).weight
+    )
+    train, validation = (
+        TokenizedVisualQuestions(questions[role], tokenizer, answers, max_length=section.max_length)
+        for role in ("train", "validation")
+    )
+    return VisualQuestionData(
+        train,
+        validation,
+        VisualQuestionCollate(len(answers)),
+        {"data": digest(_digested(questions, answers, vectors))},
+        None,
+        tokenizer,
+        answers,
+        vectors,
+        {role: unanswerable(part, answers) for role, part in questions.items()},
+    )
+
+
+def _answers(section: VisualQuestionDataRecipe) -> tuple[str, ...]:
+    """The answers of the file that the recipe names; none where it names none."""
+    if section.answers is None:
+        return ()
+    lines = (line.strip() for line in read_text(section.file(section.answers)).splitlines())
+    found = tuple(dict.fromkeys(normal_answer(line) for line in lines if line))
+    if len(found) < 2:
+        raise DataError(f"visual_questions.answers: expected two answers or more, got {len(found)}")
+    return found
+
+
+def _digested(
+    questions: Mapping[str, VisualQuestions], answers: Sequence[str], vectors: Tensor | None
+) -> Iterator[str | bytes]:
+    """What a fingerprint of the data is made of; of an image its file's size and time stand for its content."""
+    yield f"{tuple(answers)}\1"
+    for role, part in questions.items():
+        yield f"{role}\0{replace(part.images, folder=Path())}\1"
+        yield from (f"{row}\1" for row in part.rows)
+        for image in dict.fromkeys(row.image for row in part.rows):
+            file = part.images.path(image).stat()
+            yield f"{file.st_size} {file.st_mtime_ns}\1"
+    if vectors is not None:
+        yield vectors.numpy().tobytes()
+
+
+def new_network(
+    recipe: VisualQuestionRecipe, words: int, answers: Sequence[str], vectors: Tensor | None = None
+) -> McanForQuestionAnswering:
+    """The recipe's network with random weights, a function of the seed, in training mode.
+
+    Args:
+        recipe: its sections for the data, the network and training.
+        words: V, number of them.
+        answers: that it chooses between.
+        vectors: of the words ``[V, E]``; None for random ones.
+    """
+    network, data = recipe.network, recipe.visual_questions
+    names = dict(enumerate(answers))
+    config = McanConfig(
+        vocab_size=words,
+        embedding_size=network.embedding_size if vectors is None else vectors.shape[1],
+        hidden_size=network.width,
+        num_hidden_layers=network.layers,
+        num_attention_heads=network.heads,
+        intermediate_size=network.feed_forward or 4 * network.width,
+        fused_size=network.fused or 2 * network.width,
+        region_size=data.regions or network.channels[-1],
+        dropout=network.dropout,
+        grid_channels=network.channels if data.regions is None else None,
+        image_size=data.image_size,
+        glimpses=network.glimpses,
+        latent_reduction=network.latent_reduction,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        net = McanForQuestionAnswering(config).train()
+    if vectors is not None:
+        with torch.no_grad():
+            net.embed_tokens.weight.copy_(vectors)
+    return net
