@@ -24,9 +24,9 @@ TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 class ElectraProgram(HeadProgram):
     r"""ELECTRA's pre-training (Clark et al. 2020): masked language modelling and replaced token detection.
 
-    Of a text x of n tokens, of which :math:`n'` are no special ones, a set m of :math:`\lceil 0.15\, n' \rceil` of these
-    is masked, drawn anew at every call unless the batch has it. The generator G fills them in, and the discriminator
-    D, with attention weights S, says of every token whether it is the original one:
+    Of the :math:`n'` tokens of a text x of n tokens that are no special ones, a set m of
+    :math:`\lceil 0.15\, n' \rceil` is masked, drawn anew at every call unless the batch has it. The generator G fills
+    them in, and the discriminator D, with attention weights S, says of every token whether it is the original one:
 
     .. math::
         x_t \sim \mathrm{Categorical}\bigl(p_G(\cdot \mid x^{\text{masked}})\bigr), \; t \in m, \qquad

@@ -25,14 +25,14 @@ from probattn.data.files import read_text
 from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet
 from probattn.inference.report.sites import SiteHealth
 from probattn.models import McanConfig, McanForQuestionAnswering, VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.results import Listing, MeasuredScores, compare
+from probattn.tasks.fine_tuning.results import Listing
 from probattn.tasks.heads import measure_heads
-from probattn.tasks.measured import MeasuredTask
+from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
     Data,
     Network,
@@ -203,7 +203,7 @@ class VisualQuestionTask(
         schedule = self.recipe.training.epoch_schedule()
         return {} if schedule is None else {"scheduler": schedule}
 
-    def save_beside(self, folder: Path) -> None:
+    def save_beside(self, program: VisualQuestionProgram, folder: Path) -> None:
         """Saves the tokenizer; the answers are in the network's configuration."""
         self.data.tokenizer.save_pretrained(folder)
 
@@ -256,14 +256,11 @@ class VisualQuestionTask(
             for model, found in answered(network, network.moved(batch), prediction, number).items():
                 columns = answer_columns(*found, batch["labels"], self.recipe.report.bins)
                 parts.setdefault(model, []).append(columns)
-        return {
-            model: {name: torch.cat([part[name] for part in found]) for name in found[0]}
-            for model, found in parts.items()
-        }
+        return {model: joined(found, range(len(test))) for model, found in parts.items()}
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
         """Answers the test questions, as they are and with noise, and measures the answers."""
-        own, report = networks[-1], self.recipe.report
+        own = networks[-1]
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
         table: dict[tuple[str, ModelKey], Columns] = {
             (key, model): columns
@@ -271,22 +268,17 @@ class VisualQuestionTask(
             for network in networks
             for model, columns in self.columns_of(network, key).items()
         }
-        return VisualQuestionResults(
-            kind=str(self.section),
-            run=run,
+        return self.results_of(
+            run,
+            networks,
+            table,
+            figures,
+            seed=self.recipe.report.seed,
             data=tuple(self._described(key) for key in keys),
-            scores=tuple(
-                MeasuredScores(model=model, data=data, values=figures(columns))
-                for (data, model), columns in table.items()
-            ),
-            differences=compare(
-                table, figures, resamples=report.resamples, level=report.level, seed=report.seed
-            ),
             listings=tuple(self._listings(table)),
             samples=tuple(self._samples(networks)),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
             health=self._health(own),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
 
     def _described(self, key: str) -> DataSet:
