@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
@@ -156,6 +157,14 @@ class HeadProgram(Program):
                 f"{missing[0]} is missing"
             )
         return labels or None
+
+
+def divided_by(number: float | None) -> AbstractContextManager[Any]:
+    """A block of a program whose log-densities are divided by a number; as they are for None or outside handlers."""
+    if number is None or not am_i_wrapped():
+        return nullcontext()
+    scaled: AbstractContextManager[Any] = poutine.scale(scale=1 / number)
+    return scaled
 
 
 def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...], advice: str) -> Tensor:

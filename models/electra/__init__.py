@@ -1,9 +1,9 @@
-"""ELECTRA: a discriminator that learns to see which tokens a generator replaced (Clark et al., ICLR 2020).
+"""ELECTRA: replaced token detection, with a generator that is a masked language model (Clark et al., ICLR 2020).
 
 Both networks are transformers' own, ``ElectraForMaskedLM`` and ``ElectraForPreTraining``; here they are one program.
 """
 
-from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked
+from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked, masked_number
 from probattn.models.electra.program import ElectraProgram, tie_embeddings
 
-__all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "tie_embeddings"]
+__all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "masked_number", "tie_embeddings"]

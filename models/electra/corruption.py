@@ -30,6 +30,17 @@ class Corrupted:
     targets: Tensor
 
 
+def masked_number(candidates: Tensor, share: float) -> Tensor:
+    r"""Number of masked tokens of texts with n candidates, :math:`\lceil \text{share} \cdot n \rceil`, float64.
+
+    Example:
+        >>> masked_number(torch.tensor([1, 20]), 0.15)
+        tensor([1., 3.], dtype=torch.float64)
+    """
+    # In double precision less a little, so that 0.15 of 20 is 3 and not 4.
+    return (candidates.double() * share - 1e-9).ceil()
+
+
 def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | None = None) -> Tensor:
     r"""Chooses the tokens that are masked: :math:`\lceil \text{share} \cdot n \rceil` of the n candidates of each text.
 
@@ -49,9 +60,7 @@ def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | N
     """
     noise = torch.rand(candidates.shape, generator=generator, device=candidates.device)
     rank = noise.masked_fill(~candidates, torch.inf).argsort(dim=1).argsort(dim=1)
-    # In double precision less a little, so that 0.15 of 20 is 3 and not 4.
-    wanted = (candidates.sum(dim=1).double() * share - 1e-9).ceil()
-    return candidates & (rank < wanted[:, None])
+    return candidates & (rank < masked_number(candidates.sum(dim=1), share)[:, None])
 
 
 def corrupt(
@@ -85,8 +94,8 @@ def corrupt(
     chosen = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
     logits = net.generator_lm_head(net.generator_predictions(chosen))  # [B, K, V]
     with torch.no_grad():
-        law = logits.float().softmax(dim=-1).flatten(0, 1)
-        drawn = torch.multinomial(law, 1, generator=generator).view_as(places)
+        probabilities = logits.float().softmax(dim=-1).flatten(0, 1)
+        drawn = torch.multinomial(probabilities, 1, generator=generator).view_as(places)
         originals = original_ids.gather(1, places)
         input_ids = original_ids.scatter(1, places, drawn.where(known, originals))
     return Corrupted(

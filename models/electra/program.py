@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import pyro
@@ -16,18 +15,18 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
 from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked
-from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, read_logits
+from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by, read_logits
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 """Embeddings that both networks read with, by their names in transformers."""
 
 
 class ElectraProgram(HeadProgram):
-    r"""ELECTRA's pre-training (Clark et al. 2020): masked tokens, and tokens that a generator replaced.
+    r"""ELECTRA's pre-training (Clark et al. 2020): masked language modelling and replaced token detection.
 
-    Of a text x of n tokens a set m of :math:`\lceil 0.15\, n \rceil` is masked, drawn anew at every call; the special
-    tokens never are. The generator G fills them in, and the discriminator D, with attention weights S, says of every
-    token whether it is the original one:
+    Of the :math:`n'` tokens of a text x of n tokens that are no special ones, a set m of
+    :math:`\lceil 0.15\, n' \rceil` is masked, drawn anew at every call unless the batch has it. The generator G fills
+    them in, and the discriminator D, with attention weights S, says of every token whether it is the original one:
 
     .. math::
         x_t \sim \mathrm{Categorical}\bigl(p_G(\cdot \mid x^{\text{masked}})\bigr), \; t \in m, \qquad
@@ -37,7 +36,7 @@ class ElectraProgram(HeadProgram):
     A batch of ``original_ids`` and ``attention_mask`` (and ``masked``, where the masks are given) announces the plate
     ``"data"``, the attention sites of the discriminator if it was converted, and the observed sites ``"masked"`` and
     ``"replaced"``, each one event a text. Masks and :math:`\hat x` are draws from torch's generator without a gradient,
-    no latent variables: what is maximised is no bound of one joint density, as in the paper.
+    no latent variables: as in the paper, the objective is not an ELBO of one joint density.
 
     The objective of a driver is the paper's loss, with means over the texts of the sums over tokens, each divided by
     its mean number in a text:
@@ -47,16 +46,17 @@ class ElectraProgram(HeadProgram):
         \frac{\text{weight}}{\bar n} \sum_{t \le n} -\log p_D([\hat x_t \neq x_t] \mid \hat x)
 
     so that it is in nats per token. ``mean_masked`` and ``mean_length`` are these numbers; without them they are those
-    of the batch, and the loss is that of transformers' two classes. KL and factors of attention methods are divided by
-    :math:`\bar n` too.
+    of the batch, and the loss is the sum of the losses of transformers' two classes, the discriminator's times
+    ``weight``. KL and factors of attention methods are divided by :math:`\bar n` too.
 
-    A batch of ``input_ids`` and ``attention_mask`` is judged as it stands: the prediction is the discriminator's.
+    A batch of ``input_ids`` and ``attention_mask`` goes through the discriminator alone, which observes ``replaced``
+    where the batch has it.
 
     Args:
         net: the discriminator, converted or not.
         generator: the generator, with a vocabulary and positions of the same size.
         mask_id: the token that stands for a masked one.
-        special_ids: tokens that are never masked, such as padding, begin and end of a text.
+        special_ids: tokens that are never masked, such as [PAD], [CLS] and [SEP]; ``mask_id`` is one of them.
         mask_probability: share of the tokens that are masked, in (0, 1).
         weight: of the discriminator's likelihood, > 0; 50 in the paper.
         tied: whether both read with the same embeddings of tokens, positions and segments, and the generator writes
@@ -67,7 +67,7 @@ class ElectraProgram(HeadProgram):
 
     Raises:
         ValueError: an argument outside its range, or networks that do not fit each other; of a call, a batch without
-            texts, or tokens outside 0..V-1.
+            texts, tokens outside 0..V-1, or masks that are no bool ``[B, T]`` of its tokens.
 
     Example:
         >>> from transformers import ElectraConfig
@@ -113,42 +113,47 @@ class ElectraProgram(HeadProgram):
                 raise ValueError(
                     f"{owner}: expected a generator with {size} {own}, as the discriminator, got {other}"
                 )
+        special, most = sorted({*special_ids, mask_id}), net.config.vocab_size - 1
+        if special[0] < 0 or special[-1] > most:
+            raise ValueError(f"{owner}: expected mask_id and special_ids in 0..{most}, got {special}")
         if tied:
             tie_embeddings(net, generator)
         self.generator = generator
-        self.mask_id, self.mask_probability, self.weight, self.tied = mask_id, mask_probability, weight, tied
+        self.mask_id, self.mask_probability, self.weight = mask_id, mask_probability, weight
         self.mean_length, self.mean_masked = mean_length, mean_masked
-        self.register_buffer(
-            "special", torch.tensor(sorted({*special_ids, mask_id}), dtype=torch.long), persistent=False
-        )
+        self.register_buffer("special", torch.tensor(special), persistent=False)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Runs generator and discriminator once, or the discriminator alone on texts that are to be judged.
+        """Runs generator and discriminator once, or the discriminator alone.
 
         Args:
-            batch: ``original_ids`` int64 ``[B, T]`` with ``attention_mask`` ``[B, T]`` (1 at tokens, 0 at padding) to
-                learn from, optionally with bool ``masked`` ``[B, T]``; or ``input_ids`` to judge, with
-                ``attention_mask``.
+            batch: ``original_ids`` int64 ``[B, T]`` with ``attention_mask`` ``[B, T]`` (1 at tokens, 0 at padding) for
+                both, optionally with bool ``masked`` ``[B, T]``; or ``input_ids`` with ``attention_mask`` for the
+                discriminator, optionally with bool ``replaced`` ``[B, T]``.
 
         Returns:
             Logits ``[B, T]`` of a token having been replaced.
         """
         check_batch(type(self).__name__, batch)
         if "original_ids" not in batch:
-            judged: Tensor = super().forward(batch)
-            return judged
-        corrupted = self.corrupted(batch)
+            with divided_by(self._length(self.inputs(batch))):
+                detected: Tensor = super().forward(batch)
+            return detected
+        corrupted, length = self.corrupted(batch), self._length(batch)
         inputs = {"input_ids": corrupted.input_ids, "attention_mask": attention_mask_of(batch)}
         if not am_i_wrapped():
             return self.read(self.net(**inputs), inputs)
-        data = self.plate("data", len(corrupted.input_ids), corrupted.input_ids.device)
-        with self._unit(inputs["attention_mask"]):
-            with data:
-                prediction = self.read(self.net(**inputs), inputs)
-            with data:
-                self._observe_masked(corrupted, inputs["attention_mask"])
-                self.observe(prediction, {"replaced": corrupted.replaced}, inputs)
+        with divided_by(length), self.plate("data", len(corrupted.input_ids), corrupted.input_ids.device):
+            prediction = self.read(self.net(**inputs), inputs)
+            self._observe_masked(corrupted, length)
+            self.observe(prediction, {"replaced": corrupted.replaced}, inputs)
         return prediction
+
+    def observations(self, batch: Mapping[str, Tensor]) -> int:
+        """Number of texts, of which the objective is a mean: it is in nats per token as it stands."""
+        if "original_ids" not in batch:
+            super().observations(batch)  # refuses a batch without labels
+        return len(attention_mask_of(batch))
 
     def corrupted(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Corrupted:
         """Texts with tokens of the generator in the place of masked ones; the draws are ``generator``'s, or torch's."""
@@ -158,6 +163,11 @@ class ElectraProgram(HeadProgram):
         masked = batch.get("masked")
         if masked is None:
             masked = draw_masked(self.candidates(batch), self.mask_probability, generator)
+        elif masked.dtype != torch.bool or masked.shape != real.shape or bool((masked & ~real.bool()).any()):
+            raise ValueError(
+                f"{type(self).__name__}: expected bool {list(real.shape)} as masked, False at padding, got "
+                f"{masked.dtype} {list(masked.shape)}; choose masked tokens with probattn.models.electra.draw_masked"
+            )
         return corrupt(self.generator, ids, real, masked, self.mask_id, generator)
 
     def candidates(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -176,30 +186,26 @@ class ElectraProgram(HeadProgram):
         mask = inputs.get("attention_mask")
         real = torch.ones_like(prediction, dtype=torch.bool) if mask is None else mask.bool()
         given = None if labels is None else labels["replaced"].to(prediction.dtype)
-        law = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
+        tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
         with poutine.scale(scale=self.weight):
-            pyro.sample("replaced", law, obs=given, infer={"prediction": given is None})
+            pyro.sample("replaced", tokens, obs=given, infer={"prediction": given is None})
 
-    def _observe_masked(self, corrupted: Corrupted, attention_mask: Tensor) -> None:
+    def _observe_masked(self, corrupted: Corrupted, length: float) -> None:
         """The site ``"masked"``, one event a text."""
         known = corrupted.targets != IGNORED
         masked = self.mean_masked or max(known.float().sum(dim=1).mean().item(), 1e-9)
-        law = dist.Categorical(logits=corrupted.logits.float()).mask(known).to_event(1)
-        with poutine.scale(scale=self._length(attention_mask) / masked):
-            pyro.sample("masked", law, obs=corrupted.targets.where(known, 0))
+        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(known).to_event(1)
+        with poutine.scale(scale=length / masked):
+            pyro.sample("masked", tokens, obs=corrupted.targets.where(known, 0))
 
-    def _length(self, attention_mask: Tensor) -> float:
-        return self.mean_length or attention_mask.float().sum(dim=1).mean().item()
-
-    def _unit(self, attention_mask: Tensor) -> AbstractContextManager[Any]:
-        scaled: AbstractContextManager[Any] = poutine.scale(scale=1 / self._length(attention_mask))
-        return scaled
+    def _length(self, batch: Mapping[str, Tensor]) -> float:
+        return self.mean_length or attention_mask_of(batch).float().sum(dim=1).mean().item()
 
 
 def attention_mask_of(batch: Mapping[str, Tensor]) -> Tensor:
-    """The mask of a batch of ``original_ids``: 1 everywhere where it has none."""
+    """The mask of a batch: 1 everywhere where it has none."""
     given = batch.get("attention_mask")
-    return torch.ones_like(batch["original_ids"]) if given is None else given
+    return torch.ones_like(next(iter(batch.values())), dtype=torch.long) if given is None else given
 
 
 def tie_embeddings(net: ElectraForPreTraining, generator: ElectraForMaskedLM) -> None:

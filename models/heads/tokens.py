@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro import poutine
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.checks import check_number
-from probattn.models.program import IGNORED, HeadProgram, check_classes, read_logits
+from probattn.models.program import IGNORED, HeadProgram, check_classes, divided_by, read_logits
 
 
 class TokenClassifier(HeadProgram):
@@ -63,7 +60,7 @@ class TokenClassifier(HeadProgram):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Runs the host once, as :meth:`HeadProgram.forward`, in nats per ``mean_length`` labels."""
-        with self._unit():
+        with divided_by(self.mean_length):
             prediction: Tensor = super().forward(batch)
         return prediction
 
@@ -88,12 +85,6 @@ class TokenClassifier(HeadProgram):
 
     def _count(self, labels: Tensor) -> int:
         return int((labels[:, self.shift :] != IGNORED).sum())
-
-    def _unit(self) -> AbstractContextManager[Any]:
-        if self.mean_length is None or not am_i_wrapped():
-            return nullcontext()
-        scaled: AbstractContextManager[Any] = poutine.scale(scale=1 / self.mean_length)
-        return scaled
 
 
 class MaskedLanguageModel(TokenClassifier):

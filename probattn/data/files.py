@@ -6,6 +6,8 @@ import gzip
 import importlib.util
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from probattn.data.errors import DataError, suggestion
@@ -80,26 +82,50 @@ def data_folder(what: str, name: str, origin: str) -> Path:
 
 def read_text(path: Path, *, encoding: str = "utf-8") -> str:
     """The text of a file, unpacked from ``*.gz``, without a byte-order mark; ``DataError`` also for an empty one."""
-    try:
+    with _reading(path):
         data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    if not data.strip():
+        raise DataError(f"{path}: expected text, got an empty file")
+    return _decoded(data, path, encoding=encoding)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file as :func:`read_text` reads it, as they are asked for; none of an empty file."""
+    with _reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        offset = 0
+        for number, line in enumerate(file, start=1):
+            yield _decoded(line, path, number, offset)
+            offset += len(line)
+
+
+def _decoded(data: bytes, path: Path, line: int = 1, offset: int = 0, encoding: str = "utf-8") -> str:
+    """The text of a file from one of its lines on, without a byte-order mark."""
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        raise DataError(
+            f"{path} line {line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x} (offset "
+            f"{offset + error.start}); save the file as UTF-8, for instance: iconv -f ISO-8859-1 -t UTF-8 {path.name}"
+        ) from None
+    return text if offset else text.removeprefix("\ufeff")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A block that reads a file, with errors that say what is wrong with it."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file{_neighbour(path)}") from None
     except IsADirectoryError:
         raise DataError(f"{path}: expected a file, got a folder") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: expected a gzip file, got another or a damaged one ({error})") from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if path.suffix == ".gz":
-        data = _unpacked(path, data)
-    if not data.strip():
-        raise DataError(f"{path}: expected text, got an empty file")
-    try:
-        return data.decode(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path} line {line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x} (offset {error.start}); "
-            f"save the file as UTF-8, for instance: iconv -f ISO-8859-1 -t UTF-8 {path.name}"
-        ) from None
 
 
 def unreadable(path: Path | str, error: OSError) -> DataError:
@@ -108,13 +134,6 @@ def unreadable(path: Path | str, error: OSError) -> DataError:
         f"{path}: cannot be read ({error.strerror or error}); expected a file that this user may read: check its "
         "path and its permissions"
     )
-
-
-def _unpacked(path: Path, data: bytes) -> bytes:
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: expected a gzip file, got another or a damaged one ({error})") from None
 
 
 def _neighbour(path: Path) -> str:

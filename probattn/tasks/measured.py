@@ -1,15 +1,29 @@
-"""What tasks share that have measures of their own: how their results read, and their comparison over seeds."""
+"""What tasks share that have measures of their own: predictions, their records, how these read, and runs over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from probattn.inference.report import Sheet
+import torch
+from torch import Tensor
+
+from probattn.inference.posterior import Posterior
+from probattn.inference.predictive import posterior_expectation, posterior_predict
+from probattn.inference.report import ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report.evaluation import reliability_bins
 from probattn.inference.report.measures import MeasureText
+from probattn.metrics.functional.calibration import BinSums
 from probattn.tasks.fine_tuning.page import headline, render, results_sheet
-from probattn.tasks.fine_tuning.results import MeasuredResults, combine
-from probattn.tasks.programs import AnyData, Program, ProgramTask
+from probattn.tasks.fine_tuning.results import (
+    Columns,
+    Figures,
+    MeasuredResults,
+    MeasuredScores,
+    combine,
+    compare,
+)
+from probattn.tasks.programs import AnyData, Network, Program, ProgramTask
 from probattn.tasks.task import AnyRecipe
 
 AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredResults)
@@ -25,6 +39,54 @@ class MeasuredTask(
     """
 
     measures: ClassVar[Mapping[str, MeasureText]]
+
+    def bins(self, columns: Columns) -> BinSums | None:
+        """Sums over bins of confidence, behind the reliability diagram; None for none."""
+        return None
+
+    def results_of(
+        self,
+        run: RunDescription,
+        networks: Sequence[Network[Program]],
+        table: Mapping[tuple[str, ModelKey], Columns],
+        figures: Figures,
+        *,
+        seed: int,
+        **more: Any,
+    ) -> AnyMeasured:
+        """The records of networks that were measured.
+
+        Args:
+            run: what was run.
+            networks: as :meth:`measure` is given them.
+            table: what the measures are computed from, by data set and model.
+            figures: the measures of columns, and further figures that are not compared.
+            seed: of the resamples behind the comparisons.
+            **more: what else the records hold, such as ``data``.
+        """
+
+        def compared(columns: Columns) -> dict[str, float | None]:
+            return {name: value for name, value in figures(columns).items() if name in self.measures}
+
+        def reliability(columns: Columns) -> Any:
+            sums = self.bins(columns)
+            return () if sums is None else reliability_bins(sums)
+
+        report = self.recipe.report
+        records = self.results_class(
+            kind=str(self.section),
+            run=run,
+            scores=tuple(
+                MeasuredScores(
+                    model=model, data=data, values=figures(columns), reliability=reliability(columns)
+                )
+                for (data, model), columns in table.items()
+            ),
+            differences=compare(table, compared, resamples=report.resamples, level=report.level, seed=seed),
+            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+            **more,
+        )
+        return cast(AnyMeasured, records)
 
     @classmethod
     def headline(cls, results: AnyMeasured) -> str:
@@ -58,3 +120,51 @@ class MeasuredTask(
     def combine(cls, results: Mapping[str, AnyMeasured]) -> AnyMeasured:
         """The comparison of several runs over their seeds, by the path of their folders."""
         return combine(results)
+
+
+Read = Callable[[Mapping[str, Tensor]], Tensor]
+"""A prediction as a function of a batch: a program, or a part of what one predicts."""
+
+
+def posterior_of(
+    network: Network[Any], read: Read, inputs: Mapping[str, Tensor], options: Any, number: int
+) -> Posterior:
+    """What a network predicts of a batch: draws of latent attention, or the one prediction without.
+
+    Args:
+        network: whose program has a ``link``.
+        read: the program, or a part of what it predicts.
+        inputs: of the batch, on the network's device.
+        options: with ``num_samples``, ``seed`` and ``chunk_size``.
+        number: of the batch, from which its draws are seeded.
+
+    Returns:
+        The predictions, on the CPU.
+    """
+    if network.key != "bayesian_mean":
+        with torch.no_grad():
+            return _posterior(network, read(inputs)[None])
+    drawn = posterior_predict(
+        read, inputs, options.num_samples, seed=(options.seed, number), chunk_size=options.chunk_size
+    )
+    return _posterior(network, drawn.logits)
+
+
+def posteriors_of(
+    network: Network[Any], read: Read, inputs: Mapping[str, Tensor], options: Any, number: int
+) -> dict[ModelKey, Posterior]:
+    """The same by model, of latent attention at its expectation too."""
+    found: dict[ModelKey, Posterior] = {network.key: posterior_of(network, read, inputs, options, number)}
+    if network.key == "bayesian_mean":
+        found["bayesian_expectation"] = _posterior(network, posterior_expectation(read, inputs)[None])
+    return found
+
+
+def _posterior(network: Network[Any], logits: Tensor) -> Posterior:
+    return Posterior(logits.cpu(), link=network.program.link, noise=getattr(network.program, "noise", None))
+
+
+def joined(parts: Sequence[Columns], order: Sequence[int]) -> dict[str, Tensor]:
+    """Columns of batches together, their rows put back from the order in which they were computed."""
+    back = torch.tensor(order).argsort()
+    return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}

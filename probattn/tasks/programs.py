@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -251,10 +251,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         """
         with quiet_loading():
             net = cast(PreTrainedModel, program.net)
-            save(describe_network(net, data=str(self.words()["data"])), folder, beside=self.save_beside)
+            save(
+                describe_network(net, data=str(self.words()["data"])),
+                folder,
+                beside=partial(self.save_beside, program),
+            )
 
-    def save_beside(self, folder: Path) -> None:
-        """Writes into a network's folder what it reads and writes with."""
+    def save_beside(self, program: Program, folder: Path) -> None:
+        """Writes into the folder of a program's network what it reads and writes with."""
 
     def driver_options(self, program: Program) -> dict[str, Any]:
         """Further options of the driver."""

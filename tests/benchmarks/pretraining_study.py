@@ -119,7 +119,7 @@ def heads(task: Any, place: Path) -> dict[str, float]:
     trained = load_network(place)
     first = AttentionCalls(call for call in inspect(trained.net) if call.layer == 0)
     rows = task.test[: task.recipe.report.head_texts]
-    inputs = (batch.inputs for batch in task.judge.replaced(trained, rows))
+    inputs = (batch.inputs for batch in task.evaluation.replaced(trained, rows))
     (site,) = site_heads(trained.captured(inputs, first), trained.key, {})
     return {name: getattr(site, name) for name in HEADS}
 

@@ -256,7 +256,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
         return Classifier(net, num_data=len(data.train), label_smoothing=recipe.training.label_smoothing)
 
-    def save_beside(self, folder: Path) -> None:
+    def save_beside(self, program: Any, folder: Path) -> None:
         """Saves the tokenizer."""
         self.data.tokenizer.save_pretrained(folder)
 

@@ -133,7 +133,7 @@ class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
         """Nothing beside the parts of the loss; a task may have more."""
         return {}
 
-    def save_beside(self, folder: Path) -> None:
+    def save_beside(self, program: HeadProgram, folder: Path) -> None:
         """Saves what the network reads with."""
         self.data.codec.save_pretrained(folder)
 

@@ -72,6 +72,6 @@ def stacked(pad: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         pad: number of the padding token.
         rows: lists of numbers by name.
     """
-    fill = {"input_ids": pad, "labels": IGNORED, "special_tokens_mask": 1}
+    fill = {"input_ids": pad, "original_ids": pad, "labels": IGNORED, "special_tokens_mask": 1}
     columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]}
     return {name: pad_sequence(column, True, fill.get(name, 0)) for name, column in columns.items()}

@@ -44,6 +44,7 @@ from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
+from probattn.tasks.measured import posterior_of
 from probattn.tasks.programs import Network
 
 BEST = 5
@@ -461,7 +462,7 @@ class Spans(HeadTask):
     def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
         """Of the window of the most probable span, the leading outcomes, no answer among them."""
         (batch,) = self.batches(own, self.encode(own.codec, [example]), [example])
-        posterior = self.posteriors(own, batch.tensors, 0)["bayesian_mean"]
+        posterior = posterior_of(own, *self._read(own, batch.tensors), 0)
         ((candidates, joint),) = self.outcomes(posterior, batch)
         probabilities = joint.mean_probabilities[0]
         span, _ = best_span(probabilities)

@@ -15,7 +15,6 @@ from probattn.checks import shortened
 from probattn.inference.expansion import Method, expansion_pays, posterior_moments
 from probattn.inference.moments import Uncertainty
 from probattn.inference.posterior import Posterior
-from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.inference.report import (
     AttributionExample,
     DataSet,
@@ -23,9 +22,7 @@ from probattn.inference.report import (
     ModelKey,
     RunDescription,
     Sheet,
-    training_curves,
 )
-from probattn.inference.report.evaluation import reliability_bins
 from probattn.inference.report.sites import SiteHealth
 from probattn.metrics.functional.calibration import BinSums
 from probattn.models.program import HeadProgram
@@ -38,9 +35,8 @@ from probattn.tasks.fine_tuning.results import (
     Columns,
     Listing,
     MeasuredResults,
-    MeasuredScores,
-    compare,
 )
+from probattn.tasks.measured import joined, posterior_of, posteriors_of
 from probattn.tasks.programs import HEALTH_BATCHES, health, in_batches
 
 ATTRIBUTED = 4
@@ -121,34 +117,29 @@ class HeadTask(HeadNetworks):
         self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int
     ) -> dict[ModelKey, Posterior]:
         """Predictions of a batch by model: of latent attention of draws, at its expectation, and in closed form."""
-        program, prediction = network.program, self.recipe.prediction
-        inputs = {name: value.to(network.device) for name, value in program.inputs(tensors).items()}
-        law: dict[str, Any] = {"link": program.link, "noise": getattr(program, "noise", None)}
-        read = self.reading(program, tensors)
-        if network.key != "bayesian_mean":
-            with torch.no_grad():
-                return {network.key: Posterior(read(inputs)[None].cpu(), **law)}
-        drawn = posterior_predict(
-            read,
-            inputs,
-            prediction.num_samples,
-            seed=(prediction.seed, number),
-            chunk_size=prediction.chunk_size,
-        )
-        expected = Posterior(posterior_expectation(read, inputs)[None].cpu(), **law)
-        found = {"bayesian_mean": Posterior(drawn.logits.cpu(), **law), "bayesian_expectation": expected}
-        if expansion_pays(drawn.logits, prediction.num_samples, program.link):
+        found = posteriors_of(network, *self._read(network, tensors), number)
+        drawn = found.get("bayesian_mean")
+        if drawn is not None and expansion_pays(
+            drawn.logits, self.recipe.prediction.num_samples, network.program.link
+        ):
             found["bayesian_moments"] = self.closed_form(network, tensors, number, "expansion")
         return found
+
+    def _read(
+        self, network: TrainedHead, tensors: Mapping[str, Tensor]
+    ) -> tuple[Any, dict[str, Tensor], Any]:
+        """What reads a batch, its inputs on the network's device, and how to predict."""
+        program = network.program
+        inputs = {name: value.to(network.device) for name, value in program.inputs(tensors).items()}
+        return self.reading(program, tensors), inputs, self.recipe.prediction
 
     def closed_form(
         self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int, method: Method = "auto"
     ) -> Posterior:
         """Predictions of a batch in closed form: points with its mean and covariance in the place of draws."""
-        program, prediction = network.program, self.recipe.prediction
-        inputs = {name: value.to(network.device) for name, value in program.inputs(tensors).items()}
+        read, inputs, prediction = self._read(network, tensors)
         moments = posterior_moments(
-            self.reading(program, tensors),
+            read,
             inputs,
             method=method,
             num_samples=max(prediction.num_samples, 2),
@@ -159,7 +150,7 @@ class HeadTask(HeadNetworks):
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> MeasuredResults:
         """Predicts the test examples with every network and measures the predictions."""
-        report, own = self.recipe.report, networks[-1]
+        own = networks[-1]
         table: dict[tuple[str, ModelKey], Columns] = {}
         answers: list[Answer] = []
         for network in networks:
@@ -173,22 +164,16 @@ class HeadTask(HeadNetworks):
                     if not held or model in held
                 }
         home = {model: columns for (key, model), columns in table.items() if key == "test"}
-        return MeasuredResults(
-            kind=str(self.section),
-            run=run,
+        return self.results_of(
+            run,
+            networks,
+            table,
+            self.figures,
+            seed=self.recipe.prediction.seed,
             data=tuple(self._described(key) for key in self._measured()),
-            scores=tuple(self._scores(key, model, columns) for (key, model), columns in table.items()),
-            differences=compare(
-                table,
-                self._compared,
-                resamples=report.resamples,
-                level=report.level,
-                seed=self.recipe.prediction.seed,
-            ),
             listings=(*self.listings(home), *self._uncertain(answers)),
             attribution=tuple(self._attributed(own, answers)),
             health=self._health(own),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
 
     def _measured(self) -> list[str]:
@@ -209,19 +194,6 @@ class HeadTask(HeadNetworks):
             unit=self.unit,
         )
 
-    def _compared(self, columns: Columns) -> dict[str, float | None]:
-        """The figures that are measures of the task."""
-        return {name: value for name, value in self.figures(columns).items() if name in self.measures}
-
-    def _scores(self, key: str, model: ModelKey, columns: Columns) -> MeasuredScores:
-        sums = self.bins(columns)
-        return MeasuredScores(
-            model=model,
-            data=key,
-            values=self.figures(columns),
-            reliability=() if sums is None else reliability_bins(sums),
-        )
-
     def _predicted(self, network: TrainedHead, split: str) -> tuple[dict[ModelKey, Columns], list[Answer]]:
         """Columns by model, and the answers of the network itself, in the order of the examples."""
         examples = self.examples[split]
@@ -237,13 +209,12 @@ class HeadTask(HeadNetworks):
                 parts.setdefault(key, []).append(self.record(posterior, batch))
                 if key == network.key:
                     answers += self.answer(posterior, batch)
-        back = torch.tensor(order).argsort()
         columns: dict[ModelKey, Columns] = {
-            key: {name: torch.cat([part[name] for part in found])[back] for name in found[0]}
+            key: joined(found, order)
             for key, found in parts.items()
             if len(found) == max(map(len, parts.values()))  # the closed form, where it pays for every batch
         }
-        return columns, [answers[place] for place in back.tolist()]
+        return columns, [answers[place] for place in torch.tensor(order).argsort().tolist()]
 
     def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
         """Where the variance of an example's answer comes from; None where the task has one number a word, or none."""
@@ -339,7 +310,7 @@ class HeadTask(HeadNetworks):
             if uncertainty == "moments" and network.key == "bayesian_mean":
                 posterior = self.closed_form(network, batch.tensors, number)
             else:
-                posterior = self.posteriors(network, batch.tensors, number)[network.key]
+                posterior = posterior_of(network, *self._read(network, batch.tensors), number)
             yield from self.answer(posterior, batch)
 
     @classmethod

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from probattn.data import GraphTexts
@@ -91,11 +90,6 @@ def figures(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
     return {name: found[name] for name in (*MEASURES, "token_accuracy", "words")}
 
 
-def compared(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """The figures that are measures."""
-    return {name: value for name, value in figures(columns).items() if name in MEASURES}
-
-
 def token_columns(log_probabilities: Tensor, correct: Tensor, real: Tensor) -> dict[str, Tensor]:
     r"""What perplexity and token accuracy are computed from, a row a text.
 
@@ -110,9 +104,3 @@ def token_columns(log_probabilities: Tensor, correct: Tensor, real: Tensor) -> d
         "tokens": real.sum(dim=-1).double(),
         "correct": (correct & real).sum(dim=-1).double(),
     }
-
-
-def joined(parts: Sequence[Mapping[str, Tensor]], order: Sequence[int]) -> dict[str, Tensor]:
-    """Columns of batches together, their rows put back from the order in which they were computed."""
-    back = torch.tensor(order).argsort()
-    return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}

@@ -22,7 +22,7 @@ from probattn.data import (
 )
 from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
 from probattn.inference.report.sites import SiteHealth
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
 from probattn.metrics.functional.meteor import meteor_words
@@ -37,12 +37,9 @@ from probattn.models import (
 from probattn.models.program import IGNORED
 from probattn.models.translation import token_measures
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.graph_text.measures import (
     MEASURES,
-    compared,
     figures,
-    joined,
     text_columns,
     token_columns,
 )
@@ -58,7 +55,7 @@ from probattn.tasks.graph_text.texts import (
     write_lines,
 )
 from probattn.tasks.heads import measure_heads
-from probattn.tasks.measured import MeasuredTask
+from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
     HEALTH_BATCHES,
     Data,
@@ -189,7 +186,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             coverage=self.recipe.network.coverage,
         )
 
-    def save_beside(self, folder: Path) -> None:
+    def save_beside(self, program: GraphTextProgram, folder: Path) -> None:
         """Saves the vocabulary."""
         self.data.vocabulary.save(folder / VOCABULARY)
 
@@ -292,23 +289,18 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             columns = text_columns(surface, test, self.wordnet)
             table |= {("test", key): columns | found for key, found in self.token_columns(each, test).items()}
         write_lines(own.folder / TEXTS, test, texts)
-        return GraphTextResults(
-            kind=str(self.section),
-            run=run,
+        return self.results_of(
+            run,
+            networks,
+            table,
+            figures,
+            seed=report.seed,
             data=(text_set(test, self.unit),),
-            scores=tuple(
-                MeasuredScores(model=model, data=data, values=figures(columns))
-                for (data, model), columns in table.items()
-            ),
-            differences=compare(
-                table, compared, resamples=report.resamples, level=report.level, seed=report.seed
-            ),
             search=search_words(self.recipe.search),
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
             samples=samples_of(test, texts, report.samples),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
             health=self._health(own),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
 
     def _heads(self, networks: Sequence[Trained]) -> Heads | None:

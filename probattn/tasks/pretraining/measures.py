@@ -1,4 +1,4 @@
-"""Measures of pre-training, and what they are computed from."""
+"""Measures of replaced token detection and of the generator, and what they are computed from."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.inference.posterior import Posterior
 from probattn.inference.report.measures import MeasureText
 from probattn.models.electra import Corrupted
 from probattn.models.program import IGNORED
 from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
+from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.results import Columns
 
-STEPS = 128
-"""Steps of the scores behind an area under the curve."""
+BINS = 128
+"""Bins of the scores behind an area under the curve."""
 WIDEST = 8.0
-"""Log-odds beyond which scores are one step."""
+"""Log-odds beyond which scores are in one bin."""
+
+GENERATOR = "generator_"
+"""How the names of the generator's columns and measures begin."""
 
 MEASURES: Mapping[str, MeasureText] = {
     "accuracy": share(
-        "Accuracy of replaced tokens", "Share of tokens of which it is seen whether they were replaced"
+        "Accuracy of detection", "Share of tokens that are classified right, as replaced or as original"
     ),
     "margin": share(
         "Above the majority rate",
@@ -30,7 +35,7 @@ MEASURES: Mapping[str, MeasureText] = {
         short="accuracy above the majority rate",
     ),
     "balanced_accuracy": share(
-        "Balanced accuracy", "Mean of the shares of replaced and of original tokens that are seen"
+        "Balanced accuracy", "Mean of the shares of replaced and of original tokens that are classified right"
     ),
     "auroc": share("AUROC", "Probability that a replaced token has a higher score than an original one"),
     "nll": number("Negative log-likelihood", "Of whether a token was replaced, nats per token", short="NLL"),
@@ -56,43 +61,45 @@ def detection_columns(logits: Tensor, replaced: Tensor, counted: Tensor, bins: i
     draws, truth = logits[:, owner, place].double(), replaced[owner, place]
     density = F.logsigmoid(torch.where(truth, draws, -draws)).logsumexp(dim=0) - math.log(len(draws))
     probability = draws.sigmoid().mean(dim=0)
-    said = probability > 0.5
-    edges = torch.linspace(-WIDEST, WIDEST, STEPS - 1, dtype=torch.float64)
-    steps = torch.bucketize(probability.logit(eps=1e-12), edges)
+    predicted = probability > 0.5
 
     def summed(values: Tensor) -> Tensor:
         return torch.zeros(size, dtype=torch.float64).index_add_(0, owner, values.double())
 
-    scores = torch.zeros(size * 2 * STEPS)
-    scores.index_add_(0, (2 * owner + truth) * STEPS + steps, torch.ones(len(steps)))
+    scores = torch.zeros(size * 2 * BINS)
+    scores.index_add_(0, (2 * owner + truth) * BINS + score_bins(probability), torch.ones(len(truth)))
     return {
         "counts": torch.stack(
-            [summed(said & truth), summed(truth), summed(~said & ~truth), summed(~truth)], dim=1
+            [summed(predicted & truth), summed(truth), summed(~predicted & ~truth), summed(~truth)], dim=1
         ),
         "nll": summed(-density),
-        "scores": scores.view(size, 2, STEPS),
+        "scores": scores.view(size, 2, BINS),
         "bins": bin_columns(
-            torch.where(said, probability, 1 - probability), said == truth, owner, size, bins
+            torch.where(predicted, probability, 1 - probability), predicted == truth, owner, size, bins
         ),
     }
 
 
-def generator_columns(corrupted: Corrupted) -> dict[str, Tensor]:
-    """What the measures of the generator are computed from, one row a text: ``[B, 3]``."""
-    known = corrupted.targets != IGNORED
-    truth = corrupted.targets.where(known, 0)
-    chosen = corrupted.logits.double().log_softmax(dim=-1).gather(2, truth[..., None])[..., 0]
-    right = (corrupted.logits.argmax(dim=-1) == truth) & known
-    sums = [-(chosen * known).sum(dim=1), right.sum(dim=1).double(), known.sum(dim=1).double()]
-    return {"generator": torch.stack(sums, dim=1).cpu()}
+def score_bins(probability: Tensor) -> Tensor:
+    """The bin of each probability of having been replaced, float64, by its log-odds."""
+    edges = torch.linspace(-WIDEST, WIDEST, BINS - 1, dtype=torch.float64)
+    return torch.bucketize(probability.logit(eps=1e-12), edges)
+
+
+def generator_columns(corrupted: Corrupted, bins: int) -> dict[str, Tensor]:
+    """What the measures of the generator are computed from, one row a text, by names that begin with its own."""
+    found = token_columns(Posterior(corrupted.logits[None].cpu()), corrupted.targets.cpu(), bins)
+    return {GENERATOR + name: column for name, column in found.items()}
 
 
 def figures(columns: Columns) -> dict[str, float | None]:
     """The measures, and the shares that they stand against; None where one cannot be measured."""
     found, replaced, kept, originals = columns["counts"].sum(dim=0).tolist()
     tokens = replaced + originals
-    loss, right, masked = columns["generator"].sum(dim=0).tolist()
-    if not tokens or not masked:
+    generator = token_figures(
+        {n.removeprefix(GENERATOR): column for n, column in columns.items() if n.startswith(GENERATOR)}
+    )
+    if not tokens:
         return dict.fromkeys((*MEASURES, "majority", "recall", "specificity"))
     recall, specificity = (
         part / whole if whole else None for part, whole in ((found, replaced), (kept, originals))
@@ -106,24 +113,19 @@ def figures(columns: Columns) -> dict[str, float | None]:
         "auroc": area(columns["scores"].sum(dim=0).double()),
         "nll": columns["nll"].sum().item() / tokens,
         "ece": calibration_error(columns["bins"]),
-        "generator_accuracy": right / masked,
-        "generator_perplexity": math.exp(loss / masked) if loss / masked < math.log(1e12) else None,
+        "generator_accuracy": generator["accuracy"],
+        "generator_perplexity": generator["perplexity"],
         "majority": majority,
         "recall": recall,
         "specificity": specificity,
     }
 
 
-def compared(columns: Columns) -> dict[str, float | None]:
-    """The figures that are measures."""
-    return {name: value for name, value in figures(columns).items() if name in MEASURES}
-
-
 def area(scores: Tensor) -> float | None:
-    """Area under the receiver operating characteristic; two scores of one step are a tie.
+    """Area under the receiver operating characteristic; two scores of one bin are a tie.
 
     Args:
-        scores: numbers of original and of replaced tokens by step of their score, ``[2, M]``.
+        scores: numbers of original and of replaced tokens by bin of their score, ``[2, M]``.
 
     Example:
         >>> area(torch.tensor([[3.0, 1.0], [0.0, 4.0]]))
@@ -138,13 +140,13 @@ def area(scores: Tensor) -> float | None:
 
 
 def validation_figures(logits: Tensor, corrupted: Corrupted, counted: Tensor) -> dict[str, Tensor]:
-    """Accuracies in training, by text ``[B]``: of replaced tokens, of calling all original, of the generator."""
+    """Accuracies in training, by text ``[B]``: of detection, of calling all original, of the generator."""
     number = counted.sum(dim=1).clamp_min(1)
     known = corrupted.targets != IGNORED
-    seen = ((logits > 0) == corrupted.replaced) & counted
+    detected = ((logits > 0) == corrupted.replaced) & counted
     right = (corrupted.logits.argmax(dim=-1) == corrupted.targets) & known
     return {
-        "accuracy": seen.sum(dim=1) / number,
+        "accuracy": detected.sum(dim=1) / number,
         "majority": (~corrupted.replaced & counted).sum(dim=1) / number,
         "generator_accuracy": right.sum(dim=1) / known.sum(dim=1).clamp_min(1),
     }

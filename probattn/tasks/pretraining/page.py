@@ -12,15 +12,14 @@ from probattn.inference.report.markup import Section, plain
 from probattn.inference.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
 from probattn.tasks.pretraining.measures import MEASURES
-from probattn.tasks.pretraining.results import JudgedToken, PretrainingResults
-from probattn.tasks.pretraining.vocabulary import CONTINUING
+from probattn.tasks.pretraining.results import PredictedToken, PretrainingResults
 
 
 def render(results: PretrainingResults) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
     more = [
         _samples_section(results),
-        heads_section(results.heads, unit="passages", measure="accuracy of replaced tokens"),
+        heads_section(results.heads, unit="passages", measure="accuracy of detection"),
     ]
     return render_measured(results, MEASURES, "passages", more=more, package="probattn.tasks.pretraining")
 
@@ -35,11 +34,13 @@ def _samples_section(results: PretrainingResults) -> Section | None:
                 "model": MODEL_TITLES[model],
                 "style": MODEL_STYLES[model],
                 "text": Markup("").join(
-                    (Markup("") if token.token.startswith(CONTINUING) else Markup(" ")) + shaded(token, model)
+                    Markup(" " if token.token[:1].isspace() else "") + shaded(token, model)
                     for token in sample
                 ),
-                "found": sum(token.probabilities[model] > 0.5 for token in sample if token.original),
-                "false": sum(token.probabilities[model] > 0.5 for token in sample if not token.original),
+                "true": sum(
+                    token.probabilities[model] > 0.5 for token in sample if token.original is not None
+                ),
+                "false": sum(token.probabilities[model] > 0.5 for token in sample if token.original is None),
             }
             for model in models
         ]
@@ -50,24 +51,20 @@ def _samples_section(results: PretrainingResults) -> Section | None:
     return Section("samples", "Texts", "Which tokens were replaced?", "samples.html", context)
 
 
-def shaded(token: JudgedToken, model: ModelKey) -> Markup:
-    """A token, the darker the more probably it was replaced, and what the generator replaced after it.
-
-    The mark of a token that goes on within a word is left out.
+def shaded(token: PredictedToken, model: ModelKey) -> Markup:
+    """A token, the darker the more probably it was replaced, and after it the original one where it was.
 
     Example:
-        >>> shaded(JudgedToken(token="film", probabilities={"deterministic": 0.25}), "deterministic")
-        Markup('<span class="judged" style="--p: 25%" title="replaced: 25.0%"><bdi>film</bdi></span>')
+        >>> shaded(PredictedToken(token=" film", probabilities={"deterministic": 0.25}), "deterministic")
+        Markup('<span class="predicted" style="--p: 25%" title="replaced: 25.0%"><bdi>film</bdi></span>')
     """
     probability = token.probabilities[model]
-    words = Markup('<span class="judged{}" style="--p: {}%" title="replaced: {}">{}</span>').format(
-        " replaced" if token.original else "",
+    words = Markup('<span class="predicted{}" style="--p: {}%" title="replaced: {}">{}</span>').format(
+        "" if token.original is None else " replaced",
         round(100 * probability),
         f"{probability:.1%}",
-        plain(token.token.removeprefix(CONTINUING)),
+        plain(token.token.strip()),
     )
     if token.original is None:
         return words
-    return words + Markup(' <del class="original">{}</del>').format(
-        plain(token.original.removeprefix(CONTINUING))
-    )
+    return words + Markup(' <del class="original">{}</del>').format(plain(token.original.strip()))

@@ -1,4 +1,4 @@
-"""Recipes of pre-training: corpus, networks, training, report, and all of them together."""
+"""Recipes of pre-training: texts, networks, training, report, and all of them together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.pretraining.corpus import NAMED, Corpus
+from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
 from probattn.tasks.sections.base import ReportSection, Section
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
@@ -37,17 +37,17 @@ class PretrainingDataRecipe(Section):
     """Texts to learn from, and how they become passages of tokens.
 
     Which part a text belongs to depends on its letters and digits alone, so that equal texts are in one part. Texts are
-    read as they are needed, again in every pass.
+    read as they are needed, from files again in every pass; data sets that have a name are kept in memory.
 
     Example:
-        >>> PretrainingDataRecipe(texts=["imdb", "my.txt"]).corpus().sources
+        >>> PretrainingDataRecipe(texts=["imdb", "my.txt"]).stream().sources
         ('imdb', 'my.txt')
     """
 
     texts: list[str] = Field(
         min_length=1,
         description="Where the texts are: files with a text a line (`.txt`, `.txt.gz`), folders of such files, or data "
-        f"sets that have a name, of which the training part is read ({', '.join(f'`{name}`' for name in NAMED)}).",
+        f"sets that have a name, of which the training part is read: those of `data.train`, and `{MULTI30K}`.",
     )
     validation_fraction: float = Field(
         default=0.01, gt=0, lt=0.5, description="Share of the texts to choose by."
@@ -72,7 +72,7 @@ class PretrainingDataRecipe(Section):
     max_length: int = Field(
         default=128,
         ge=3,
-        description="Most tokens of a passage, begin and end included; longer texts are cut.",
+        description="Most tokens of a passage, [CLS] and [SEP] included; longer texts are cut.",
     )
     join: bool = Field(
         default=True,
@@ -81,15 +81,18 @@ class PretrainingDataRecipe(Section):
     shuffle_buffer: int = Field(
         default=10_000,
         ge=1,
-        description="Texts among which the next one is drawn; 1 for the order of the corpus.",
+        description="Texts among which the next one is drawn; 1 for their own order.",
     )
     mask_probability: float = Field(
-        default=0.15, gt=0, lt=1, description="Share of the tokens of a passage that are masked."
+        default=0.15,
+        gt=0,
+        lt=1,
+        description="Share of the tokens of a passage, special ones aside, that are masked.",
     )
 
-    def corpus(self) -> Corpus:
+    def stream(self) -> TextStream:
         """The texts, which are not read yet."""
-        return Corpus(tuple(self.texts), self.validation_fraction, self.test_fraction)
+        return TextStream(tuple(self.texts), self.validation_fraction, self.test_fraction)
 
     def resolved(self) -> PretrainingDataRecipe:
         """The same, with the paths of files and folders made absolute."""
@@ -176,14 +179,21 @@ class PretrainingNetworkRecipe(Section):
 _Training: Any = drawn_section(
     {
         "epochs": (
-            None,
+            int | None,
             Field(
                 default=None,
-                description="Always null: texts are read as they are needed, and how many passages they make is not "
-                "known before.",
+                ge=1,
+                description="Passes over the texts, in updates by an estimate of the number of passages from a sample.",
             ),
         ),
-        "steps": (int, Field(default=STEPS, ge=1, description="Updates.")),
+        "steps": (
+            int | None,
+            Field(
+                default=None,
+                ge=1,
+                description=f"Updates, instead of `epochs`; {STEPS:,} where neither is given.",
+            ),
+        ),
         **training_keys(
             batch_size={"default": 128},
             learning_rate={"default": 5e-4},
@@ -209,18 +219,19 @@ class PretrainingReportRecipe(ReportSection):
     """Contents of the report."""
 
     samples: int = Field(
-        default=4, ge=0, le=100, description="Test passages whose tokens are shown with what was predicted."
+        default=4, ge=0, le=100, description="Test passages whose tokens are shown with their predictions."
     )
     head_texts: int = Field(
         default=32,
         ge=0,
-        description="Test passages over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
-        "0 for none.",
+        description="Test passages over which heads are compared, with the replacements of the run's own generator, "
+        "where the recipe has `repulsion` or `disagreement`; 0 for none.",
     )
     masked_texts: int = Field(
         default=32,
         ge=0,
-        description="Test passages over which the accuracy without each head is measured, one pass a head; 0 for none.",
+        description="Test passages over which the accuracy of detection without each head is measured, with the "
+        "replacements of each network's generator, one pass a head; 0 for none.",
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
 

@@ -9,19 +9,17 @@ from probattn.inference.report.record import Probability, Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
 
-class JudgedToken(Record):
-    """A token of a text as the discriminator read it.
+class PredictedToken(Record):
+    """A token of a text as the discriminators read it.
 
     Attributes:
-        token: what stood there.
-        original: what the generator replaced; None where the token is the original one.
-        masked: whether the generator chose it.
+        token: as it reads within the text, with the space before it where it begins a word.
+        original: the token that the generator replaced; None where it is the original one.
         probabilities: of having been replaced, by model.
     """
 
     token: str
     original: str | None = None
-    masked: bool = False
     probabilities: Mapping[ModelKey, Probability]
 
 
@@ -33,5 +31,5 @@ class PretrainingResults(MeasuredResults):
         heads: how heads differ; None where no method was there to keep them apart.
     """
 
-    samples: tuple[tuple[JudgedToken, ...], ...] = ()
+    samples: tuple[tuple[PredictedToken, ...], ...] = ()
     heads: Heads | None = None

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from probattn.checks import shortened, shown
 from probattn.data import DataError, Split
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import DataSet, Group, Heads, RunDescription, Sheet, training_curves
-from probattn.inference.report.evaluation import reliability_bins
+from probattn.inference.report import DataSet, Heads, RunDescription, Sheet
 from probattn.inference.report.sites import SiteHealth
-from probattn.models import ElectraProgram, StoredNetworkError, load, save
-from probattn.models.hosts.card import describe as describe_network
+from probattn.metrics.functional.calibration import BinSums
+from probattn.models import ElectraProgram, StoredNetworkError, load
+from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.measures import binned_sums
-from probattn.tasks.fine_tuning.results import MeasuredScores, compare
+from probattn.tasks.fine_tuning.predicted_tokens import stacked
+from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask
-from probattn.tasks.pretraining.corpus import Corpus, PassageStream, passages
-from probattn.tasks.pretraining.judging import Judge, Row, Trained, collate
-from probattn.tasks.pretraining.measures import MEASURES, compared, figures, validation_figures
+from probattn.tasks.pretraining.answers import answered, columns_of, sheet_of
+from probattn.tasks.pretraining.evaluation import Evaluation, Trained
+from probattn.tasks.pretraining.measures import MEASURES, figures, validation_figures
 from probattn.tasks.pretraining.page import render
 from probattn.tasks.pretraining.recipe import PretrainingRecipe
 from probattn.tasks.pretraining.results import PretrainingResults
+from probattn.tasks.pretraining.stream import (
+    PassageStream,
+    Row,
+    TextStream,
+    passages,
+    special_ids,
+    with_masks,
+)
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
 from probattn.tasks.programs import (
     HEALTH_BATCHES,
@@ -42,7 +49,6 @@ from probattn.tasks.programs import (
     check_finished,
     digest,
     health,
-    in_batches,
     measured,
     model_key,
     on_device,
@@ -52,12 +58,10 @@ from probattn.tasks.programs import (
 
 GENERATOR = "generator"
 """The generator of a run, a folder in that of the discriminator."""
-DIGITS = 6
-"""Digits behind the point of figures in answers."""
 
 
 class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
-    """ELECTRA's pre-training (Clark et al. 2020): a generator fills in masked tokens, a discriminator finds its own.
+    """ELECTRA's pre-training (Clark et al. 2020): replaced token detection, with tokens of a masked language model.
 
     The discriminator is what a run keeps: its folder ``model`` is a network of transformers with its tokenizer, which
     other recipes take as their network. The generator lies in a folder within it.
@@ -76,9 +80,9 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         return 1
 
     @cached_property
-    def corpus(self) -> Corpus:
+    def texts(self) -> TextStream:
         """The recipe's texts."""
-        return self.recipe.pretraining.corpus()
+        return self.recipe.pretraining.stream()
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -87,7 +91,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         if section.tokenizer is not None:
             return loaded_tokenizer(section.tokenizer)
         return learned_tokenizer(
-            self.corpus.training, section.vocabulary, lowercase=section.lowercase, positions=positions
+            self.texts.training, section.vocabulary, lowercase=section.lowercase, positions=positions
         )
 
     @cached_property
@@ -95,7 +99,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         """The training passages."""
         section = self.recipe.pretraining
         return PassageStream(
-            self.corpus,
+            self.texts,
             self.tokenizer,
             section.max_length,
             join=section.join,
@@ -103,31 +107,34 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             seed=self.recipe.training.seed,
         )
 
-    def held_rows(self, split: Split) -> list[Row]:
-        """Passages to choose by or to measure on."""
+    @cached_property
+    def held(self) -> Mapping[Split, list[Row]]:
+        """Passages to choose by and to measure on, each with masks that are a function of its tokens."""
         section = self.recipe.pretraining
-        most = section.validation_passages if split == "validation" else section.test_passages
-        rows = passages(self.corpus.held_out(split), self.tokenizer, section.max_length, join=section.join)
-        found: list[Row] = list(islice(rows, most))
-        if not found:
-            raise DataError(f"{self.sources}: expected {split} texts with tokens, got none")
+        most: dict[Split, int | None] = {
+            "validation": section.validation_passages,
+            "test": section.test_passages,
+        }
+        found: dict[Split, list[Row]] = {}
+        for split, number in most.items():
+            texts = self.texts.held_out(split)
+            rows = passages(texts, self.tokenizer, section.max_length, join=section.join)
+            special, share = special_ids(self.tokenizer), section.mask_probability
+            found[split] = [with_masks(row, special, share) for row in islice(rows, number)]
+            if not found[split]:
+                raise DataError(f"{self.texts}: expected {split} texts with tokens, got none")
         return found
 
-    @cached_property
+    @property
     def test(self) -> list[Row]:
         """Passages to measure on."""
-        return self.held_rows("test")
-
-    @property
-    def sources(self) -> str:
-        """The corpus, in words."""
-        return shortened(", ".join(Path(each).name for each in self.recipe.pretraining.texts), 100)
+        return self.held["test"]
 
     def sizes(self) -> Mapping[str, int]:
         """Number of passages of each part, of those to train on approximately."""
         return {
             "training": len(self.stream),
-            "validation": len(self.data.validation),
+            "validation": len(self.held["validation"]),
             "test": len(self.test),
         }
 
@@ -143,12 +150,10 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
 
     def load_data(self) -> Data:
         """Reads all texts once, so that none is refused after training begins, and learns the vocabulary."""
-        content, _, _ = self.corpus.read
         words = sorted(self.tokenizer.get_vocab().items())
-        fingerprint = {"data": content, "vocabulary": digest([repr(words)])}
-        pad = self.tokenizer.pad_token_id
-        assert self.test
-        return Data(self.stream, self.held_rows("validation"), partial(collate, pad), fingerprint)
+        fingerprint = {"data": self.texts.read.digest, "vocabulary": digest([repr(words)])}
+        collate = partial(stacked, self.tokenizer.pad_token_id)
+        return Data(self.stream, self.held["validation"], collate, fingerprint)
 
     def driver_options(self, program: ElectraProgram) -> dict[str, Any]:
         """The stream has an order of its own."""
@@ -180,7 +185,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             net,
             generator,
             mask_id=codec.mask_token_id,
-            special_ids=set(codec.all_special_ids) - {codec.unk_token_id},
+            special_ids=special_ids(codec),
             mask_probability=section.mask_probability,
             weight=network.discriminator_weight,
             tied=network.tied,
@@ -192,30 +197,25 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         stream: PassageStream = self.data.train
         net, generator = self.build(self.tokenizer)
         put_methods(net, () if baseline else self.methods, self.recipe, "ELECTRA")
-        share, lengths = self.recipe.pretraining.mask_probability, stream.lengths
+        lengths, candidates = torch.tensor(stream.counts).double().unbind(dim=1)
+        masked = masked_number(candidates, self.recipe.pretraining.mask_probability)
         return self.program_of(
             net,
             generator,
             self.tokenizer,
             num_data=max(len(stream), self.recipe.training.batch_size),
-            mean_length=fmean(lengths),
-            mean_masked=fmean(math.ceil((length - 2) * share - 1e-9) for length in lengths),
+            mean_length=lengths.mean().item(),
+            mean_masked=masked.mean().item(),
         )
 
-    def save(self, program: ElectraProgram, folder: Path) -> None:
-        """Keeps the discriminator with its tokenizer, and the generator in a folder within."""
-
-        def beside(place: Path) -> None:
-            self.tokenizer.save_pretrained(place)
-            program.generator.save_pretrained(place / GENERATOR)
-
-        with quiet_loading():
-            net: Any = program.net
-            save(describe_network(net, data=self.sources), folder, beside=beside)
+    def save_beside(self, program: ElectraProgram, folder: Path) -> None:
+        """Saves the tokenizer, and the generator in a folder of its own."""
+        self.tokenizer.save_pretrained(folder)
+        program.generator.save_pretrained(folder / GENERATOR)
 
     @staticmethod
     def validation_metrics(program: Any, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Accuracies of each text: of replaced tokens, of calling all tokens original, of the generator."""
+        """Accuracies of each text: of detection, of calling all tokens original, of the generator."""
         corrupted = program.corrupted(batch)
         logits = program({"input_ids": corrupted.input_ids, "attention_mask": batch["attention_mask"]})
         return validation_figures(logits, corrupted, program.candidates(batch))
@@ -245,22 +245,22 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         return {
             "network": f"ELECTRA, {network.layers} layers x {network.width}, {network.heads} heads; generator "
             f"{generator['num_hidden_layers']} x {generator['hidden_size']}; {len(self.tokenizer):,} tokens",
-            "data": self.sources,
+            "data": str(self.texts),
             "train_size": len(self.stream),
         }
 
     @property
-    def judge(self) -> Judge:
-        """What measures a network on passages."""
-        return Judge(self.recipe.prediction, self.recipe.report.bins)
+    def evaluation(self) -> Evaluation:
+        """What predicts and measures on passages."""
+        return Evaluation(self.recipe.prediction, self.recipe.report.bins)
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> PretrainingResults:
         """Measures every network on test passages with replacements of its own generator."""
-        own, report = networks[-1], self.recipe.report
+        own = networks[-1]
         table = {
             ("test", key): columns
             for each in networks
-            for key, columns in self.judge.columns(each, self.test).items()
+            for key, columns in self.evaluation.columns(each, self.test).items()
         }
         described = DataSet(
             key="test",
@@ -268,45 +268,37 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             role="in_domain",
             size=len(self.test),
             labelled=True,
-            source=self.sources,
+            source=str(self.texts),
             unit=self.unit,
         )
-        return PretrainingResults(
-            kind=str(self.section),
-            run=run,
+        return self.results_of(
+            run,
+            networks,
+            table,
+            figures,
+            seed=self.recipe.prediction.seed,
             data=(described,),
-            scores=tuple(
-                MeasuredScores(
-                    model=model,
-                    data=data,
-                    values=figures(columns),
-                    reliability=reliability_bins(binned_sums(columns["bins"])),
-                )
-                for (data, model), columns in table.items()
-            ),
-            differences=compare(
-                table,
-                compared,
-                resamples=report.resamples,
-                level=report.level,
-                seed=self.recipe.prediction.seed,
-            ),
-            samples=self.judge.samples(networks, self.test[: report.samples]),
+            samples=self.evaluation.samples(networks, self.test[: self.recipe.report.samples]),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
             health=self._health(own),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
+
+    def bins(self, columns: Columns) -> BinSums:
+        """Sums over bins of confidence in detection."""
+        return binned_sums(columns["bins"])
 
     def _heads(self, networks: Sequence[Trained]) -> Heads | None:
         """Differences between the heads of the discriminators, and the accuracy without each."""
-        own, report, judge = networks[-1], self.recipe.report, self.judge
+        own, report, evaluation = networks[-1], self.recipe.report, self.evaluation
+        if not report.head_texts:
+            return None
         chosen, fewer = self.test[: report.head_texts], self.test[: report.masked_texts]
         start = on_device(self.program_of(*self.build(own.codec), own.codec))
         return measure_heads(
             networks,
             Network(start, own.folder, "deterministic", own.codec),
-            lambda network: (batch.inputs for batch in judge.replaced(network, chosen, own=own)),
-            lambda network: judge.accuracy(network, fewer),
+            lambda network: (batch.inputs for batch in evaluation.replaced(network, chosen, own=own)),
+            lambda network: evaluation.accuracy(network, fewer),
             texts=len(chosen),
             masked=len(fewer),
         )
@@ -314,7 +306,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
     def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
         prediction = self.recipe.prediction
         few = self.test[: HEALTH_BATCHES * prediction.batch_size]
-        inputs = (batch.inputs for batch in self.judge.replaced(own, few))
+        inputs = (batch.inputs for batch in self.evaluation.replaced(own, few))
         return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
     def predict(
@@ -326,8 +318,8 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         num_samples: int = 20,
         seed: int = 0,
         uncertainty: Uncertainty = "draws",
-    ) -> Iterator[dict[str, Any]]:
-        """For each token of a text the probability that it was replaced, as it stands; see the base class."""
+    ) -> Iterator[Answer]:
+        """For each token of a text the probability that it was replaced; see the base class."""
         if pairs is not None:
             raise RunError(f"{run}: its network reads single texts; expected no second texts")
         if uncertainty != "draws":
@@ -335,69 +327,17 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
                 f"{run}: expected uncertainty draws, got {uncertainty}: tokens have no closed form"
             )
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        network = self.network(run)
-        judge = Judge(prediction, self.recipe.report.bins)
-
-        def answered() -> Iterator[dict[str, Any]]:
-            for number, part in enumerate(in_batches(texts, prediction.batch_size)):
-                rows = [self._given(network, text) for text in part]
-                inputs = network.moved(collate(network.codec.pad_token_id, rows))
-                draws = judge.posteriors(network, inputs, number)[network.key].logits.sigmoid()
-                for row, (text, given) in enumerate(zip(part, rows, strict=True)):
-                    yield self._answer(network, text, given["input_ids"], draws[:, row])
-
-        return answered()
-
-    def _given(self, network: Trained, text: str) -> dict[str, list[int]]:
-        ids = network.codec(text, verbose=False)["input_ids"]
-        most = network.net.config.max_position_embeddings
-        if not 2 < len(ids) <= most:
-            raise RunError(
-                f"expected a text of 1 to {most - 2} tokens, the network's positions less begin and end, got "
-                f"{len(ids) - 2}: {shown(text)}"
-            )
-        return {"input_ids": ids}
-
-    @staticmethod
-    def _answer(network: Trained, text: str, ids: list[int], draws: Tensor) -> dict[str, Any]:
-        names = network.codec.convert_ids_to_tokens(ids)
-        mean = draws.mean(dim=0).tolist()
-        spread = (draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(draws[0])).tolist()
-        tokens = [
-            {
-                "token": names[place],
-                "replaced": round(mean[place], DIGITS),
-                "std": round(spread[place], DIGITS),
-            }
-            for place in range(1, len(ids) - 1)
-        ]
-        return {"text": text, "tokens": tokens}
+        return answered(self.network(run), texts, prediction)
 
     @classmethod
-    def columns(cls, answer: dict[str, Any]) -> dict[str, Any]:
-        """The most suspect token and its probability, and the mean over tokens."""
-        suspect = max(answer["tokens"], key=lambda token: token["replaced"])
-        mean = sum(token["replaced"] for token in answer["tokens"]) / len(answer["tokens"])
-        return {
-            "suspect": suspect["token"],
-            "replaced": suspect["replaced"],
-            "mean_replaced": round(mean, DIGITS),
-        }
+    def columns(cls, answer: Answer) -> dict[str, Any]:
+        """The token that was most probably replaced and its probability, and the mean over tokens."""
+        return columns_of(answer)
 
     @classmethod
-    def answers(cls, found: Sequence[dict[str, Any]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """Tokens with the probability of having been replaced, text by text, and the same for programs."""
-        groups = tuple(
-            Group(
-                each["text"],
-                tuple(
-                    (token["token"], f"{token['replaced']:.3f}", f"{token['std']:.3f}")
-                    for token in each["tokens"]
-                ),
-            )
-            for each in found
-        )
-        return Sheet(("Token", "Replaced", "Std of draws"), groups, words=1), list(found)
+        return sheet_of(found), list(found)
 
     @classmethod
     def page(cls, results: PretrainingResults) -> str:

@@ -15,7 +15,7 @@ from probattn.tasks.errors import RunError, one_line
 PAD, UNKNOWN, BEGIN, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The first tokens of a vocabulary, as in BERT's and ELECTRA's."""
 CONTINUING = "##"
-"""What a token that goes on within a word begins with."""
+"""What a token within a word begins with."""
 CHARACTERS = 1000
 """Most different characters of a vocabulary, the most frequent ones."""
 NEEDED = ("mask_token", "pad_token", "cls_token", "sep_token")
@@ -48,11 +48,10 @@ def learned_tokenizer(
     """
     from tokenizers import processors
 
-    characters = _characters(texts(), lowercase)
+    characters, within = _characters(texts(), lowercase)
     if not characters:
-        raise DataError("vocabulary: expected texts with letters or signs, got none")
-    known = _learned(texts(), characters, len(SPECIAL), lowercase, SPECIAL).get_vocab()
-    numbered = sorted(CONTINUING + each for each in characters if CONTINUING + each in known)
+        raise DataError("vocabulary: expected texts with characters, got none")
+    numbered = [CONTINUING + each for each in sorted(within)]
     vocabulary = _learned(texts(), characters, size, lowercase, (*SPECIAL, *numbered)).get_vocab()
     words = _tokenizer(vocabulary, lowercase)
     words.add_special_tokens(list(SPECIAL))
@@ -87,14 +86,18 @@ def _tokenizer(vocabulary: dict[str, int] | None, lowercase: bool) -> Any:
     return words
 
 
-def _characters(texts: Iterable[str], lowercase: bool) -> list[str]:
-    """The most frequent characters, of equally frequent ones the first in their order."""
-    counts: Counter[str] = Counter()
-    normal = _tokenizer(None, lowercase).normalizer
+def _characters(texts: Iterable[str], lowercase: bool) -> tuple[list[str], set[str]]:
+    """The most frequent characters, of equally frequent ones the first in their order; and those within words."""
+    tokenizer = _tokenizer(None, lowercase)
+    words: Counter[str] = Counter()
     for text in texts:
-        counts.update(normal.normalize_str(text))
-    found = sorted(counts, key=lambda each: (-counts[each], each))
-    return [each for each in found if not each.isspace()][:CHARACTERS]
+        parts = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+        words.update(word for word, _ in parts)
+    counts: Counter[str] = Counter()
+    for word, number in words.items():
+        counts.update({each: number * word.count(each) for each in set(word)})
+    found = sorted(counts, key=lambda each: (-counts[each], each))[:CHARACTERS]
+    return found, {each for word in words for each in word[1:]} & set(found)
 
 
 def _learned(

@@ -185,7 +185,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             return VariationalTranslator(net, prediction=recipe.attention.prediction, **options)
         return Translator(net, **options)
 
-    def save_beside(self, folder: Path) -> None:
+    def save_beside(self, program: Any, folder: Path) -> None:
         """Saves the vocabulary."""
         self.data.subwords.save(folder / SUBWORDS)
 

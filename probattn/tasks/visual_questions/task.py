@@ -22,14 +22,13 @@ from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments, Uncertainty
 from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_predict
-from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet, training_curves
+from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet
 from probattn.inference.report.sites import SiteHealth
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.heads import measure_heads
-from probattn.tasks.measured import MeasuredTask
+from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
     HEALTH_BATCHES,
     Network,
@@ -119,7 +118,7 @@ class VisualQuestionTask(
         schedule = self.recipe.training.epoch_schedule()
         return {} if schedule is None else {"scheduler": schedule}
 
-    def save_beside(self, folder: Path) -> None:
+    def save_beside(self, program: VisualQuestionProgram, folder: Path) -> None:
         """Saves the tokenizer; the answers are in the network's configuration."""
         self.data.tokenizer.save_pretrained(folder)
 
@@ -187,38 +186,26 @@ class VisualQuestionTask(
                     columns = answer_columns(found, batch["labels"], self.recipe.report.bins)
                     parts.setdefault(model, []).append(columns)
             for model, each in parts.items():
-                yield (
-                    (key, model),
-                    {name: torch.cat([part[name] for part in each]) for name in each[0]},
-                )
+                yield (key, model), joined(each, range(len(rows)))
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
         """Answers the test questions, as they are and with noise, and measures the answers."""
-        own, report = networks[-1], self.recipe.report
+        own = networks[-1]
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
         found = dict(chain.from_iterable(self.columns_of(network, keys) for network in networks))
         table = {place: found[place] for place in sorted(found, key=lambda place: keys.index(place[0]))}
-        return VisualQuestionResults(
-            kind=str(self.section),
-            run=run,
+        accuracies = {model: columns["accuracy"] for (key, model), columns in table.items() if key == "test"}
+        return self.results_of(
+            run,
+            networks,
+            table,
+            figures,
+            seed=self.recipe.report.seed,
             data=tuple(self._described(key) for key in keys),
-            scores=tuple(
-                MeasuredScores(model=model, data=data, values=figures(columns))
-                for (data, model), columns in table.items()
-            ),
-            differences=compare(
-                table, figures, resamples=report.resamples, level=report.level, seed=report.seed
-            ),
-            listings=(
-                by_kind(
-                    self.questions["test"],
-                    {model: columns["accuracy"] for (key, model), columns in table.items() if key == "test"},
-                ),
-            ),
+            listings=(by_kind(self.questions["test"], accuracies),),
             samples=tuple(self._samples(networks)),
             heads=self._heads(networks) if "heads" in measured(own.net) else None,
             health=self._health(own),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
         )
 
     def _described(self, key: str) -> DataSet:

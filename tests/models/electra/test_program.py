@@ -64,13 +64,31 @@ def test_the_loss_is_that_of_transformers_own_classes(tied: bool) -> None:
     torch.testing.assert_close(loss(model, batch), theirs + 7 * own)
 
 
-def test_given_mean_numbers_of_tokens_take_the_place_of_the_batchs() -> None:
+@pytest.mark.parametrize("methods", [(), (BayesianAttention(),)])
+def test_given_mean_numbers_of_tokens_take_the_place_of_the_batchs(methods: tuple[object, ...]) -> None:
+    """Of the divergence of latent attention too."""
     batch = texts((9, 9, 9))
     masked = math.ceil(0.15 * 7)
-    usual = loss(program(), batch)
-    torch.testing.assert_close(loss(program(mean_length=9.0, mean_masked=masked, num_data=50), batch), usual)
+    usual = loss(program(*methods), batch)
+    given = program(*methods, mean_length=9.0, mean_masked=masked, num_data=50)
+    torch.testing.assert_close(loss(given, batch), usual)
     # Half as many tokens of either kind: twice the loss.
-    torch.testing.assert_close(loss(program(mean_length=4.5, mean_masked=masked / 2), batch), 2 * usual)
+    half = program(*methods, mean_length=4.5, mean_masked=masked / 2)
+    torch.testing.assert_close(loss(half, batch), 2 * usual)
+
+
+@pytest.mark.parametrize("mean_length", [None, 5.0])
+def test_detection_alone_has_the_scales_of_both(mean_length: float | None) -> None:
+    model, batch = program(BayesianAttention(), mean_length=mean_length, num_data=12), texts()
+    found = model.corrupted(batch)
+    alone = {"input_ids": found.input_ids, "attention_mask": batch["attention_mask"]}
+    traces = [poutine.trace(model).get_trace(each) for each in (batch, alone | {"replaced": found.replaced})]
+    scales = [{n: s["scale"] for n, s in trace.nodes.items() if s["type"] == "sample"} for trace in traces]
+    assert len(scales[1]) == 4  # the plate, a site a layer, and what is observed
+    assert all(scales[0][name] == pytest.approx(scale) for name, scale in scales[1].items())
+    assert model.observations(batch) == 3 == model.observations(alone | {"replaced": found.replaced})
+    with pytest.raises(ValueError, match="expected replaced in the batch"):
+        model.observations(alone)
 
 
 def test_padding_changes_nothing() -> None:
@@ -93,6 +111,12 @@ def test_special_tokens_and_padding_are_never_masked_and_the_number_is_the_paper
         assert torch.equal(found.replaced, found.input_ids != batch["original_ids"])
 
 
+def test_special_tokens_are_no_candidates() -> None:
+    batch = {"original_ids": torch.tensor([[BEGIN, 7, MASK, 8, END, PAD]])}
+    assert program().candidates(batch)[0].tolist() == [False, True, False, True, False, False]
+    assert program().special.tolist() == [PAD, BEGIN, END, MASK]
+
+
 def test_every_token_is_masked_equally_often() -> None:
     candidates = torch.tensor([[False, *[True] * 10, False]]).repeat(4000, 1)
     shares = draw_masked(candidates, 0.2, torch.Generator().manual_seed(0)).float().mean(dim=0)
@@ -100,7 +124,7 @@ def test_every_token_is_masked_equally_often() -> None:
     assert (shares[1:-1] - 0.2).abs().max() < 5 * math.sqrt(0.2 * 0.8 / 4000)
 
 
-def test_replacements_have_the_generators_law() -> None:
+def test_replacements_have_the_generators_distribution() -> None:
     model = program()
     batch = {name: value[:1].repeat(6000, 1) for name, value in texts().items()}
     masked = torch.zeros_like(batch["original_ids"], dtype=torch.bool)
@@ -108,9 +132,9 @@ def test_replacements_have_the_generators_law() -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         found = model.corrupted(batch | {"masked": masked})
-    law = found.logits[0, 0].softmax(dim=-1)
+    expected = found.logits[0, 0].softmax(dim=-1)
     shares = torch.bincount(found.input_ids[:, 2], minlength=WORDS) / 6000
-    assert (shares - law).abs().max() < 5 * math.sqrt(0.25 / 6000)
+    assert (shares - expected).abs().max() < 5 * math.sqrt(0.25 / 6000)
 
 
 def test_gradients_reach_every_parameter_and_none_goes_through_the_draws() -> None:
@@ -123,21 +147,25 @@ def test_gradients_reach_every_parameter_and_none_goes_through_the_draws() -> No
     }
     # A head attends to other tokens by differences of scores, which the bias of keys leaves as they are.
     assert all(name.endswith("key.bias") for name in without), without
-    alone = program(tied=False)
+    # An untied generator learns from its own part of the loss alone.
+    alone = program(tied=False).train()
     torch.manual_seed(3)
     found = alone.corrupted(batch)
-    alone.net(
-        input_ids=found.input_ids, attention_mask=batch["attention_mask"], labels=found.replaced.long()
-    ).loss.backward()
-    assert all(parameter.grad is None for parameter in alone.generator.parameters())
+    torch.nn.functional.cross_entropy(
+        found.logits.flatten(0, 1), found.targets.flatten(), reduction="mean"
+    ).backward()
+    for own, expected in zip(model.generator.parameters(), alone.generator.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, expected.grad)
 
 
 def test_embeddings_are_one_and_learn_from_both_parts() -> None:
     model = program()
-    tables = [part.electra.embeddings.word_embeddings.weight for part in (model.net, model.generator)]
-    assert tables[0] is tables[1] is model.generator.generator_lm_head.weight
-    names = [name for name, _ in model.named_parameters() if "word_embeddings" in name]
-    assert names == ["net.electra.embeddings.word_embeddings.weight"]
+    theirs, own = model.net.electra.embeddings, model.generator.electra.embeddings
+    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
+        assert getattr(theirs, name).weight is getattr(own, name).weight
+        names = [each for each, _ in model.named_parameters() if name in each]
+        assert names == [f"net.electra.embeddings.{name}.weight"]
+    assert model.generator.generator_lm_head.weight is theirs.word_embeddings.weight
 
 
 def test_equal_seeds_give_equal_draws_and_others_do_not() -> None:
@@ -150,8 +178,8 @@ def test_the_sites_of_a_call() -> None:
     observed = [name for name, site in trace.nodes.items() if site.get("is_observed")]
     assert observed == ["masked", "replaced"]
     assert trace.nodes["replaced"]["scale"] == pytest.approx(50 * (12 / 3) / 6)
-    judged = {"input_ids": texts()["original_ids"], "attention_mask": texts()["attention_mask"]}
-    assert program()(judged).shape == (3, 9)
+    given = {"input_ids": texts()["original_ids"], "attention_mask": texts()["attention_mask"]}
+    assert program()(given).shape == (3, 9)
 
 
 def test_methods_are_the_discriminators() -> None:
@@ -185,5 +213,21 @@ def test_networks_that_do_not_fit_are_refused() -> None:
         other = ElectraForMaskedLM(ElectraConfig(hidden_size=4, intermediate_size=4, **SIZES | change))
         with pytest.raises(ValueError, match=words):
             ElectraProgram(net, other, mask_id=MASK, special_ids=())
+    for given in ({"mask_id": WORDS, "special_ids": ()}, {"mask_id": MASK, "special_ids": (-1,)}):
+        with pytest.raises(ValueError, match=r"mask_id and special_ids in 0\.\.29"):
+            ElectraProgram(net, program().generator, **given, tied=False)
     with pytest.raises(ValueError, match=r"original_ids in 0\.\.29"):
         program()({"original_ids": torch.full((1, 3), 30)})
+
+
+@pytest.mark.parametrize(
+    "masked",
+    [
+        torch.ones(3, 9, dtype=torch.long),
+        torch.ones(3, 8, dtype=torch.bool),
+        torch.ones(3, 9, dtype=torch.bool),
+    ],
+)
+def test_given_masks_are_checked(masked: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"expected bool \[3, 9\] as masked, False at padding"):
+        program()(texts() | {"masked": masked})

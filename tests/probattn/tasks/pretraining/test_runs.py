@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from statistics import fmean
 
+import numpy as np
 import pytest
 import runs
 import torch
-from transformers import AutoModelForPreTraining, AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedTokenizerFast
 
 from probattn.inference import SVGDDriver
 from probattn.inference.records import read_records
+from probattn.models.electra import Corrupted
 from probattn.tasks import load_network, load_results, load_task, run_task, train
 from probattn.tasks.errors import RunError
-from probattn.tasks.pretraining.measures import area, detection_columns
-from probattn.tasks.pretraining.vocabulary import learned_tokenizer
+from probattn.tasks.pretraining.evaluation import piece
+from probattn.tasks.pretraining.measures import area, detection_columns, score_bins, validation_figures
+from probattn.tasks.pretraining.vocabulary import SPECIAL, UNKNOWN, learned_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -54,7 +60,7 @@ def test_measures_are_those_of_every_token(run):
     task.tokenizer = trained.codec
     scores, truth, loss, right, masked = [], [], 0.0, 0, 0
     rows = sorted(task.test, key=lambda row: len(row["original_ids"]))
-    for batch in task.judge.replaced(trained, rows):
+    for batch in task.evaluation.replaced(trained, rows):
         with torch.no_grad():
             logits = trained.net(**batch.inputs).logits
         scores.append(logits[batch.counted])
@@ -71,14 +77,21 @@ def test_measures_are_those_of_every_token(run):
     assert found["balanced_accuracy"] == pytest.approx(sklearn.balanced_accuracy_score(true, score > 0))
     assert found["majority"] == pytest.approx(1 - true.mean())
     assert found["margin"] == pytest.approx(found["accuracy"] - found["majority"])
-    assert found["auroc"] == pytest.approx(sklearn.roc_auc_score(true, score), abs=0.1)  # in steps
-    probability = torch.cat(scores).double().sigmoid().numpy()
-    assert found["nll"] == pytest.approx(sklearn.log_loss(true, probability), rel=1e-5)
+    probability = torch.cat(scores).double().sigmoid()
+    assert found["auroc"] == pytest.approx(sklearn.roc_auc_score(true, score_bins(probability).numpy()))
+    assert found["nll"] == pytest.approx(sklearn.log_loss(true, probability.numpy()), rel=1e-5)
+    confidence = torch.maximum(probability, 1 - probability).numpy()
+    agreed = true == (score > 0)
+    place = np.minimum((confidence * task.recipe.report.bins).astype(int), task.recipe.report.bins - 1)
+    gaps = [
+        abs((agreed[place == each].astype(float) - confidence[place == each]).sum()) for each in set(place)
+    ]
+    assert found["ece"] == pytest.approx(sum(gaps) / len(true), abs=1e-6)
     assert found["generator_accuracy"] == pytest.approx(right / masked)
     assert found["generator_perplexity"] == pytest.approx(torch.tensor(loss / masked).exp().item(), rel=1e-4)
 
 
-def test_the_area_in_steps_is_the_area():
+def test_the_area_in_bins_is_the_area():
     sklearn = pytest.importorskip("sklearn.metrics", reason="needs scikit-learn")
     draw = torch.Generator().manual_seed(0)
     truth = torch.rand(40, 20, generator=draw) < 0.2
@@ -87,15 +100,76 @@ def test_the_area_in_steps_is_the_area():
     exact = sklearn.roc_auc_score(truth.flatten().numpy(), logits.flatten().numpy())
     assert area(columns["scores"].sum(dim=0).double()) == pytest.approx(exact, abs=2e-3)
     assert area(torch.zeros(2, 4)) is None
+    twice = detection_columns(logits.repeat(2, 1, 1), truth, torch.ones_like(truth), 10)
+    torch.testing.assert_close(twice, columns)  # equal draws are one
+
+
+def test_accuracies_in_training_are_those_of_the_logits():
+    original = torch.tensor([[2, 7, 8, 3], [2, 9, 3, 0]])
+    replaced = torch.tensor([[False, True, False, False], [False, False, False, False]])
+    generated = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]])
+    targets = torch.tensor([[1], [1]])
+    corrupted = Corrupted(original, replaced, replaced, generated, targets)
+    counted = torch.tensor([[False, True, True, False], [False, True, False, False]])
+    found = validation_figures(replaced.float() - 0.5, corrupted, counted)
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "accuracy": [1, 1],
+        "majority": [0.5, 1],
+        "generator_accuracy": [1, 0],
+    }
+
+
+def test_the_objective_is_in_nats_per_token_of_the_training_passages(recipe):
+    task = load_task(recipe, ["pretraining.join=true"])
+    program, rows = task.program(), list(task.stream)
+    special = {task.tokenizer.convert_tokens_to_ids(name) for name in SPECIAL if name != UNKNOWN}
+    assert set(program.special.tolist()) == special and program.mask_id in special
+    counts = [sum(token not in special for token in row["original_ids"]) for row in rows]
+    # The sample is not shuffled, so that joined texts are cut elsewhere.
+    assert program.mean_length == pytest.approx(fmean(len(row["original_ids"]) for row in rows), rel=0.01)
+    assert program.mean_masked == pytest.approx(fmean(math.ceil(0.15 * n - 1e-9) for n in counts), rel=0.03)
+    inner = sum(len(row["original_ids"]) - 2 for row in rows)
+    assert sum(counts) < inner  # a [SEP] within a passage is not masked
+
+
+def test_the_replacements_can_be_those_of_another_generator(run):
+    task, own, plain = run_task(run), load_network(run), load_network(run / "baseline")
+    with torch.no_grad():
+        own.program.generator.generator_lm_head.bias[7] += 50.0
+    first, other, same = (
+        next(task.evaluation.replaced(network, task.test, own=source)).corrupted.input_ids
+        for network, source in ((plain, own), (plain, None), (own, None))
+    )
+    assert torch.equal(first, same) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_tokens_read_as_their_tokenizer_has_them(kind):
+    if kind == "wordpiece":
+        codec = learned_tokenizer(lambda: ["film were good as"] * 3, 60)
+    else:
+        words = Tokenizer(models.BPE())
+        words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=["<mask>"], show_progress=False)
+        words.train_from_iterator(["film were good as"] * 3, trainer)
+        codec = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="<mask>")
+    ids = codec("were films", add_special_tokens=False)["input_ids"]
+    pieces = [piece(codec, number) for number in ids]
+    assert "".join(pieces) == " were films" and len(ids) > 2
+    assert [each.startswith(" ") for each in pieces].count(True) == 2
 
 
 def test_the_page_shows_tokens_and_heads(run):
     results = load_results(run)
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Which tokens were replaced?" in page and "Do the heads differ?" in page
-    assert len(results.samples) == 2 and 'class="judged' in page
+    assert len(results.samples) == 2 and 'class="predicted' in page
     for sample in results.samples:
-        assert all(token.masked for token in sample if token.original is not None)
+        for model in ("deterministic", "repulsive"):
+            found = [token.original is not None for token in sample if token.probabilities[model] > 0.5]
+            replaced = sum(token.original is not None for token in sample)
+            true, false = found.count(True), found.count(False)
+            assert f"{true} of {replaced} replaced tokens detected, {false} false positives" in page
         assert all(set(token.probabilities) == {"deterministic", "repulsive"} for token in sample)
     assert results.heads.models == ("start", "deterministic", "repulsive")
     assert [site.site for site in results.heads.sites if site.model == "repulsive"] == [
@@ -135,10 +209,18 @@ def test_the_discriminator_is_a_network_of_transformers_that_recipes_take(run, t
     ],
 )
 def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
-    keys = (*keys, "repulsion=null", "training.steps=2", "report.baseline=false", "report.head_texts=0")
+    keys = (
+        *keys,
+        "repulsion=null",
+        "training.epochs=1",
+        "training.batch_size=64",
+        "report.baseline=false",
+        "report.head_texts=0",
+    )
     place = runs.trained(recipe, tmp_path / "run", *keys)
     runs.succeeds("report", place, "--baseline", run / "baseline")
     results = load_results(place)
+    assert read_records(place / "metrics.jsonl")[-1]["step"] == math.ceil(len(run_task(place).stream) / 64)
     assert [score.model for score in results.scores] == ["deterministic", *models]
     if "bayesian_mean" in models:
         mean, expected = (results.score(model, "test").values for model in models)
@@ -199,7 +281,6 @@ def test_a_recipe_chooses_its_driver(recipe):
         ("pretraining.max_length=17", "expected at most 16, the positions of the network"),
         ("pretraining.test_fraction=1e-9", "none is left for test"),
         ("network.heads=3", "width: expected a multiple of the heads (3), got 16"),
-        ("training.epochs=2", "training.epochs"),
         ("repulsion.layers=[5]", "expected numbers from -2 to 1"),
     ],
 )

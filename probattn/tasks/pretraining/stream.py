@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import itertools
 import random
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from probattn.checks import shortened
-from probattn.data import BUILT_IN, DataError, SentencePairs, Split, load_multi30k, split_of
-from probattn.data.files import unreadable
-from probattn.data.identity import SPLITS, order
+from probattn.data import BUILT_IN, DataError, Split, load_multi30k, split_of
+from probattn.data.files import read_lines
+from probattn.data.identity import SPLITS, first_of_each, order, text_key
+from probattn.models.electra import draw_masked
+from probattn.tasks.programs import digest, in_batches
 
 MULTI30K = "multi30k_en"
 """English sentences of Multi30k's training part."""
-NAMED = (
-    "bbc_news",
-    "cola",
-    "glue_sst2",
-    "imdb",
-    "mnli",
-    "mrpc",
-    MULTI30K,
-    "qnli",
-    "qqp",
-    "rotten_tomatoes",
-    "rte",
-    "sick",
-    "sms_spam",
-    "snli",
-    "sst2",
-    "trec",
-)
+NAMED = (*BUILT_IN, MULTI30K)
 """Data sets that can be named; of each the training part is read."""
 SUFFIXES = (".txt", ".txt.gz")
 CHUNK = 256
 """Texts that are tokenized at once."""
 SAMPLE = 10_000
-"""Texts of which the passages are counted."""
+"""Training texts of which the passages are counted, where there are so many; at most twice as many are."""
+
+Row = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Reading:
+    """What one pass over all texts gives.
+
+    Attributes:
+        digest: of their content.
+        number: of training texts.
+        sample: training texts at equal distances.
+        held: texts that are held out, by part.
+    """
+
+    digest: str
+    number: int
+    sample: Sequence[str]
+    held: Mapping[Split, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class TextStream:
     """Texts of several sources, one after the other; the part of a text is a function of the text.
 
     Args:
@@ -61,8 +65,8 @@ class Corpus:
     test: float
 
     def __str__(self) -> str:
-        """The sources, in words."""
-        return shortened(", ".join(self.sources), 200)
+        """The sources by their names."""
+        return shortened(", ".join(Path(source).name for source in self.sources), 100)
 
     def texts(self) -> Iterator[str]:
         """All texts, read as they are asked for, without white space around them.
@@ -92,42 +96,45 @@ class Corpus:
         return {source: _of_name(source) for source in self.sources if source in NAMED}
 
     @cached_property
-    def read(self) -> tuple[str, int, Mapping[Split, list[str]]]:
-        """A digest of all texts, the number of those to train on, and those that are held out, read once.
+    def read(self) -> Reading:
+        """What one pass over all texts gives.
 
         Raises:
             DataError: as :meth:`texts`; too few texts to hold some out.
         """
-        hasher, number = hashlib.sha256(), 0
+        hasher, number, every = hashlib.sha256(), 0, 1
+        sample: list[str] = []
         held: dict[Split, list[str]] = {"validation": [], "test": []}
         for text in self.texts():
             hasher.update(text.encode("utf-8", "surrogatepass") + b"\0")
             split = self.split(text)
-            if split == "train":
-                number += 1
-            else:
+            if split != "train":
                 held[split].append(text)
+                continue
+            if number % every == 0:
+                sample.append(text)
+            if len(sample) == 2 * SAMPLE:
+                sample, every = sample[::2], 2 * every
+            number += 1
         counts = {"train": number} | {split: len(texts) for split, texts in held.items()}
         few = next((split for split in SPLITS if not counts[split]), None)
         if few is not None:
-            total = sum(counts.values())
             raise DataError(
-                f"{self}: {total:,} texts are too few, none is left for {few}; give "
+                f"{self}: {sum(counts.values()):,} texts are too few, none is left for {few}; give "
                 "more texts or change pretraining.validation_fraction and test_fraction"
             )
-        return hasher.hexdigest()[:16], number, held
+        return Reading(hasher.hexdigest()[:16], number, sample, held)
 
-    def held_out(self, split: Split, limit: int | None = None) -> list[str]:
-        """The different texts of a part that is held out, or a fixed choice of ``limit`` of them, in a fixed order."""
-        found = list(dict.fromkeys(self.read[2][split]))
-        return sorted(found, key=order)[:limit]
+    def held_out(self, split: Split) -> list[str]:
+        """The different texts of a part that is held out, in a fixed order."""
+        texts = self.read.held[split]
+        return sorted((texts[place] for place in first_of_each(map(text_key, texts))), key=order)
 
 
 def _of_name(name: str) -> Sequence[str]:
     """Texts of the training part of a data set; of pairs both."""
     if name == MULTI30K:
-        pairs: SentencePairs = load_multi30k().train
-        return pairs.sources
+        return load_multi30k().train.sources
     data = BUILT_IN[name].load("train")
     return (*data.texts, *(data.pairs or ()))
 
@@ -139,41 +146,20 @@ def _lines_below(path: Path) -> Iterator[str]:
         files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
         if not files:
             raise DataError(f"{path}: expected files that end in {' or '.join(SUFFIXES)}, got none")
-        for file in files:
-            yield from _lines_below(file)
+        yield from chain.from_iterable(map(_lines_below, files))
         return
     if not path.name.endswith(SUFFIXES):
         raise DataError(
             f"{path}: expected a file that ends in {' or '.join(SUFFIXES)}, with a text a line, a folder of such "
             f"files, or one of {', '.join(NAMED)}"
         )
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as opened:
-            for number, line in enumerate(opened, start=1):
-                text = _decoded(line, path, number)
-                if text:
-                    yield text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: expected a gzip file, got another or a damaged one ({error})") from None
-    except OSError as error:
-        raise unreadable(path, error) from None
+    yield from filter(None, map(str.strip, read_lines(path)))
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
-    try:
-        return line.decode("utf-8").removeprefix("\ufeff").strip()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} line {number}: expected UTF-8 text, got the byte 0x{line[error.start]:02x}; save the file as UTF-8"
-        ) from None
+def passages(texts: Iterable[str], tokenizer: Any, length: int, *, join: bool = False) -> Iterator[Row]:
+    """Cuts texts into passages of at most ``length`` tokens, each between [CLS] and [SEP].
 
-
-def passages(
-    texts: Iterable[str], tokenizer: Any, length: int, *, join: bool = False
-) -> Iterator[dict[str, list[int]]]:
-    """Cuts texts into passages of at most ``length`` tokens, each between the tokens of its begin and its end.
+    What a text writes like a special token is read as plain characters; texts without tokens are left out.
 
     Args:
         texts: read as passages are asked for.
@@ -183,93 +169,101 @@ def passages(
             ``length`` tokens, but for the last.
 
     Returns:
-        Rows with ``original_ids``.
+        Rows with ``original_ids`` and ``attention_mask``.
     """
     begin, end, room = tokenizer.cls_token_id, tokenizer.sep_token_id, length - 2
+
+    def row(tokens: list[int]) -> Row:
+        return {"original_ids": [begin, *tokens, end], "attention_mask": [1] * (len(tokens) + 2)}
+
     waiting: list[int] = []
-    for ids in _tokenized(texts, tokenizer):
-        if join:
-            waiting += [end, *ids] if waiting else ids
-            while len(waiting) >= room:
-                yield {"original_ids": [begin, *waiting[:room], end]}
-                waiting = waiting[room:]
-        else:
-            for start in range(0, len(ids), room):
-                yield {"original_ids": [begin, *ids[start : start + room], end]}
+    for ids in filter(None, _tokenized(texts, tokenizer)):
+        waiting += [end, *ids] if waiting else ids
+        ready = len(waiting) // room * room if join else len(waiting)
+        for start in range(0, ready, room):
+            yield row(waiting[start : start + room])
+        del waiting[:ready]
     if waiting:
-        yield {"original_ids": [begin, *waiting, end]}
+        yield row(waiting)
 
 
 def _tokenized(texts: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
-    def ids_of(chunk: list[str]) -> Iterable[list[int]]:
-        found: Iterable[list[int]] = tokenizer(
-            chunk, add_special_tokens=False, verbose=False, return_attention_mask=False
-        )["input_ids"]
-        return found
+    options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    for chunk in in_batches(texts, CHUNK):
+        yield from tokenizer(chunk, return_attention_mask=False, **options)["input_ids"]
 
-    chunk: list[str] = []
-    for text in texts:
-        chunk.append(text)
-        if len(chunk) == CHUNK:
-            yield from ids_of(chunk)
-            chunk = []
-    if chunk:
-        yield from ids_of(chunk)
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """Tokens that are never masked: the special ones, but for that of what is unknown."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def with_masks(row: Row, special: set[int], share: float) -> Row:
+    """A row with ``masked`` tokens that are a function of its tokens, so that every network is measured on the same.
+
+    Args:
+        row: as :func:`passages` makes it.
+        special: tokens that are not masked.
+        share: of the others, which are.
+    """
+    ids = torch.tensor([row["original_ids"]])
+    draw = torch.Generator().manual_seed(int(digest([repr(row["original_ids"])]), 16))
+    candidates = ~torch.isin(ids, torch.tensor(sorted(special)))
+    return {**row, "masked": draw_masked(candidates, share, draw)[0].tolist()}
 
 
 class PassageStream:
-    """The training passages of a corpus as a stream, which a driver reads in its order and reads again every epoch.
+    """The training passages of a text stream, which a driver reads in its order and reads again every epoch.
 
     Texts are shuffled within a buffer: each that is read takes the place of a random one, which is given out. The
     order is a function of the seed and the epoch, so that an interrupted run finds its place again by reading up to it.
 
     Args:
-        corpus: the texts.
+        texts: the texts.
         tokenizer: as of :func:`passages`.
         length: tokens of a passage.
         join: as of :func:`passages`.
-        buffer: texts among which the next one is drawn; 1 for the corpus's own order.
+        buffer: texts among which the next one is drawn; 1 for the stream's own order.
         seed: of the order.
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Any, length: int, *, join: bool, buffer: int, seed: int
+        self, texts: TextStream, tokenizer: Any, length: int, *, join: bool, buffer: int, seed: int
     ) -> None:
-        self.corpus, self.tokenizer, self.length, self.join = corpus, tokenizer, length, join
+        self.texts, self.tokenizer, self.length, self.join = texts, tokenizer, length, join
         self.buffer, self.seed, self._epoch = buffer, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Says which pass over the texts begins, from 0."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[dict[str, list[int]]]:
+    def __iter__(self) -> Iterator[Row]:
         draw = random.Random(f"{self.seed} {self._epoch}")
-        texts = _shuffled(self.corpus.training(), self.buffer, draw)
-        return passages(texts, self.tokenizer, self.length, join=self.join)
+        return self._cut(_shuffled(self.texts.training(), self.buffer, draw))
 
     def __len__(self) -> int:
-        """Number of passages; of a corpus of many texts as :attr:`lengths` suggest."""
-        return len(self.lengths) * self._every
+        """Number of passages, as the sample suggests: exact where that has all texts and these are not joined."""
+        read = self.texts.read
+        return round(len(self.counts) * read.number / len(read.sample))
 
     @cached_property
-    def lengths(self) -> Sequence[int]:
-        """Tokens of the passages of at least :data:`SAMPLE` texts, at equal distances; of all where there are fewer.
-
-        Special ones are included.
+    def counts(self) -> Sequence[tuple[int, int]]:
+        """Tokens of each passage of the sample: all, and those that can be masked.
 
         Raises:
             DataError: no passage has a token.
         """
-        texts = itertools.islice(self.corpus.training(), 0, None, self._every)
-        rows = passages(texts, self.tokenizer, self.length, join=self.join)
-        found = [len(row["original_ids"]) for row in rows]
+        special = special_ids(self.tokenizer)
+        found = [
+            (len(row["original_ids"]), sum(token not in special for token in row["original_ids"]))
+            for row in self._cut(self.texts.read.sample)
+        ]
         if not found:
-            raise DataError(f"{self.corpus}: expected texts with tokens, got none")
+            raise DataError(f"{self.texts}: expected texts with tokens, got none")
         return found
 
-    @property
-    def _every(self) -> int:
-        return max(1, self.corpus.read[1] // SAMPLE)
+    def _cut(self, texts: Iterable[str]) -> Iterator[Row]:
+        return passages(texts, self.tokenizer, self.length, join=self.join)
 
 
 def _shuffled(texts: Iterator[str], buffer: int, draw: random.Random) -> Iterator[str]:

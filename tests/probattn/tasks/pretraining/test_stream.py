@@ -1,8 +1,9 @@
-"""Corpora as streams: what is read, held out, cut and shuffled, and what is refused."""
+"""Texts as streams: what is read, held out, cut and shuffled, and what is refused."""
 
 from __future__ import annotations
 
 import gzip
+import math
 import random
 from itertools import chain, islice
 
@@ -10,8 +11,17 @@ import pytest
 import runs
 
 from probattn.data import DataError
+from probattn.data.files import read_lines, read_text
 from probattn.tasks.errors import RunError
-from probattn.tasks.pretraining.corpus import MULTI30K, NAMED, Corpus, PassageStream, passages
+from probattn.tasks.pretraining import stream as streams
+from probattn.tasks.pretraining.stream import (
+    MULTI30K,
+    NAMED,
+    PassageStream,
+    TextStream,
+    passages,
+    with_masks,
+)
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
 
 
@@ -22,8 +32,8 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def corpus(file):
-    return Corpus((str(file),), 0.1, 0.1)
+def source(file):
+    return TextStream((str(file),), 0.1, 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +45,15 @@ def ids(rows):
     return [row["original_ids"] for row in rows]
 
 
-def test_every_text_is_in_one_part(corpus, file):
+def test_every_text_is_in_one_part(source, file):
     lines = [line for line in file.read_text().split("\n") if line]
-    training = list(corpus.training())
-    held = [corpus.held_out(split) for split in ("validation", "test")]
+    training = list(source.training())
+    held = [source.held_out(split) for split in ("validation", "test")]
     assert all(held) and sorted([*training, *held[0], *held[1]]) == sorted(lines)
-    assert corpus.read[1] == len(training)
-    assert corpus.held_out("test", 2) == held[1][:2]
+    assert source.read.number == len(training) and source.read.sample == training
 
 
-def test_files_folders_and_packed_files_give_the_same_texts(corpus, file, tmp_path):
+def test_files_folders_and_packed_files_give_the_same_texts(source, file, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     content = file.read_bytes()
@@ -53,8 +62,35 @@ def test_files_folders_and_packed_files_give_the_same_texts(corpus, file, tmp_pa
     with gzip.open(folder / "2.txt.gz", "wb") as packed:
         packed.write(content[half:])
     (folder / "notes.md").write_text("no text")
-    other = Corpus((str(folder),), 0.1, 0.1)
-    assert list(other.texts()) == list(corpus.texts()) and other.read == corpus.read
+    other = TextStream((str(folder),), 0.1, 0.1)
+    assert list(other.texts()) == list(source.texts()) and other.read == source.read
+
+
+def test_texts_that_differ_in_marks_alone_are_held_out_once(file):
+    content = file.read_text()
+    expected = TextStream((str(file),), 0.1, 0.1)
+    lines = content.upper().replace("\n\n", " !\n").splitlines()
+    repeated = file.with_name("repeated.txt")
+    repeated.write_text("\n".join([*content.splitlines(), *lines]))
+    found = TextStream((str(repeated),), 0.1, 0.1)
+    for split in ("validation", "test"):
+        assert found.held_out(split) == expected.held_out(split)
+        assert len(found.read.held[split]) == 2 * len(expected.held_out(split))
+
+
+def test_lines_are_read_as_whole_files_are(tmp_path):
+    content = b"\xef\xbb\xbfone\n\xc3\xbcber\n"
+    (tmp_path / "a.txt").write_bytes(content)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
+    for name in ("a.txt", "a.txt.gz"):
+        assert "".join(read_lines(tmp_path / name)) == read_text(tmp_path / name) == "one\n\u00fcber\n"
+    (tmp_path / "b.txt").write_bytes(b"one\n two \xfc\n")
+    said = set()
+    for read in (read_text, lambda path: list(read_lines(path))):
+        with pytest.raises(DataError) as caught:
+            read(tmp_path / "b.txt")
+        said.add(str(caught.value))
+    assert len(said) == 1 and "line 2" in said.pop()
 
 
 def test_passages_hold_every_token_once(tokenizer):
@@ -75,9 +111,52 @@ def test_passages_hold_every_token_once(tokenizer):
     ]
 
 
-def test_the_order_is_a_function_of_seed_and_epoch(corpus, tokenizer):
+def test_texts_without_tokens_and_written_special_tokens_are_no_special_tokens(tokenizer):
+    empty = ["good film", "\u200b", "", "bad plot"]
+    for join in (False, True):
+        assert ids(passages(empty, tokenizer, 8, join=join)) == ids(
+            passages(empty[::3], tokenizer, 8, join=join)
+        )
+    special = streams.special_ids(tokenizer)
+    (row,) = ids(passages(["good [MASK] film [SEP] [PAD]"], tokenizer, 20))
+    assert not special & set(row[1:-1]) and len(row) > 7
+    assert special == {tokenizer.pad_token_id, row[0], row[-1], tokenizer.mask_token_id}
+
+
+def test_masks_are_a_function_of_the_tokens_and_no_special_one(tokenizer):
+    special = streams.special_ids(tokenizer)
+    rows = list(passages(["good film " * 5, "bad plot " * 5], tokenizer, 9, join=True))
+    again = [with_masks(row, special, 0.3)["masked"] for row in rows]
+    assert [with_masks(row, special, 0.3)["masked"] for row in rows] == again
+    assert len({tuple(masked) for masked in again if len(masked) == 9}) > 1
+    for row, masked in zip(rows, again, strict=True):
+        counted = sum(token not in special for token in row["original_ids"])
+        assert sum(masked) == math.ceil(0.3 * counted)
+        assert not any(m for token, m in zip(row["original_ids"], masked, strict=True) if token in special)
+
+
+@pytest.mark.parametrize("join", [False, True])
+def test_the_number_of_passages_is_estimated_from_a_sample(source, tokenizer, monkeypatch, join):
+    stream = PassageStream(source, tokenizer, 7, join=join, buffer=4, seed=0)
+    rows = ids(stream)
+    special = streams.special_ids(tokenizer)
+    expected = [(len(row), sum(token not in special for token in row)) for row in rows]
+    if not join:  # in whatever order, they are the same passages
+        assert sorted(stream.counts) == sorted(expected)
+    monkeypatch.setattr(streams, "SAMPLE", 9)
+    few = PassageStream(
+        TextStream(source.sources, source.validation, source.test), tokenizer, 7, join=join, buffer=4, seed=0
+    )
+    sample = few.texts.read.sample
+    assert 9 <= len(sample) < 18
+    every = -(-few.texts.read.number // len(sample))
+    assert sample == list(few.texts.training())[::every]
+    assert len(few.counts) < len(few) and len(few) == pytest.approx(len(rows), rel=0.3)
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(source, tokenizer):
     def stream(seed=0, buffer=16):
-        return PassageStream(corpus, tokenizer, 12, join=False, buffer=buffer, seed=seed)
+        return PassageStream(source, tokenizer, 12, join=False, buffer=buffer, seed=seed)
 
     first = stream()
     whole = ids(first)
@@ -86,7 +165,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(corpus, tokenizer):
     first.set_epoch(1)
     again = ids(first)
     assert again != whole and sorted(again) == sorted(whole)
-    assert ids(stream(buffer=1)) == ids(passages(corpus.training(), tokenizer, 12))
+    assert ids(stream(buffer=1)) == ids(passages(source.training(), tokenizer, 12))
     assert ids(islice(stream(), 3)) == whole[:3]  # read as asked for
 
 
@@ -98,8 +177,8 @@ def test_a_named_data_set_is_its_training_part(monkeypatch, tmp_path):
             with gzip.open(folder / f"{part}.{language}.gz", "wt", encoding="utf-8") as packed:
                 packed.write(f"{part} in {language}\n")
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
-    assert list(Corpus((MULTI30K,), 0.1, 0.1).texts()) == ["train in en"]
-    assert {"imdb", "sst2", "cola", MULTI30K} <= set(NAMED) and "cola_out_of_domain" not in NAMED
+    assert list(TextStream((MULTI30K,), 0.1, 0.1).texts()) == ["train in en"]
+    assert {"imdb", "sst2", "cola", MULTI30K} <= set(NAMED)
 
 
 def test_a_vocabulary_is_a_function_of_the_texts():
@@ -135,14 +214,14 @@ def test_a_learned_vocabulary_reads_as_berts_does_and_comes_back(tokenizer, tmp_
 def test_sources_that_are_no_texts_are_refused(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as caught:
-        _ = Corpus((str(tmp_path / name),), 0.1, 0.1).read
+        _ = TextStream((str(tmp_path / name),), 0.1, 0.1).read
     assert words in str(caught.value)
 
 
 def test_missing_files_and_empty_folders_are_refused(tmp_path):
     for place, words in ((tmp_path / "none.txt", "no such file"), (tmp_path, "expected files that end in")):
         with pytest.raises(DataError, match=words):
-            _ = Corpus((str(place),), 0.1, 0.1).read
+            _ = TextStream((str(place),), 0.1, 0.1).read
 
 
 def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path):
@@ -151,5 +230,5 @@ def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path):
         loaded_tokenizer(str(tmp_path))
     with pytest.raises(RunError, match="cannot be read"):
         loaded_tokenizer(str(tmp_path / "none"))
-    with pytest.raises(DataError, match="expected texts with letters or signs"):
+    with pytest.raises(DataError, match="expected texts with characters"):
         learned_tokenizer(lambda: [" "], 20)

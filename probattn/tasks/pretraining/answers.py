@@ -1,0 +1,76 @@
+"""Answers of a discriminator to texts: for each token the probability that it was replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.checks import shown
+from probattn.inference.report import Group, Sheet
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.encoding import Answer
+from probattn.tasks.fine_tuning.predicted_tokens import stacked
+from probattn.tasks.fine_tuning.task import DIGITS
+from probattn.tasks.measured import posterior_of
+from probattn.tasks.pretraining.evaluation import Trained, piece
+from probattn.tasks.pretraining.stream import Row
+from probattn.tasks.programs import in_batches
+
+
+def answered(network: Trained, texts: Iterable[str], prediction: Any) -> Iterator[Answer]:
+    """Answers to texts, batch by batch; ``prediction`` is a section of a recipe."""
+    for number, part in enumerate(in_batches(texts, prediction.batch_size)):
+        rows = [_given(network, text) for text in part]
+        inputs = network.moved(stacked(network.codec.pad_token_id, rows))
+        draws = posterior_of(network, network.program, inputs, prediction, number).probabilities
+        for place, (text, row) in enumerate(zip(part, rows, strict=True)):
+            yield {"text": text, "tokens": _tokens(network.codec, row["input_ids"], draws[:, place])}
+
+
+def _given(network: Trained, text: str) -> Row:
+    found = network.codec(text, split_special_tokens=True, verbose=False)
+    number, most = len(found["input_ids"]) - 2, network.net.config.max_position_embeddings - 2
+    if not 0 < number <= most:
+        raise RunError(
+            f"expected a text of 1 to {most} tokens, the network's positions less [CLS] and [SEP], got "
+            f"{number}: {shown(text)}"
+        )
+    return {name: found[name] for name in ("input_ids", "attention_mask")}
+
+
+def _tokens(codec: Any, ids: list[int], draws: Tensor) -> list[dict[str, Any]]:
+    """Tokens without [CLS] and [SEP], with mean and standard deviation over draws ``[P, T]``."""
+    mean = draws.mean(dim=0).tolist()
+    spread = (draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(draws[0])).tolist()
+    return [
+        {
+            "token": piece(codec, ids[place]).strip(),
+            "replaced": round(mean[place], DIGITS),
+            "std": round(spread[place], DIGITS),
+        }
+        for place in range(1, len(ids) - 1)
+    ]
+
+
+def columns_of(answer: Answer) -> dict[str, Any]:
+    """The token that was most probably replaced and its probability, and the mean over tokens."""
+    likeliest = max(answer["tokens"], key=lambda token: token["replaced"])
+    mean = sum(token["replaced"] for token in answer["tokens"]) / len(answer["tokens"])
+    return {
+        "token": likeliest["token"],
+        "replaced": likeliest["replaced"],
+        "mean_replaced": round(mean, DIGITS),
+    }
+
+
+def sheet_of(found: Sequence[Answer]) -> Sheet:
+    """Tokens with the probability of having been replaced, text by text."""
+    rows = (
+        tuple((token["token"], f"{token['replaced']:.3f}", f"{token['std']:.3f}") for token in each["tokens"])
+        for each in found
+    )
+    groups = tuple(Group(each["text"], tokens) for each, tokens in zip(found, rows, strict=True))
+    return Sheet(("Token", "Replaced", "Std of draws"), groups, words=1)
