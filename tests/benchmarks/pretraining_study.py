@@ -36,10 +36,9 @@ DETECTION = ("accuracy", "margin", "majority", "balanced_accuracy", "auroc", "nl
 HEADS = ("distance", "relative", "overlap")
 FINE_TUNED = "sst2_accuracy"
 MEASURES = (*DETECTION, "generator_accuracy", "generator_perplexity", *HEADS, FINE_TUNED)
-CLASSIFIER = """data: {{train: sst2, max_length: 64}}
-network: {{name: {network}}}
-attention: {{method: deterministic}}
-training: {{steps: {steps}, batch_size: 32, learning_rate: {rate}, device: cpu}}
+CLASSIFIER = """data: {train: sst2, max_length: 64}
+attention: {method: deterministic}
+training: {batch_size: 32}
 """
 
 
@@ -54,7 +53,7 @@ def table(summary: Mapping[str, Any]) -> Table:
 
 @dataclass(kw_only=True)
 class PretrainingStudy(study.VariantStudy):
-    """Variants of one recipe of pre-training, each fine-tuned."""
+    """Variants of one recipe of pre-training, each fine-tuned afterwards."""
 
     recipe: Annotated[
         str, typer.Option(help="Recipe that the variants change; electra_small is the full size.")
@@ -62,7 +61,8 @@ class PretrainingStudy(study.VariantStudy):
     steps: Annotated[int, typer.Option(min=1, help="Updates of fine-tuning.")] = 400
     rate: Annotated[float, typer.Option(help="Learning rate of fine-tuning.")] = 5e-4
     classifier: Annotated[
-        Path | None, typer.Option(help="A recipe of texts in the place of SST-2; its network is replaced.")
+        Path | None,
+        typer.Option(help="A recipe of texts instead of SST-2, of which network, updates and rate are replaced."),
     ] = None
     output: study.Output = study.DATA / "pretraining.json"
 
@@ -73,7 +73,7 @@ class PretrainingStudy(study.VariantStudy):
     table = staticmethod(table)
 
     def setting(self) -> study.Content:
-        """The recipe, the keys that runs change, and how is fine-tuned."""
+        """The recipe, the keys that runs change, and the settings of fine-tuning."""
         return {**super().setting(), "fine_tuning": {"steps": self.steps, "rate": self.rate}}
 
     def measure(self, job: study.Job) -> study.Run:
@@ -93,13 +93,16 @@ class PretrainingStudy(study.VariantStudy):
 
     def fine_tuned(self, network: Path, place: Path, job: study.Job) -> float:
         """Test accuracy of a classifier that begins with a network."""
-        keys: tuple[str, ...] = (f"training.seed={job.head['seed']}",)
-        if self.classifier is None:
+        recipe = self.classifier
+        if recipe is None:
             recipe = place.parent / "tuned.yaml"
-            text = CLASSIFIER.format(network=network.absolute(), steps=self.steps, rate=f"{self.rate:.1e}")
-            recipe.write_text(text, encoding="utf-8")
-        else:
-            recipe, keys = self.classifier, (f"network.name={network.absolute()}", *keys)
+            recipe.write_text(CLASSIFIER, encoding="utf-8")
+        keys = (
+            f"network.name={network.absolute()}",
+            f"training.steps={self.steps}",
+            f"training.learning_rate={self.rate!r}",
+            f"training.seed={job.head['seed']}",
+        )
         task, _ = study.fit(study.Job({}, str(recipe), keys), place)
         return study.accuracy(load_network(place), task, task.texts.test)
 
@@ -119,6 +122,8 @@ def heads(task: Any, place: Path) -> dict[str, float]:
     trained = load_network(place)
     first = AttentionCalls(call for call in inspect(trained.net) if call.layer == 0)
     rows = task.test[: task.recipe.report.head_texts]
+    if not rows:
+        return {}
     inputs = (batch.inputs for batch in task.evaluation.replaced(trained, rows))
     (site,) = site_heads(trained.captured(inputs, first), trained.key, {})
     return {name: getattr(site, name) for name in HEADS}

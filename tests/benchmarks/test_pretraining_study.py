@@ -23,10 +23,10 @@ def test_every_variant_is_pretrained_fine_tuned_and_compared(tmp_path, monkeypat
     classifier = tmp_path / "classifier.yaml"
     classifier.write_text(
         f"data: {{train: {tmp_path}/reviews.csv, max_length: 16}}\nattention: {{method: deterministic}}\n"
-        "training: {steps: 1, batch_size: 8, device: cpu}\n",
+        "training: {batch_size: 8, device: cpu}\n",
         encoding="utf-8",
     )
-    options = {"recipe": str(recipe), "classifier": classifier, "output": tmp_path / "found.json"}
+    options = {"recipe": str(recipe), "classifier": classifier, "steps": 1, "output": tmp_path / "found.json"}
     pretraining_study.STUDY(folder=tmp_path / "runs", seeds=1, **options).main()
     content = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert [run["variant"] for run in content["runs"]] == list(pretraining_study.VARIANTS)

@@ -13,10 +13,10 @@ VARIANTS = {
     "nothing": "not pre-trained",
 }
 MEASURES = {
-    "accuracy": ("accuracy of replaced tokens, %", 100, ".2f"),
+    "accuracy": ("accuracy of detection, %", 100, ".2f"),
     "majority": ("majority rate, %", 100, ".2f"),
     "auroc": ("AUROC", 1, ".3f"),
-    "generator_accuracy": ("generator, %", 100, ".1f"),
+    "generator_accuracy": ("accuracy of the generator, %", 100, ".1f"),
     "relative": ("relative Dist", 1, ".3f"),
     "overlap": ("overlap", 1, ".3f"),
     "sst2_accuracy": ("SST-2 after fine-tuning, %", 100, ".2f"),

@@ -1,4 +1,4 @@
-"""The tokenizer of a pre-trained network: one of a path, or a WordPiece vocabulary that is learned from the corpus."""
+"""The tokenizer of a pre-trained network: one of a path, or a WordPiece vocabulary that is learned from the texts."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def loaded_tokenizer(source: str) -> Any:
     if missing is not None:
         raise RunError(
             f"pretraining.tokenizer {source!r}: expected a tokenizer with a {missing}, got one without; take that of a "
-            "masked language model, or null for a vocabulary of the corpus"
+            "masked language model, or null to learn a vocabulary"
         )
     return tokenizer
