@@ -65,6 +65,10 @@ class BayesianAttention(Method):
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
+        prior_strength: s > 0, with which the gamma prior is Gamma(s alpha, s beta): its mean is the same, its variance
+            1/s of that without. 1 is the paper's, where the contextual alpha of T keys is about 1/T and the prior has a
+            standard deviation of about sqrt(T) times its mean. "learned" is one number for each site, learned with the
+            objective and 1 at first, for the contextual prior.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that keeps exp() and the KL
             bounded; "raw" is the paper's form, finite only while exp(scores) is.
         noise: uniform noise of the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the
@@ -104,6 +108,7 @@ class BayesianAttention(Method):
     prior_hidden: Count = 20
     prior_concentration: Positive = 1.0
     rate: Positive = 1.0
+    prior_strength: Literal["learned"] | Positive = 1.0
     scores: ScoreScale = "normalised"
     noise: NoiseKind = "exact"
     kl_reduction: KLReduction = "mean"
@@ -117,6 +122,14 @@ class BayesianAttention(Method):
         if self.posterior == "lognormal" and self.sigma > 0:
             raise ValueError(
                 "BayesianAttention: sigma belongs to the Weibull posterior; with 'lognormal' leave it 0"
+            )
+        if self.posterior == "lognormal" and self.prior_strength != 1:
+            raise ValueError(
+                "BayesianAttention: prior_strength belongs to the gamma prior; with 'lognormal' use prior_scale"
+            )
+        if self.learns_strength and self.prior != "contextual":
+            raise ValueError(
+                "BayesianAttention: expected prior='contextual' with prior_strength='learned', got 'constant'"
             )
 
     def summary(self) -> str:
@@ -132,6 +145,16 @@ class BayesianAttention(Method):
     def learns_scale(self) -> bool:
         """True when lambda depends on the upward path."""
         return self.posterior == "weibull" and self.sigma > 0
+
+    @property
+    def learns_strength(self) -> bool:
+        """True when the strength of the prior is learned."""
+        return self.prior_strength == "learned"
+
+    @property
+    def prior_rate(self) -> float:
+        """Rate of the prior, without a strength that is learned."""
+        return self.rate if isinstance(self.prior_strength, str) else self.rate * self.prior_strength
 
     @property
     def has_upward_path(self) -> bool:

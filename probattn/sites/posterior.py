@@ -116,8 +116,9 @@ def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
 
 
 def weibull_options(method: BayesianAttention, dtype: torch.dtype) -> WeibullOptions:
-    """The numbers of a learned Weibull posterior and its prior."""
-    return WeibullOptions(method.rho, least_concentration(method, dtype), method.rate)
+    """The numbers of a learned Weibull posterior and its prior; a rate of 0 where that is learned."""
+    rate = 0.0 if method.learns_strength else method.prior_rate
+    return WeibullOptions(method.rho, least_concentration(method, dtype), rate)
 
 
 class MeanPoint(NamedTuple):
@@ -239,9 +240,12 @@ class SitePosterior:
         if self.method.posterior == "lognormal":
             posterior = cast(LogNormal, self.distribution)
             return posterior.loc + posterior.scale * noise.normal(like)
-        uniform = site_uniform(self.method, noise, like)
-        if self.method.concentration == "learned" and not self.method.learns_scale:
-            return self._fused_draw(uniform, with_kl).value
+        method = self.method
+        uniform = site_uniform(method, noise, like)
+        if method.concentration == "learned" and not method.learns_scale:
+            sums_to_1 = method.scores == "normalised" and self.layout.keys_last
+            here = sums_to_1 or not method.learns_strength  # elsewhere :meth:`kl` does it
+            return self._fused_draw(uniform, with_kl and here).value
         weibull = cast(Weibull, self.distribution)
         log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
@@ -256,14 +260,16 @@ class SitePosterior:
         """log S, or W, of a learned Weibull posterior, and the KL, in one sweep."""
         inputs, method = self.inputs, self.method
         scores = inputs.raw if normalise else inputs.scores
-        log_alpha = cast(Gamma, self.prior).unexpanded.log_concentration
+        log_alpha, rate = cast(Gamma, self.prior).unexpanded
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
         alpha, options = log_alpha.exp() if with_kl else None, weibull_options(method, scores.dtype)
         drawn = draw_weibull(
             scores, inputs.concentration, uniform, alpha, weight, options, normalise=normalise
         )
         if with_kl:
-            self._kl = drawn.kl + prior_terms(log_alpha, method.rate, weight, scores.shape)
+            self._kl = drawn.kl + prior_terms(log_alpha, rate.log(), weight, scores.shape)
+            if method.learns_strength:  # E[S] of a query sums to 1
+                self._kl = self._kl + rate * _queries(weight, scores)
         return drawn
 
     def weights(self, log_value: Tensor) -> Tensor:
@@ -290,13 +296,19 @@ class SitePosterior:
         return self.inputs.raw.dtype
 
 
-def prior_terms(log_alpha: Tensor, rate: float, weight: Tensor | None, shape: torch.Size) -> Tensor:
+def _queries(weight: Tensor | None, scores: Tensor) -> Tensor:
+    """Number of queries of all heads that take part in the KL, ``[B]``."""
+    ones = scores.new_ones(()) if weight is None else weight.amax(dim=-1)
+    return ones.expand(scores.shape[:-1]).sum(dim=(1, 2))
+
+
+def prior_terms(log_alpha: Tensor, log_rate: Tensor, weight: Tensor | None, shape: torch.Size) -> Tensor:
     r"""The KL's terms of the prior alone, ``[B]``: sum of :math:`\log\Gamma(\alpha) - \alpha\log\beta - g - 1`.
 
     ``weight`` holds 0/1 factors that broadcast to ``shape``; ``log_alpha`` stays unexpanded.
     """
     alpha = log_alpha.exp()
-    terms = torch.lgamma(1 + alpha) - log_alpha - alpha * math.log(rate) - (EULER_MASCHERONI + 1)
+    terms = torch.lgamma(1 + alpha) - log_alpha - alpha * log_rate - (EULER_MASCHERONI + 1)
     ones = log_alpha.new_ones(()) if weight is None else weight
     ones = ones.expand(shape) if log_alpha.shape[2] > 1 else ones.expand(shape).sum(dim=2, keepdim=True)
     return (terms * ones).sum(dim=(1, 2, 3))

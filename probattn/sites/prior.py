@@ -17,14 +17,18 @@ class ContextualPrior(nn.Module):
 
     .. math:: \alpha = \mathrm{softmax}_{keys}(f_2(\mathrm{ReLU}(f_1(K))))
 
-    The heads share the MLP. The softmax runs over the keys that a query may attend to: once per key where all queries
-    see the same keys, per query under causal or windowed masks, so that the prior never sees the future.
+    The heads share the MLP, and the strength of the prior where it is learned. The softmax runs over the keys that a
+    query may attend to: once per key where all queries see the same keys, per query under causal or windowed masks, so
+    that the prior never sees the future.
     """
 
-    def __init__(self, head_dim: int, hidden: int) -> None:
+    log_strength: nn.Parameter | None
+
+    def __init__(self, head_dim: int, hidden: int, *, learns_strength: bool = False) -> None:
         super().__init__()
         self.hidden = nn.Linear(head_dim, hidden)
         self.output = nn.Linear(hidden, 1, bias=False)  # the softmax over keys would not see a bias
+        self.register_parameter("log_strength", nn.Parameter(torch.zeros(())) if learns_strength else None)
 
     def logits(self, key: Tensor) -> Tensor:
         """The MLP's values of keys ``[..., D]``, before the softmax: ``[...]``, at least in float32."""
@@ -47,21 +51,36 @@ def site_prior(
     dtype: torch.dtype,
     layout: Layout,
 ) -> Gamma | LogNormal:
-    """The prior of one call, Gamma(alpha, rate) or LogNormal(log alpha, prior_scale), of batch shape ``shape``.
+    """The prior of one call, Gamma(s alpha, s rate) or LogNormal(log alpha, prior_scale), of batch shape ``shape``.
 
-    Its parameters stay unexpanded; without a network alpha is constant.
+    Its parameters stay unexpanded.
     """
-    if contextual is None:
-        log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)
-    else:
-        log_alpha = contextual(key, shape[1], layout).to(dtype)
-    return prior_of(method, log_alpha, shape)
-
-
-def prior_of(method: BayesianAttention, log_alpha: Tensor, shape: torch.Size) -> Gamma | LogNormal:
-    """The prior of log concentrations that broadcast to ``shape``."""
+    log_alpha, log_rate = prior_parameters(method, contextual, key, shape[1], dtype, layout)
     if method.posterior == "lognormal":
         scale = log_alpha.new_full((), method.prior_scale)
         return LogNormal(log_alpha, scale, validate_args=False).expand(shape)
-    rate = log_alpha.new_full((), method.rate)
-    return Gamma(log_concentration=log_alpha, rate=rate, validate_args=False).expand(shape)
+    return Gamma(log_concentration=log_alpha, rate=log_rate.exp(), validate_args=False).expand(shape)
+
+
+def prior_parameters(
+    method: BayesianAttention,
+    contextual: ContextualPrior | None,
+    key: Tensor,
+    num_heads: int,
+    dtype: torch.dtype,
+    layout: Layout,
+) -> tuple[Tensor, Tensor]:
+    """log(s alpha), which broadcasts to ``[B, H, T, S]``, and the scalar log(s rate)."""
+    if contextual is None:
+        log_alpha = key.new_full((1, 1, 1, 1), math.log(method.prior_concentration), dtype=dtype)
+    else:
+        log_alpha = contextual(key, num_heads, layout).to(dtype)
+    log_rate = log_alpha.new_full((), math.log(method.rate))
+    learned = None if contextual is None else contextual.log_strength
+    log_strength = log_strength_of(method) if learned is None else learned.to(dtype)
+    return log_alpha + log_strength, log_rate + log_strength
+
+
+def log_strength_of(method: BayesianAttention) -> float:
+    """log s where it is an option, 0 where it is learned."""
+    return 0.0 if isinstance(method.prior_strength, str) else math.log(method.prior_strength)

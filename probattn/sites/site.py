@@ -74,7 +74,9 @@ class LatentSite(nn.Module):
         self.method = method
         self.spec = spec
         self.prior = (
-            ContextualPrior(spec.head_dim, method.prior_hidden) if method.prior == "contextual" else None
+            ContextualPrior(spec.head_dim, method.prior_hidden, learns_strength=method.learns_strength)
+            if method.prior == "contextual"
+            else None
         )
         self.upward: UpwardMaps | None = None
         if method.has_upward_path:

@@ -13,6 +13,7 @@ from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gam
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.layout import Layout
 from probattn.sites.masks import AttentionMask
+from probattn.sites.prior import log_strength_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class TileKL:
 
     method: BayesianAttention
 
+    @property
+    def log_strength(self) -> float:
+        """Log of the prior's strength."""
+        return log_strength_of(self.method)
+
     def sums(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor | None]:
         """The KL ``[b]``, and its gradient by the logits, of their shape."""
         method, weight = self.method, layout.pair_weight
@@ -45,7 +51,7 @@ class TileKL:
             alpha, mean = log_alpha.exp(), self._log_mean(scores)
             pull = self._shift() - mean
             slope = (pull + digamma_1p(alpha)).mul_(alpha).sub_(1)
-            terms = pull.mul_(alpha).add_(finite_exp(mean), alpha=method.rate)
+            terms = pull.mul_(alpha).add_(finite_exp(mean), alpha=method.prior_rate)
             k = float(method.concentration)
             constants = log_gamma_1p(alpha) - log_alpha + (math.log(k) - EULER_MASCHERONI - 1)
             if weight is not None:
@@ -56,7 +62,7 @@ class TileKL:
             return kl, None
         if log_alpha.shape[2] == 1:
             slope = slope.sum(dim=2, keepdim=True)
-        share = log_alpha.exp()
+        share = (log_alpha - self.log_strength).exp()
         if isinstance(layout, AttentionMask):
             share = torch.where(layout.valid[:, :, : share.shape[2]], share, 0.0)
         return kl, (slope - share * slope.sum(dim=-1, keepdim=True)).sum(dim=2)
@@ -70,7 +76,7 @@ class TileKL:
         else:
             slope = log_alpha.exp().neg_().expand_as(scores)
             if method.scores == "raw":
-                slope = finite_exp(scores).mul_(method.rate).add_(slope)
+                slope = finite_exp(scores).mul_(method.prior_rate).add_(slope)
             slope = slope.clone() if weight is None else slope * weight
         slope = slope.mul_(share.view(-1, 1, 1, 1))
         if method.scores == "normalised":
@@ -79,8 +85,10 @@ class TileKL:
 
     def _log_alpha(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> Tensor:
         if logits is None:
-            return scores.new_full((1, 1, 1, 1), math.log(self.method.prior_concentration))
-        return layout.over_keys(logits, scores.shape[1])
+            return scores.new_full(
+                (1, 1, 1, 1), math.log(self.method.prior_concentration) + self.log_strength
+            )
+        return layout.over_keys(logits, scores.shape[1]) + self.log_strength
 
     def _log_mean(self, scores: Tensor) -> Tensor:
         return scores if self.method.scores == "raw" else torch.log_softmax(scores, dim=-1)
@@ -94,4 +102,4 @@ class TileKL:
     def _shift(self) -> float:
         """What a Weibull posterior's g / k - log lambda and the prior's log beta add to -mu."""
         k = float(self.method.concentration)
-        return EULER_MASCHERONI / k + math.lgamma(1 + 1 / k) - math.log(self.method.rate)
+        return EULER_MASCHERONI / k + math.lgamma(1 + 1 / k) - math.log(self.method.prior_rate)

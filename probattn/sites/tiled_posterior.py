@@ -91,11 +91,12 @@ class Attending:
 
 
 def can_tile(method: BayesianAttention, attending: Attending) -> bool:
-    """True where a draw needs no map: a spread that is a constant, a guide that takes outputs, and nobody else.
+    """True where a draw needs no map: a constant spread, a prior of a given strength, a guide that takes outputs.
 
     On a CPU, in float32 or float64.
     """
-    if method.has_upward_path or (method.posterior == "weibull" and method.concentration == "learned"):
+    learned = method.posterior == "weibull" and method.concentration == "learned"
+    if learned or method.has_upward_path or method.learns_strength:
         return False
     query = attending.query
     tensors = [query, attending.key, attending.value]
@@ -237,8 +238,9 @@ class TiledPosterior(AnsweringPosterior):
         else:
             means = (log_sum.exp() * real).sum(dim=2, keepdim=True)
         pairs = (queries * valid).expand(shape)
-        constant = pairs.sum(dim=(1, 2, 3)) * math.log(k) + prior_terms(log_alpha, method.rate, pairs, shape)
-        return (cross + method.rate * means).sum(dim=(1, 2, 3)) + constant
+        rate = self.prior.unexpanded[1]
+        constant = pairs.sum(dim=(1, 2, 3)) * math.log(k) + prior_terms(log_alpha, rate.log(), pairs, shape)
+        return (cross + rate * means).sum(dim=(1, 2, 3)) + constant
 
 
 def _rows(noise: Noise, method: BayesianAttention, like: Tensor) -> Rows:

@@ -24,6 +24,7 @@ from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
 from probattn.sites.noise import Kind, Noise
 from probattn.sites.posterior import PosteriorInputs, least_concentration, prior_terms, site_uniform
+from probattn.sites.prior import prior_parameters
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite, answer
@@ -155,10 +156,9 @@ def attend_in_graph(
         weights = layout.weights(log_value).to(query.dtype)
         kl = None
         if within.with_kl:
-            log_alpha = phi.new_full((1, 1, 1, 1), math.log(method.prior_concentration))
-            if site.prior is not None:
-                log_alpha = site.prior(key, heads, layout).to(phi.dtype)
-            kl = entries(log_alpha, layout.pair_weight)
+            kl = entries(
+                *prior_parameters(method, site.prior, key, heads, phi.dtype, layout), layout.pair_weight
+            )
         within.calls[name] = GraphCall(method, kl, *_kept(method, phi, outputs))
     return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 
@@ -188,8 +188,8 @@ def _kept(
     return phi.detach(), rise, scale
 
 
-Entries = Callable[[Tensor, Tensor | None], Tensor]
-"""The KL ``[B]`` from the log concentration of the prior and the factors of the entries."""
+Entries = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""The KL ``[B]`` from log concentration and log rate of the prior, and the factors of the entries."""
 
 
 def _weibull(
@@ -210,10 +210,10 @@ def _weibull(
         log_mean = log_scale + log_gamma
     log_exponential = noise.clamp(min=torch.finfo(noise.dtype).eps).log().neg().log()
 
-    def kl(log_alpha: Tensor, weight: Tensor | None) -> Tensor:
+    def kl(log_alpha: Tensor, log_rate: Tensor, weight: Tensor | None) -> Tensor:
         terms = log_alpha.exp() * (EULER_MASCHERONI / k - log_scale) + k.log()
-        terms = terms + method.rate * finite_exp(log_mean)
-        return _total(terms, weight) + prior_terms(log_alpha, method.rate, weight, phi.shape)
+        terms = terms + log_rate.exp() * finite_exp(log_mean)
+        return _total(terms, weight) + prior_terms(log_alpha, log_rate, weight, phi.shape)
 
     return log_scale + log_exponential / k, kl
 
@@ -224,7 +224,7 @@ def _log_normal(
     """log S, and its KL."""
     loc, ratio = phi - method.scale**2 / 2, method.scale / method.prior_scale
 
-    def kl(log_alpha: Tensor, weight: Tensor | None) -> Tensor:
+    def kl(log_alpha: Tensor, _: Tensor, weight: Tensor | None) -> Tensor:
         terms = ((loc - log_alpha) / method.prior_scale).square() / 2
         return _total(terms + ((ratio**2 - 1) / 2 - math.log(ratio)), weight)
 

@@ -38,7 +38,10 @@ FAMILIES = {
 }
 METHODS = {
     "babn": BayesianAttention(),
-    "others": BayesianAttention(rho=3.0, floor=0.2, rate=2.0, prior="constant", noise="truncated"),
+    "others": BayesianAttention(
+        rho=3.0, floor=0.2, rate=2.0, prior="constant", prior_strength=3.0, noise="truncated"
+    ),
+    "strength": BayesianAttention(prior_strength="learned"),
     "scale": BayesianAttention(sigma=0.1, scores="raw", kl_reduction="sum"),
     "bam": BayesianAttention.bam(),
     "lognormal": BayesianAttention.bam(posterior="lognormal"),

@@ -23,6 +23,12 @@ from probattn import BayesianAttention
         ({"rate": 0.0}, r"rate: expected a number > 0"),
         ({"scale": 0.0}, r"scale: expected a number > 0"),
         ({"prior_scale": float("inf")}, r"prior_scale: expected a finite number > 0"),
+        ({"prior_strength": 0.0}, r"prior_strength: expected 'learned' or a number > 0, got 0\.0"),
+        ({"prior_strength": 2.0, "posterior": "lognormal"}, "prior_strength belongs to the gamma prior"),
+        (
+            {"prior_strength": "learned", "prior": "constant"},
+            r"expected prior='contextual' with prior_strength='learned', got 'constant'",
+        ),
         ({"prior_hidden": 0}, r"prior_hidden: expected an integer >= 1, got 0"),
         ({"max_positions": 0}, r"max_positions: expected an integer >= 1 or None, got 0"),
         ({"posterior": "lognormal", "sigma": 0.5}, "sigma belongs to the Weibull posterior"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from scipy import stats
+from torch.distributions import kl_divergence
 
 from probattn import AttentionMask, BayesianAttention
 from probattn.distributions import Weibull
@@ -19,6 +20,7 @@ from probattn.inference.guide import AttentionGuide
 from probattn.inference.predictive import PosteriorExpectation
 from probattn.sites.layout import PAIRS
 from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.tiled_posterior import Attending
 from probattn.sites.upward import UpwardChain
 
 FULL = {"sigma": 0.5}
@@ -583,3 +585,56 @@ def test_one_weibull_object_serves_draw_and_kl():
         patch.setattr(Weibull, "__init__", counting)
         kl_of(site, inputs(), None)
     assert len(calls) == 1
+
+
+STRENGTHS = [
+    BayesianAttention(rate=0.6, prior_strength=7.0),
+    BayesianAttention(rate=0.6, prior_strength="learned"),
+    BayesianAttention(rate=0.6, prior_strength="learned", scores="raw"),
+    BayesianAttention(rate=0.6, prior_strength="learned", sigma=0.5),
+    BayesianAttention(prior="constant", rho=0.0, rate=0.6, prior_strength=7.0),
+    BayesianAttention.bam(3.0, rate=0.6, prior_strength=7.0),
+    BayesianAttention.bam(3.0, rate=0.6, prior_strength="learned"),
+]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["weights", "alone"])
+@pytest.mark.parametrize("mask", [None, padding(), causal()], ids=["open", "padding", "causal"])
+@pytest.mark.parametrize("method", STRENGTHS, ids=range(len(STRENGTHS)))
+def test_a_strength_multiplies_both_parameters_of_the_prior(method, mask, alone):
+    """Against torch's gamma distribution, by pairs; the gradient too, against differences where it is learned."""
+    tensors = inputs(dtype=torch.float64)
+    site = method.build(3, 5).double()
+    learned = None if site.prior is None else site.prior.log_strength
+    assert (learned is not None) == (method.prior_strength == "learned")
+    if learned is not None:
+        torch.nn.init.constant_(learned, math.log(7.0))
+
+    def model():
+        with pyro.plate("data", 2):
+            if alone:
+                site.attend_alone("site", Attending(*tensors, PAIRS if mask is None else mask))
+            else:
+                site("site", *tensors, mask)
+            pyro.factor("none", torch.zeros(2))
+
+    def total():
+        return AttentionELBO()(model, AttentionGuide(model))().kl
+
+    layout = PAIRS if mask is None else mask
+    scores = tensors[0] @ tensors[1].mT / math.sqrt(5) + (0 if mask is None else mask.additive.double())
+    log_alpha = torch.zeros(1) if site.prior is None else site.prior(tensors[1], 3, layout)
+    prior = torch.distributions.Gamma(7.0 * log_alpha.exp(), torch.tensor(7.0 * 0.6).double())
+    q = site.posterior(scores, layout)
+    pairs = kl_divergence(torch.distributions.Weibull(q.scale, q.concentration), prior)
+    valid = torch.ones_like(scores) if mask is None else mask.pair_weight.expand_as(scores).double()
+    expected = (pairs.where(valid > 0, 0.0).sum(dim=(1, 2, 3)) / valid.sum(dim=(1, 2, 3))).mean()
+    found = total()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    if learned is not None:
+        (slope,) = torch.autograd.grad(found, [learned])
+        sides = []
+        for step in (1e-4, -1e-4):
+            torch.nn.init.constant_(learned, math.log(7.0) + step)
+            sides.append(total().item())
+        assert slope.item() == pytest.approx((sides[0] - sides[1]) / 2e-4, rel=1e-5)
