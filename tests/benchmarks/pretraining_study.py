@@ -62,7 +62,9 @@ class PretrainingStudy(study.VariantStudy):
     rate: Annotated[float, typer.Option(help="Learning rate of fine-tuning.")] = 5e-4
     classifier: Annotated[
         Path | None,
-        typer.Option(help="A recipe of texts instead of SST-2, of which network, updates and rate are replaced."),
+        typer.Option(
+            help="A recipe of texts instead of SST-2, of which network, updates and rate are replaced."
+        ),
     ] = None
     output: study.Output = study.DATA / "pretraining.json"
 

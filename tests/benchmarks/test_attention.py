@@ -35,7 +35,7 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_quick_run_writes_every_kind_and_variant(tmp_path: Path) -> None:
     printed = run(tmp_path, "--quick", "--shape", "tiny", "--output", "made/figures.json")
     content = json.loads((tmp_path / "made" / "figures.json").read_text())

@@ -110,6 +110,7 @@ def test_one_graph_has_the_numbers_of_no_graph(name, method):
     assert plain[3].std(dim=0).min() > 0
 
 
+@pytest.mark.minutes
 def test_batches_of_other_sizes_do_not_compile_anew_each():
     net = torch.compile(network("bert", "babn"), fullgraph=True, backend="aot_eager", dynamic=True)
     plain = network("bert", "babn")

@@ -138,7 +138,7 @@ def test_of_many_titles_without_a_difference_few_claim_one(results: Results, sha
 @pytest.mark.slow
 def test_without_a_difference_few_reports_claim_one(results: Results) -> None:
     """The whole way from predictions to the title; among the intervals by themselves, several exclude 0."""
-    reports, claims, beside = 40, 0, 0
+    reports, claims, beside = 25, 0, 0
     for seed in range(reports):
         items = without_difference(220, seed)
         scores, differences = evaluate(items, resamples=330)
@@ -153,7 +153,7 @@ def test_without_a_difference_few_reports_claim_one(results: Results) -> None:
         claims += not headline(found).startswith("No reliable difference")
         beside += any(not item.low <= 0 <= item.high for item in differences)
     assert stats.binomtest(claims, reports, 0.05, alternative="greater").pvalue > 0.01
-    assert beside >= 4
+    assert beside >= 2
 
 
 def test_a_great_difference_is_claimed(results: Results) -> None:

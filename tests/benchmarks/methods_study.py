@@ -1,0 +1,120 @@
+"""What each method, and each way of predicting with its network, gains over the network as it is.
+
+    PROBATTN_DATA=/data python tests/benchmarks/study.py methods runs/methods --data banking77 --seeds 5
+    PROBATTN_DATA=/data python tests/benchmarks/study.py methods runs/methods --data banking77 --group objective
+
+MiniLM is fine-tuned on one data set by several recipes, over seeds, as `probattn compare` does it. The group "methods"
+has the methods of the papers, "objective" one method, BABN, under other objectives, priors and layers. The comparison is
+written after each seed, by group and data set, into docs/data/methods.json. Sizes are those that one core trains in some
+minutes; `--full` is for those of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import study
+import typer
+
+from probattn.cli.app import show
+from probattn.comparison import CompareOptions, ComparisonResults, compare, comparison_table
+from probattn.tasks import load_task
+
+INTENTS = ("data.shifted=null", "data.max_length=32", "training.learning_rate=3e-4")
+SMALL = "data.limits={train: 4000, validation: 500, test: 1000, out_of_domain: 500}"
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "clinc150": ("data.train=clinc150", "data.out_of_domain=clinc150_out_of_scope", *INTENTS),
+    "banking77": ("data.train=banking77_known", "data.out_of_domain=banking77_left_out", *INTENTS),
+    "trec": ("data.train=trec", "data.out_of_domain=null", *INTENTS),
+    "rotten_tomatoes": ("data.shifted=null", "data.max_length=48"),
+}
+"""Keys of the recipe by data set."""
+REDUCED = ("training.epochs=3", "prediction.num_samples=10")
+RECIPE = "sentiment_babn"
+SOFT, BABN, SUMMED = "attention.method=deterministic", "attention.method=babn", "attention.kl_reduction=sum"
+WHOLE = "training.kl_weight=1"
+ALIGNED = "alignment={method: ct, weight: 0.01, reduction: mean, learning_rate: 1.0e-3}"
+GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "methods": {
+        "deterministic": (SOFT,),
+        "smoothed": (SOFT, "training.label_smoothing=0.1"),
+        "babn": (BABN,),
+        "bam": ("attention.method=bam",),
+        "aligned": (SOFT, ALIGNED),
+        "repulsive": (SOFT, "repulsion={sampler: svgd, weight: 0.01}"),
+        "babn_aligned": (BABN, ALIGNED),
+    },
+    "objective": {
+        "deterministic": (SOFT,),
+        "babn": (BABN,),
+        "elbo": (BABN, SUMMED, WHOLE),
+        "elbo_strength_100": (BABN, SUMMED, WHOLE, "attention.prior_strength=100"),
+        "elbo_strength_learned": (BABN, SUMMED, WHOLE, "attention.prior_strength=learned"),
+        "keys_strength_learned": (
+            BABN,
+            "attention.kl_reduction=keys",
+            WHOLE,
+            "attention.prior_strength=learned",
+        ),
+        "first_layer": (BABN, "attention.layers=[0]"),
+        "last_layer": (BABN, "attention.layers=[-1]"),
+        "bam_1": ("attention.method=bam", "attention.concentration=1"),
+        "bam_3": ("attention.method=bam", "attention.concentration=3"),
+        "bam_30": ("attention.method=bam", "attention.concentration=30"),
+    },
+}
+"""Keys that each recipe changes; the first is what the others are compared with."""
+
+
+@dataclass(kw_only=True)
+class MethodsStudy:
+    """Recipes of one data set, compared over seeds."""
+
+    folder: study.Folder
+    data: Annotated[Literal["clinc150", "banking77", "trec", "rotten_tomatoes"], typer.Option()] = "banking77"
+    group: Annotated[Literal["methods", "objective"], typer.Option()] = "methods"
+    seeds: study.Seeds = 3
+    variants: study.Names = None
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the runs.")] = 1
+    full: study.Full = False
+    output: study.Output = study.DATA / "methods.json"
+    set_: study.Keys = None
+
+    def __post_init__(self) -> None:
+        self.names = study.chosen("variants", self.variants, GROUPS[self.group])
+
+    def recipes(self, folder: Path) -> tuple[str, ...]:
+        """Writes a recipe a variant; their files."""
+        files = []
+        sizes = () if self.full else (SMALL, *REDUCED)
+        for name in self.names:
+            keys = (*SETTINGS[self.data], *sizes, *GROUPS[self.group][name], *(self.set_ or ()))
+            file = folder / "recipes" / f"{name}.yaml"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(load_task(RECIPE, keys).recipe.dump(), encoding="utf-8")
+            files.append(str(file))
+        return tuple(files)
+
+    def main(self) -> ComparisonResults:
+        """Compares over one seed, over two, and so on; prints the last comparison."""
+        folder = self.folder / self.data
+        recipes = self.recipes(folder)
+        for seeds in range(1, self.seeds + 1):
+            options = CompareOptions(recipes, seeds=seeds, workers=self.workers)
+            _, results = compare(options, folder, quiet=True)
+            self.write(results)
+        show(comparison_table(results))
+        return results
+
+    def write(self, results: ComparisonResults) -> None:
+        """Puts the comparison into the file of results, where that of the same group and data set was."""
+        known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}
+        own = known.get(self.group, {}) | {self.data: results.model_dump(mode="json")}
+        groups = known | {self.group: {name: own[name] for name in SETTINGS if name in own}}
+        study.write_json({name: groups[name] for name in GROUPS if name in groups}, self.output)
+
+
+STUDY = MethodsStudy

@@ -1,0 +1,63 @@
+"""The study of methods on a tiny network, and its tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import methods_study
+import pytest
+import runs
+
+from probattn.tasks import load_task
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatch, capsys):
+    runs.tokenizer().save_pretrained(tmp_path / "network")
+    runs.bert().save_pretrained(tmp_path / "network")
+    runs.write_reviews(tmp_path / "reviews.csv", 60)
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        f"network: {{name: {tmp_path}/network}}\ndata: {{train: {tmp_path}/reviews.csv, max_length: 16}}\n"
+        f"attention: {{method: babn}}\ntraining: {{{runs.TRAINING}}}\n"
+    )
+    monkeypatch.setattr(methods_study, "RECIPE", str(file))
+    monkeypatch.setattr(methods_study, "SETTINGS", {"trec": (), "banking77": ()})
+    monkeypatch.setattr(methods_study, "SMALL", "prediction.num_samples=2")
+    monkeypatch.setattr(methods_study, "REDUCED", ())
+    output = tmp_path / "methods.json"
+    output.write_text(json.dumps({"objective": {"trec": {"kept": 1}}}))
+    study = methods_study.STUDY(
+        folder=tmp_path / "runs", data="trec", seeds=2, variants="deterministic,bam", output=output
+    )
+    results = study.main()
+    content = json.loads(output.read_text(encoding="utf-8"))
+    assert content["objective"] == {"trec": {"kept": 1}} and list(content) == ["methods", "objective"]
+    found = content["methods"]["trec"]
+    assert found["seeds"] == [0, 1] and list(found["methods"]) == ["deterministic", "bam"]
+    ways = {row["way"] for row in found["rows"] if row["recipe"] == "bam"}
+    assert {"point", "draws", "moments", "ensemble"} <= ways and results.seeds == (0, 1)
+    assert "Coverage" in capsys.readouterr().out
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    from measured_tables import methods
+
+    shown = methods.tables(content["methods"])
+    assert (
+        shown.startswith("**TREC**") and shown.count("\n| ") == 2 + len(found["rows"]) and "nan" not in shown
+    )
+
+
+@pytest.mark.parametrize("group", methods_study.GROUPS)
+@pytest.mark.parametrize("data", methods_study.SETTINGS)
+def test_every_variant_is_a_recipe_of_its_own(group, data):
+    shared = (*methods_study.SETTINGS[data], methods_study.SMALL, *methods_study.REDUCED)
+    recipes = [
+        load_task(methods_study.RECIPE, (*shared, *keys)).recipe
+        for keys in methods_study.GROUPS[group].values()
+    ]
+    assert len({recipe.dump() for recipe in recipes}) == len(recipes)
+    assert not recipes[0].methods() and all(recipe.methods() for recipe in recipes[2:])
+    assert all(recipe.data == recipes[0].data for recipe in recipes)
