@@ -6,9 +6,9 @@ A replication draws weights from the prior and data from the weights, infers a p
 rank of the true quantity among its draws. Of the exact posterior the ranks are uniform. Two models are small enough
 for the exact posterior to be drawn too, which tests the procedure itself:
 
-- attention of one query over five keys, S_j ~ Gamma(1, 1), W = S / sum S, and 20 observations y_i ~ Normal(sum_j W_j
-  v_ij, 1) with values v_ij ~ Normal(0, 1) that are given; ranks of W_1. Each replication has a query of its own, so that
-  the scores of its posterior are free. Maps of the upward path are shared, as in a network.
+- attention of one query over five keys, S_j ~ Gamma(1, 1), W = S / sum S, and 20 observations
+  y_i ~ Normal(sum_j W_j v_ij, 1) with values v_ij ~ Normal(0, 1) that are given; ranks of W_1. Each replication has a
+  query of its own, so that the scores of its posterior are free. Maps of the upward path are shared, as in a network.
 - regression with two weights, Normal(0, 1) each, and ten observations; ranks of the first weight among 20 particles.
 
 It writes docs/data/calibration.json.

@@ -4,9 +4,9 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py methods runs/methods --data banking77 --group objective
 
 MiniLM is fine-tuned on one data set by several recipes, over seeds, as `probattn compare` does it. The group "methods"
-has the methods of the papers, "objective" one method, BABN, under other objectives, priors and layers. The comparison is
-written after each seed, by group and data set, into docs/data/methods.json. Sizes are those that one core trains in some
-minutes; `--full` is for those of the data.
+has the methods of the papers; the group "objective" has BABN under other objectives, priors and layers, and BAM of other
+concentrations. The comparison is written after each seed, by group and data set, into docs/data/methods.json. One core
+trains a network of these sizes in some minutes; `--full` takes the sizes of the data.
 """
 
 from __future__ import annotations
