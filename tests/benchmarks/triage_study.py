@@ -88,11 +88,13 @@ def figures(scores: Tensor, wrong: Tensor, splits: int, confidence: float, size:
     for error in PROMISES:
         rows = [drawn(scores, wrong, error, confidence, size, seed) for seed in range(splits)]
         held = sum(wrong <= error for _, wrong in rows)
+        shares = torch.tensor([answered for answered, _ in rows], dtype=torch.float64)
         share, mistakes = (sum(values) / splits for values in zip(*rows, strict=True))
         found[str(error)] = {
             "held": held / splits,
             "interval": list(binomtest(held, splits).proportion_ci(method="exact")),
             "answered": share,
+            "range": shares.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist(),
             "error": mistakes,
             "certain": certain(scores, wrong, error, confidence, size),
             "oracle": oracle(scores, wrong, error),
