@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from torch import nn
@@ -131,6 +131,13 @@ class BayesianAttention(Method):
             raise ValueError(
                 "BayesianAttention: expected prior='contextual' with prior_strength='learned', got 'constant'"
             )
+
+    def __repr__(self) -> str:
+        """That of dataclasses; a strength of 1 is left out, as in checkpoints that are older than the option."""
+        names = (
+            each.name for each in fields(self) if each.name != "prior_strength" or self.prior_strength != 1
+        )
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def summary(self) -> str:
         """BABN, or BAM where the concentration is fixed."""
