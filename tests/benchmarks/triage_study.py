@@ -53,7 +53,7 @@ PROMISES = (0.02, 0.05, 0.1)
 
 
 def oracle(scores: Tensor, wrong: Tensor, error: float) -> float:
-    """The largest share of all inputs, the surest first, whose error is at most the promised one."""
+    """The largest share of all inputs, the most confident first, whose error is at most the promised one."""
     curve = risk_coverage_curve(scores, wrong.double())
     kept = curve.coverage[curve.risk <= error]
     return float(kept.max()) if len(kept) else 0.0

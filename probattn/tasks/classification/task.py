@@ -368,7 +368,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def _inputs(
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, data: TextDataset
     ) -> dict[str, Any]:
-        """Single inputs: the most uncertain ones, the surest mistakes, attention maps."""
+        """Single inputs: the most uncertain ones, the most confident mistakes, attention maps."""
         report, own = self.recipe.report, networks[-1]
         given = (data.texts, class_names(own), data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
