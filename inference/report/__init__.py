@@ -11,6 +11,11 @@ The records, measures and section of a topic are in one file: ``attention`` (map
 and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
 """
 
+from probattn.checks import optional
+
+for _package in ("jinja2", "markupsafe"):
+    optional("probattn.inference.report", _package, "report")
+
 from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment
 from probattn.inference.report.attention import (
     AttentionExample,
