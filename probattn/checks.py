@@ -16,6 +16,14 @@ class MissingPackageError(ImportError):
     """A package of an extra is not installed. The message is one line that names the extra."""
 
 
+def missing(owner: str, package: str, extra: str) -> MissingPackageError:
+    """The error to raise where ``owner`` needs a package of an extra that is not installed."""
+    return MissingPackageError(
+        f"{owner}: expected the package {package}, which is not installed; pip install 'probattn[{extra}]'",
+        name=package,
+    )
+
+
 def optional(owner: str, module: str, extra: str) -> ModuleType:
     """A module of a package that ``pip install 'probattn[extra]'`` brings.
 
@@ -45,10 +53,7 @@ def optional(owner: str, module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != package:
             raise
-        raise MissingPackageError(
-            f"{owner}: expected the package {package}, which is not installed; pip install 'probattn[{extra}]'",
-            name=package,
-        ) from error
+        raise missing(owner, package, extra) from error
 
 
 def shortened(text: str, limit: int = MESSAGE) -> str:

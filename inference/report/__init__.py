@@ -11,10 +11,12 @@ The records, measures and section of a topic are in one file: ``attention`` (map
 and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
 """
 
-from probattn.checks import optional
+from importlib.util import find_spec
 
-for _package in ("jinja2", "markupsafe"):
-    optional("probattn.inference.report", _package, "report")
+from probattn.checks import missing
+
+if find_spec("jinja2") is None:
+    raise missing("probattn.inference.report", "jinja2", "report")
 
 from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment
 from probattn.inference.report.attention import (
