@@ -60,7 +60,7 @@ picture: $(VENV)/.base runs/demo/metrics.json
 	$(OFFLINE) $(VENV)/bin/python docs/_figures/report.py runs/demo
 
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/mkdocs build --strict --quiet
 
 bench: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
