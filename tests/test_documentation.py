@@ -5,6 +5,7 @@ import doctest
 import io
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pyro
 import pytest
@@ -14,33 +15,58 @@ from probattn.recipes import load_any_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(?P<kind>python|text)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+WITHIN = re.compile(r"<!-- within (?P<tolerance>[\d.]+) -->")
+DECIMAL = re.compile(r"-?\d+\.\d+")
 RECIPE = re.compile(r"^```yaml\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def examples(text: str) -> list[tuple[int, str, str | None]]:
-    """Line, code, and what the text block right below it says that the code prints."""
-    found: list[tuple[int, str, str | None]] = []
+class Example(NamedTuple):
+    """Code of a page, what the text block right below it says that the code prints, and how near its decimals are."""
+
+    line: int
+    code: str
+    expected: str | None = None
+    tolerance: float = 0.0
+
+
+def examples(text: str) -> list[Example]:
+    found: list[Example] = []
     end = 0
     for match in FENCE.finditer(text):
-        adjacent = bool(found) and text[end : match.start()].strip() == ""
+        between = text[end : match.start()].strip()
+        within = WITHIN.fullmatch(between)
         if match["kind"] == "python":
-            found.append((text.count("\n", 0, match.start()) + 2, match["body"], None))
-        elif adjacent and found[-1][2] is None:
-            found[-1] = (*found[-1][:2], match["body"])
+            found.append(Example(text.count("\n", 0, match.start()) + 2, match["body"]))
+        elif found and (within or between == "") and found[-1].expected is None:
+            tolerance = float(within["tolerance"]) if within else 0.0
+            found[-1] = found[-1]._replace(expected=match["body"], tolerance=tolerance)
         end = match.end()
     return found
+
+
+def agrees(expected: str, printed: str, tolerance: float) -> bool:
+    """Whether texts are the same, up to ``tolerance`` in numbers with a decimal point."""
+    if doctest.OutputChecker().check_output(expected, printed, OUTPUT_OPTIONS):
+        return True
+    first, second = (DECIMAL.findall(text) for text in (expected, printed))
+    words = (DECIMAL.sub("#", text).split() for text in (expected, printed))
+    return (
+        len(set(map(tuple, words))) == 1
+        and len(first) == len(second)
+        and all(abs(float(a) - float(b)) <= tolerance for a, b in zip(first, second, strict=True))
+    )
 
 
 def run(page: str, text: str) -> None:
     """Runs a page's examples in one namespace, from the first to the last."""
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code, expected in examples(text):
+    for line, code, expected, tolerance in examples(text):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile("\n" * (line - 1) + code, page, "exec"), namespace)
         if expected is not None:
-            fits = doctest.OutputChecker().check_output(expected, printed.getvalue(), OUTPUT_OPTIONS)
+            fits = agrees(expected, printed.getvalue(), tolerance)
             assert fits, f"{page}:{line}: expected\n{expected}\ngot\n{printed.getvalue()}"
 
 
@@ -110,6 +136,9 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n", AssertionError),
         ("```python\nx = 1\n```\n\nand\n\n```python\nassert x == 2\n```\n", AssertionError),
         ("```python\nimport no_such_module\n```\n", ModuleNotFoundError),
+        ("```python\nprint(0.25)\n```\n\n<!-- within 0.1 -->\n\n```text\n0.40\n```\n", AssertionError),
+        ("```python\nprint('a 0.25')\n```\n\n<!-- within 0.1 -->\n\n```text\nb 0.30\n```\n", AssertionError),
+        ("```python\nprint(25)\n```\n\n<!-- within 9 -->\n\n```text\n26\n```\n", AssertionError),
     ],
 )
 def test_a_wrong_example_is_found(text: str, error: type[Exception]) -> None:
@@ -120,3 +149,7 @@ def test_a_wrong_example_is_found(text: str, error: type[Exception]) -> None:
 def test_output_belongs_to_the_code_right_above_it() -> None:
     run("page.md", "```python\nprint(1 + 1)\n```\n\n```text\n2\n```\n")
     run("page.md", "```python\nprint(1 + 1)\n```\n\na diagram:\n\n```text\nsomething else\n```\n")
+
+
+def test_decimals_are_compared_within_what_a_comment_says() -> None:
+    run("page.md", "```python\nprint('a', 0.25, 3)\n```\n\n<!-- within 0.1 -->\n\n```text\na 0.30 3\n```\n")

@@ -1,4 +1,4 @@
-"""mkdocs hook: the site's name carries the version of the package, as its header and the titles of its pages show it."""
+"""mkdocs hook: the name of the site carries the version of the package, in its header and in the titles of pages."""
 
 from typing import Any
 
