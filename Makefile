@@ -15,7 +15,7 @@ ORACLES := bertviz mapie netcal nltk
 
 LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 
-.PHONY: help demo test compat docs picture bench cuda lint format type imports clean
+.PHONY: help demo test compat docs picture bench cuda lint format type imports dist clean
 
 help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
@@ -27,6 +27,7 @@ help:
 	@echo 'make bench    time attention, deterministic against Bayesian, and how it learns'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
 	@echo 'make type     mypy                              make imports  which package may import which'
+	@echo 'make dist     build wheel and sdist into dist/ and check what an index would show of them'
 	@echo 'make clean    remove the environment, caches and built files; runs are kept'
 
 $(VENV)/.base: pyproject.toml constraints.txt
@@ -34,7 +35,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	v >= (3, 11) or sys.exit(f"the tested versions need Python 3.11 or newer, got {v[0]}.{v[1]}: make PYTHON=...")'
 	@echo 'Setting up $(VENV): about 1 GB, a few minutes the first time'
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[all]'
 	@$(PIP) --no-deps $(DEMO_PACKAGES)
 	@touch $@
 
@@ -83,6 +84,12 @@ type: $(VENV)/.dev
 
 imports: $(VENV)/.dev
 	$(VENV)/bin/lint-imports
+
+dist: $(VENV)/.base
+	@$(PIP) --editable '.[dist]'
+	rm -rf dist
+	$(VENV)/bin/python -m build --outdir dist .
+	$(VENV)/bin/python -m twine check --strict dist/*
 
 clean:
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site

@@ -148,7 +148,7 @@ class Moments:
     def top_two_p_value(self, num_samples: int = 20) -> Tensor:
         r"""p-value that the two likeliest classes are equally likely, as from so many draws, ``[N]``.
 
-        Welch's test of PAvPU (Fan et al. 2020) with the means and variances of this distribution in the place of a
+        Welch's test of PAvPU (Fan et al. 2020) with the means and variances of this distribution instead of a
         sample's: what :func:`probattn.metrics.functional.top_two_p_value` of draws scatters around.
         """
         self._refuse_numbers("top_two_p_value")

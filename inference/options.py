@@ -145,7 +145,7 @@ class EarlyStopping(Options):
         """The metrics among an evaluation's means, in the order of :attr:`modes`.
 
         Raises:
-            ValueError: there is none of a name.
+            ValueError: no record has that name.
         """
         for name in self.modes:
             if name not in means:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probattn.checks import check_number, check_share
+from probattn.checks import check_number, check_share, optional
 from probattn.sites.observation import ObservedNoise
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ class Posterior:
         Raises:
             IndexError: no such row.
             ValueError: no such site, or another number of names than C.
+            MissingPackageError: matplotlib (extra ``report``) is not installed.
         """
+        optional("Posterior.plot", "matplotlib", "report")
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 

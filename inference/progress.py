@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 from torch import nn
 
 from probattn.inference.session import evaluating, preserved_random_state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from probattn.inference.bars import TrainingBar
 
 Observe = Callable[[int, nn.Module], None]
 """Called with the number of updates done and the model."""
 
 
-class _TwoLines(Progress):
-    """A bar with words under it, which are wrapped where the terminal is narrow."""
-
-    words = ""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield self.make_tasks_table(self.tasks)
-        yield Text(self.words)
-
-
-class _TimeLeft(TimeRemainingColumn):
-    """The time left, in words; "done" at the end, also of a training that was complete when it was resumed."""
-
-    def render(self, task: Task) -> Text:
-        return Text("done") if task.completed == task.total else super().render(task) + Text(" left")
-
-
 class TrainingProgress:
-    """A bar on the error stream, title, step and time left first; nothing is shown where that is no terminal."""
+    """A bar on the error stream, title, step and time left first.
+
+    Nothing is shown where that is no terminal, and where rich (extra ``cli``) is not installed.
+    """
 
     def __init__(
         self,
@@ -48,31 +37,26 @@ class TrainingProgress:
         shown: bool = True,
         console: Console | None = None,
     ) -> None:
-        console = Console(stderr=True) if console is None else console
-        self._bar = _TwoLines(
-            TextColumn("{task.description}", markup=False),
-            MofNCompleteColumn(),
-            _TimeLeft(),
-            BarColumn(bar_width=None),
-            console=console,
-            disable=not (shown and console.is_terminal),
-        )
-        self._task = self._bar.add_task(title, total=total, completed=done)
+        self._bar: TrainingBar | None = None
+        if shown and find_spec("rich"):
+            from probattn.inference.bars import TrainingBar
+
+            self._bar = TrainingBar(title, total=total, done=done, console=console)
 
     def show(self, step: int, words: Callable[[], str]) -> None:
         """Shows a completed step and a text about it, which is not computed in silence."""
-        if not self._bar.disable:
-            self._bar.words = words()
-            self._bar.update(self._task, completed=step)
+        if self._bar is not None:
+            self._bar.show(step, words)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._bar.disable:  # several releases of rich end even a bar never drawn with an empty line
+        if self._bar is not None:
             self._bar.stop()
 
 

@@ -94,7 +94,7 @@ class _Sampler(Messenger):
 
     @property
     def is_active(self) -> bool:
-        """Whether it draws in this thread: elsewhere its hooks do nothing, and passes are undriven."""
+        """Whether it draws in this thread: elsewhere its hooks do nothing, and passes are those outside a driver."""
         return threading.get_ident() == self._thread
 
     def attach(self, net: nn.Module, stack: ExitStack) -> None:

@@ -234,7 +234,7 @@ def _is_special(module: nn.Module) -> bool:
 
 
 def _is_watched(module: nn.Module) -> bool:
-    """Whether a module must see every call, a hook may look at it, or something stands in the place of its parts."""
+    """Whether a module must see every call, a hook may look at it, or something replaces its parts."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     replaced = vars(module).keys() & module._modules.keys()
     return bool(replaced or getattr(module, "counts_calls", False)) or any(map(_looks, hooks))

@@ -1,6 +1,20 @@
-"""``python -m probattn``: the command line, for launchers that start modules."""
+"""The program ``probattn``, also as ``python -m probattn`` for launchers that start modules."""
 
-from probattn.cli import app
+import sys
+
+from probattn.checks import MissingPackageError
+
+
+def main() -> None:
+    """Runs the command line; what an extra would bring and is not installed is one line and exit status 2."""
+    try:
+        from probattn.cli import app
+
+        app(prog_name="probattn")
+    except MissingPackageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
 
 if __name__ == "__main__":
-    app(prog_name="probattn")
+    main()

@@ -4,10 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Any, TypeGuard, get_args
 
 MESSAGE = 480
 """Most characters of a message."""
+
+
+class MissingPackageError(ImportError):
+    """A package of an extra is not installed. The message is one line that names the extra."""
+
+
+def missing(owner: str, package: str, extra: str) -> MissingPackageError:
+    """The error to raise where ``owner`` needs a package of an extra that is not installed."""
+    return MissingPackageError(
+        f"{owner}: expected the package {package}, which is not installed; pip install 'probattn[{extra}]'",
+        name=package,
+    )
+
+
+def optional(owner: str, module: str, extra: str) -> ModuleType:
+    """A module of a package that ``pip install 'probattn[extra]'`` brings.
+
+    Args:
+        owner: what needs it, as the message names it.
+        module: the module, such as ``"matplotlib.pyplot"``.
+        extra: extra of ``pyproject.toml`` that requires its package.
+
+    Returns:
+        The module, imported.
+
+    Raises:
+        MissingPackageError: its package is not installed. An error inside a package that is stays as it is.
+
+    Example:
+        >>> optional("example", "json", "report").dumps([1])
+        '[1]'
+        >>> optional("example", "absent.part", "report")
+        Traceback (most recent call last):
+        ...
+        probattn.checks.MissingPackageError: example: expected the package absent, which is not installed; \
+        pip install 'probattn[report]'
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise missing(owner, package, extra) from error
 
 
 def shortened(text: str, limit: int = MESSAGE) -> str:

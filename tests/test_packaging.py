@@ -4,12 +4,19 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONDA_NAMES = {"matplotlib": "matplotlib-base", "torch": "pytorch"}
+"""Packages that have another name there."""
 
 
 def run(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -98,3 +105,53 @@ def test_links_are_relative(name: str) -> None:
     link = ROOT / "probattn" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..", name)
+
+
+@pytest.fixture(scope="module")
+def recipe() -> dict[str, Any]:
+    """The recipe for conda, its few Jinja expressions replaced."""
+    text = (ROOT / ".conda" / "meta.yaml").read_text(encoding="utf-8")
+    first, version = next(line.split('"')[:2] for line in text.splitlines() if line.startswith("{% set"))
+    assert first == "{% set version = "
+    lines = [line for line in text.splitlines() if not line.startswith("{%")]
+    text = "\n".join(lines).replace("{{ version }}", version).replace("{{ PYTHON }}", "python")
+    parsed: dict[str, Any] = yaml.safe_load(text)
+    return parsed
+
+
+def for_conda(*requirements: str) -> set[str]:
+    parsed = map(Requirement, requirements)
+    return {f"{CONDA_NAMES.get(each.name, each.name)} {each.specifier}" for each in parsed}
+
+
+def test_conda_requires_what_the_project_does(recipe: dict[str, Any]) -> None:
+    python = f"python {PROJECT['requires-python']}"
+    extras = PROJECT["optional-dependencies"]
+    optional = [each for extra in ("report", "cli", "transport") for each in extras[extra] if "[" not in each]
+    required = recipe["requirements"]
+    assert set(required["run"]) == {python, *for_conda(*PROJECT["dependencies"])}
+    assert set(required["run_constrained"]) == for_conda(*optional)
+    built_with = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"][
+        "requires"
+    ]
+    assert set(required["host"]) == {python, "pip", *for_conda(*built_with)}
+
+
+def test_conda_describes_this_version(recipe: dict[str, Any]) -> None:
+    assert recipe["package"] == {"name": PROJECT["name"], "version": PROJECT["version"]}
+    assert recipe["build"]["entry_points"] == [
+        f"{name} = {where}" for name, where in PROJECT["scripts"].items()
+    ]
+    about = recipe["about"]
+    assert (about["summary"], about["license"]) == (PROJECT["description"], PROJECT["license"])
+
+
+def test_what_is_shipped_is_small_and_holds_no_caches(built: Path, installed: Path) -> None:
+    assert {path.suffix for path in installed.rglob("*") if path.is_file()} <= {
+        *{".css", ".html", ".js", ".py", ".svg", ".txt", ".typed", ".yaml"},
+        "",  # of the wheel's own records
+    }
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = {part for member in sdist.getmembers() for part in Path(member.name).parts}
+    assert not names & {"__pycache__", "runs", "bench", "shared", "site", ".venv", ".pytest_cache"}
+    assert all(path.stat().st_size < 6_000_000 for path in built.iterdir())

@@ -1,4 +1,4 @@
-"""mkdocs hook: the name of the site carries the version of the package, in its header and in the titles of pages."""
+"""mkdocs hook: the name of the site carries the version of the package, in its header and its titles."""
 
 from typing import Any
 

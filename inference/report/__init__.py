@@ -11,6 +11,13 @@ The records, measures and section of a topic are in one file: ``attention`` (map
 and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
 """
 
+from importlib.util import find_spec
+
+from probattn.checks import missing
+
+if find_spec("jinja2") is None:
+    raise missing("probattn.inference.report", "jinja2", "report")
+
 from probattn.inference.report.alignment import Alignment, HeadCloud, SiteAlignment
 from probattn.inference.report.attention import (
     AttentionExample,

@@ -91,7 +91,7 @@ class Predictions:
 
     @classmethod
     def from_moments(cls, moments: Moments, num_samples: int) -> Predictions:
-        """The closed form, with points in the place of ``num_samples`` draws, more where its classes ask for more."""
+        """The closed form, with points instead of ``num_samples`` draws, more where its classes ask for more."""
         points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1))
         return cls(moments.mean_probabilities.double().cpu(), points.probabilities.double().cpu(), "moments")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from rich.cells import cell_len
-
+from probattn.checks import optional
 from probattn.inference.report.attention import Example
 from probattn.inference.report.charts.svg import printable
 from probattn.inference.report.findings import findings, headline
@@ -77,7 +76,11 @@ class Sheet:
     notes: tuple[str, ...] = ()
 
     def text(self, width: int | None) -> str:
-        """The table in lines of at most ``width`` columns, or of as many as it takes."""
+        """The table in lines of at most ``width`` columns, or of as many as it takes.
+
+        Raises:
+            MissingPackageError: rich (extra ``cli``), which knows how wide a character is, is not installed.
+        """
         headings = [printable(heading) for heading in self.headings]
         groups = [
             Group(printable(group.title), tuple(tuple(map(printable, row)) for row in group.rows))
@@ -85,7 +88,7 @@ class Sheet:
         ]
         columns = self._columns(headings, groups, width)
         if columns is None:
-            lines, room = [], max(map(cell_len, headings[1:]), default=0)
+            lines, room = [], max(map(_columns_of, headings[1:]), default=0)
         else:
             full = sum(columns) + len(GUTTER) * (len(columns) - 1)
             lines = [*self._row(headings, columns), "-" * full]
@@ -100,12 +103,12 @@ class Sheet:
     def _columns(self, headings: list[str], groups: list[Group], width: int | None) -> list[int] | None:
         """Widths of the columns; None where not even the words by themselves fit."""
         rows = [headings, *(row for group in groups for row in group.rows)]
-        columns = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        columns = [max(map(_columns_of, column)) for column in zip(*rows, strict=True)]
         if width is None:
             return columns
         least = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
         numbers = [
-            max([_longest_word(headings[place]), *(cell_len(row[place]) for row in rows[1:])])
+            max([_longest_word(headings[place]), *(_columns_of(row[place]) for row in rows[1:])])
             for place in range(len(headings))
         ]
         least[self.words :] = numbers[self.words :]
@@ -125,17 +128,23 @@ class Sheet:
         for parts in zip_longest(*blocks, fillvalue=""):
             padded = []
             for place, (part, size) in enumerate(zip(parts, columns, strict=True)):
-                space = " " * (size - cell_len(part))
+                space = " " * (size - _columns_of(part))
                 padded.append(part + space if place < self.words else space + part)
             lines.append(GUTTER.join(padded))
         return lines
+
+
+def _columns_of(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    width: int = optional("Sheet.text", "rich.cells", "cli").cell_len(text)
+    return width
 
 
 def _stacked(headings: list[str], row: Sequence[str], room: int, width: int | None) -> list[str]:
     """A block of lines for a row: its first cell, and the others under it with their headings."""
     first, *cells = row
     below = [
-        f"{GUTTER}{heading}{' ' * (room - cell_len(heading))}{GUTTER}{cell}"
+        f"{GUTTER}{heading}{' ' * (room - _columns_of(heading))}{GUTTER}{cell}"
         for heading, cell in zip(headings[1:], cells, strict=True)
         if cell
     ]
@@ -143,17 +152,17 @@ def _stacked(headings: list[str], row: Sequence[str], room: int, width: int | No
 
 
 def _longest_word(cell: str) -> int:
-    return max(map(cell_len, cell.split()), default=0)
+    return max(map(_columns_of, cell.split()), default=0)
 
 
 def _wrapped(words: str, width: int | None) -> list[str]:
     """Words in lines of at most ``width`` columns, broken at spaces only, each printable; none for no words."""
-    if width is None or cell_len(words) <= width:
+    if width is None or _columns_of(words) <= width:
         return [words] if words else []
     lines = [""]
     for word in words.split():
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if lines[-1] and cell_len(longer) > width:
+        if lines[-1] and _columns_of(longer) > width:
             lines.append(word)
         else:
             lines[-1] = longer

@@ -156,7 +156,7 @@ class ElectraProgram(HeadProgram):
         return len(attention_mask_of(batch))
 
     def corrupted(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Corrupted:
-        """Texts with tokens of the generator in the place of masked ones; the draws are ``generator``'s, or torch's."""
+        """Texts with tokens of the generator instead of masked ones; the draws are ``generator``'s, or torch's."""
         ids, real = batch["original_ids"], attention_mask_of(batch)
         size = self.generator.config.vocab_size
         check_classes(self, "original_ids", ids, real.shape, size)

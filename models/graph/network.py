@@ -111,7 +111,7 @@ class GraphAttentionNetwork(nn.Module):
 
     @torch.no_grad()
     def passes(self, features: Tensor, edges: Edges) -> list[LayerPass]:
-        """What each layer is given and how it attends, in evaluation mode; expected weights where they are latent."""
+        """What each layer is given and how it attends, in evaluation mode; with posterior-mean weights if latent."""
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:

@@ -228,7 +228,7 @@ def _attend(host: HostCall, hosted: Any) -> Attended:
 
 
 def own_attention(host: HostCall) -> Attended:
-    """Output and weights of a module by itself, without the recorder in the place of its site."""
+    """Output and weights of a module by itself, without the recorder that replaces its site."""
     hosted = host.module._modules.get(ATTRIBUTE)
     return hosted.attend(host) if isinstance(hosted, HostedSite) else host.eager()
 

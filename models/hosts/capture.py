@@ -95,7 +95,7 @@ def network_calls(net: PreTrainedModel) -> AttentionCalls:
 
 
 class _Recorder:
-    """Takes the place of every module's site, lets the module attend, and keeps the wanted calls."""
+    """Replaces every module's site, lets the module attend, and keeps the wanted calls."""
 
     def __init__(self, net: PreTrainedModel, calls: AttentionCalls) -> None:
         self.captured: dict[str, CapturedCall] = {}

@@ -54,7 +54,7 @@ FAILURES = (
 
 
 class _Recorder:
-    """Takes the place of every module's site and records every call."""
+    """Replaces every module's site and records every call."""
 
     def __init__(self) -> None:
         self.records: list[_Recorded] = []

@@ -32,7 +32,7 @@ def register(name: str, function: Callable[..., Any]) -> None:
 def _mask(**options: Any) -> Tensor | None:
     """The eager mask; where all queries see the same keys one row of it, which the others share.
 
-    In an undriven pass it is the mask of the implementation that the network had.
+    In a pass outside a driver it is the mask of the implementation that the network had.
     """
     former = former_implementation(options.get("config"))
     if former is not None:

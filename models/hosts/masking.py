@@ -112,7 +112,7 @@ def head_redundancy(
 
 @contextmanager
 def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
-    """Takes the place of every attention module's site, with no head masked at first."""
+    """Replaces every attention module's site, with no head masked at first."""
     masks = _Masks(net, network_calls(net))
     modules = [net.get_submodule(name) for name in masks.modules]
     if any(ATTRIBUTE in vars(module) for module in modules):

@@ -31,7 +31,7 @@ from probattn.models.hosts.record import Conversion, conversion, host_of
 from probattn.models.hosts.weights import WEIGHTS, is_site, plain
 
 DRAFT = ".probattn-draft"
-"""Folder in which files are written before they take the place of those of an earlier save."""
+"""Folder in which files are written before they replace those of an earlier save."""
 STORED = re.compile(
     r"(?:adapter_)?model(?P<variant>\.[^-]+?)?(?:-\d{5}-of-\d{5})?\.safetensors(?:\.index\.json)?"
 )
@@ -317,7 +317,7 @@ def _write(
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Puts the files of a draft in the place of those of an earlier save."""
+    """Replaces the files of an earlier save by those of a draft."""
     files = sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
     variants = {match["variant"] for file in files if (match := STORED.fullmatch(file.name))}
     (draft / MANIFEST).replace(target / MANIFEST)

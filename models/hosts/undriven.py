@@ -157,7 +157,7 @@ def _looks(hook: Any) -> bool:
 
 
 def former_implementation(config: object) -> str | None:
-    """What a configuration's attention implementation was, in an undriven pass of its network; None in others."""
+    """A configuration's own attention implementation, in a pass outside a driver of its network; None in others."""
     return None if compiled_pass() is not None else _former_implementation(config)
 
 
@@ -168,7 +168,7 @@ def _former_implementation(config: object) -> str | None:
 
 
 def attend_as_before(host: HostCall) -> Attended | None:
-    """What the module's own attention function gives, in an undriven pass; None in others."""
+    """What the module's own attention function gives, in a pass outside a driver; None in others."""
     name = former_implementation(getattr(host.module, "config", None))
     if name is None:
         return None

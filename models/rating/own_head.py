@@ -33,7 +33,7 @@ def kept_outputs(*modules: nn.Module) -> Iterator[dict[nn.Module, Any]]:
 def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
     r"""Answer of a classifier if one state were all that its head reads.
 
-    The head is the network's own code: its base model is put aside for one call, and each state takes the place of a
+    The head is the network's own code: its base model is put aside for one call, and each state replaces a
     text of one word. For the self-attentive classifier every head attends to that word, so that the state is repeated
     r times.
 

@@ -97,7 +97,7 @@ def load_textattack() -> Any:
     Its import tries, once, to download data for NLTK, reads NLTK's stop words for what is not used here (where they are
     missing it is given those of this library), and sets variables of the environment, which are put back. It imports
     flair for taggers that are not used here either: where flair is missing or does not go with the installed
-    transformers, classes that refuse to be used stand in for it meanwhile, and a note says so.
+    transformers, classes that refuse to be used replace it meanwhile, and a note says so.
 
     Raises:
         RunError: it is not installed, or cannot be imported.

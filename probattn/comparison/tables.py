@@ -37,8 +37,8 @@ def comparison_table(results: ComparisonResults) -> Sheet:
     recipe, way = results.reference
     meaning = (
         f"Means over {len(results.seeds)} seeds; cost in passes. Coverage: the largest share of the test texts, the "
-        f"surest first, with at most {100 * results.error:g}% wrong. AUROC: test against out-of-distribution texts, by "
-        "the entropy, or by what the way is named after."
+        f"most confident first, with at most {100 * results.error:g}% wrong. AUROC: test against out-of-distribution "
+        "texts, by the entropy, or by what the way is named after."
     )
     mark = (
         f"* marks reliable differences to {recipe}, {TITLES[way]}: paired by seed, three seeds or more, Holm's method "

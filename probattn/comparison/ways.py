@@ -40,7 +40,7 @@ MEASURES: Mapping[str, MeasureText] = MappingProxyType(
         "coverage": MeasureText(
             "Coverage",
             "coverage",
-            "The largest share of the test texts, the surest first, whose error is at most the given one",
+            "The largest share of the test texts, the most confident first, whose error is at most the given one",
             "higher",
             "share",
             "higher coverage",

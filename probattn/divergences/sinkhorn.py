@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.checks import check_integer, check_number, check_share
+from probattn.checks import check_integer, check_number, check_share, optional
 from probattn.divergences.tokens import TokenSets, compare
 
 START = 64.0
@@ -86,6 +86,7 @@ def sinkhorn(
     Raises:
         TypeError: a mask is not bool.
         ValueError: shapes do not fit, or a number out of its range.
+        MissingPackageError: geomloss (extra ``transport``) is not installed.
 
     Example:
         >>> q = torch.randn(1, 2, 5, 3)
@@ -234,9 +235,7 @@ def _self_potential(epsilon: float, cloud: _Cloud) -> tuple[Tensor, Tensor]:
 
 def _potentials(anneal: _Annealing, source: _Cloud, target: _Cloud) -> tuple[Tensor, Tensor]:
     """Potentials of source and target; the source's is optimal given the target's, so that its marginal is exact."""
-    from geomloss import SamplesLoss
-
-    solver = SamplesLoss(
+    solver = optional("sinkhorn", "geomloss", "transport").SamplesLoss(
         "sinkhorn",
         p=2,
         blur=anneal.coarsest,

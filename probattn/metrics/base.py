@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar
 
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -13,6 +12,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
+from probattn.checks import optional
 from probattn.metrics.functional.entropies import UncertaintyKind
 from probattn.metrics.functional.inputs import InputKind, accumulation_dtype, check_known
 
@@ -57,7 +57,11 @@ class UncertaintyMetric(Metric):
 
         Returns:
             Figure and axes.
+
+        Raises:
+            MissingPackageError: matplotlib (extra ``report``) is not installed.
         """
+        optional(f"{type(self).__name__}.plot", "matplotlib", "report")
         return self._plot(val, ax)
 
     def _add_sum_state(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
@@ -141,7 +145,11 @@ class Diagram(UncertaintyMetric):
 
         Returns:
             Figure and axes.
+
+        Raises:
+            MissingPackageError: matplotlib (extra ``report``) is not installed.
         """
+        plt = optional(f"{type(self).__name__}.plot", "matplotlib.pyplot", "report")
         value = self.compute() if val is None else val
         figure, axes = plt.subplots() if ax is None else (ax.get_figure(), ax)
         self._draw(axes, value)

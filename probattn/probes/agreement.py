@@ -145,7 +145,7 @@ def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         \tau_b = \frac{\sum_{i<j} \mathrm{sign}(u_i - u_j)\,\mathrm{sign}(v_i - v_j)}
             {\sqrt{|\{i<j : u_i \ne u_j\}| \cdot |\{i<j : v_i \ne v_j\}|}}
 
-    (Kendall 1945; Snell et al. 2021, section A.4: its mean over output words takes the place of the agreement there).
+    (Kendall 1945; Snell et al. 2021, section A.4: its mean over output words replaces the agreement there).
     A random order has expectation 0. Costs L^2 per row.
 
     Args:

@@ -93,7 +93,7 @@ def frozen_probe(
 ) -> Iterator[list[nn.Parameter]]:
     """Lets nothing but the attention learn, so that the lexical probe of every word stays what it was at the start.
 
-    Attention that could be learned without knowing words would come out like a normal one; it does not (Snell et al.
+    Attention that could be learned without knowing words would resemble normal attention; it does not (Snell et al.
     2021, section A.6).
 
     Args:

@@ -10,6 +10,7 @@ import torch
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Generator, Tensor, nn
 
+from probattn.checks import optional
 from probattn.divergences import (
     Critic,
     Discriminator,
@@ -86,6 +87,8 @@ class AlignmentFactor(nn.Module):
         if method.method == "ct":
             self.critic = Critic(head_dim, method.hidden, generator=source)
             self.navigator = Navigator(head_dim, method.hidden, generator=source)
+        if method.method == "ot":
+            optional("AlignmentAttention('ot')", "geomloss", "transport")
         if method.method == "mmd" and method.bandwidth == "median":
             self.register_buffer("bandwidth", torch.zeros(num_heads))  # 0: not known yet
         if method.max_tokens is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from torch import nn
@@ -56,7 +56,7 @@ class BayesianAttention(Method):
             0 (BAM, ``bam`` in a recipe, 10 where it is left out). Unused by "lognormal".
         rho: weight of the upward path in k, >= 0. 0 leaves ``exp(scores) + floor``. 4, the upper end of the range that
             the paper finds alike (1 to 4), begins near k = 3, as wide as the attention dropout of 0.1 that latent
-            weights take the place of; the paper uses 1.5.
+            weights replace; the paper uses 1.5.
         sigma: weight of the upward path in lambda, >= 0. 0 keeps E[S] = exp(scores), so that a converted network
             predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, causal-safe) or "positions"
@@ -131,6 +131,13 @@ class BayesianAttention(Method):
             raise ValueError(
                 "BayesianAttention: expected prior='contextual' with prior_strength='learned', got 'constant'"
             )
+
+    def __repr__(self) -> str:
+        """That of dataclasses; a strength of 1 is left out, as in checkpoints that are older than the option."""
+        names = (
+            each.name for each in fields(self) if each.name != "prior_strength" or self.prior_strength != 1
+        )
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def summary(self) -> str:
         """BABN, or BAM where the concentration is fixed."""

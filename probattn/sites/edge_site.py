@@ -18,7 +18,7 @@ EdgePosterior = SitePosterior
 class EdgeAttentionSite(LatentSite):
     r"""Attention over the edges of a graph whose unnormalised weights S are latent.
 
-    :class:`probattn.sites.AttentionSite` with the incoming edges of a node in the place of the keys of a query:
+    :class:`probattn.sites.AttentionSite` with the incoming edges of a node instead of the keys of a query:
 
     .. math::
         S_{ij} &\sim \mathrm{Gamma}(\alpha_{ij}, \beta), \qquad

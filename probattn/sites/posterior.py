@@ -326,7 +326,7 @@ def site_uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tenso
 def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Tensor] | None:
     """S and W of a prediction, for the options of the default and others close to it; None for the rest.
 
-    S takes the place of the noise, and W that of the scores.
+    S overwrites the noise, and W the scores.
     """
     method, raw = inputs.method, inputs.raw
     if (

@@ -6,27 +6,39 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
-from rich.table import Column
-from rich.text import Text
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from probattn.inference.report import printable
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Item = TypeVar("Item")
 
-_BARS: ContextVar[Progress | None] = ContextVar("probattn_progress", default=None)
-"""The bars of this context; None where no progress is shown."""
+
+class _Progress(Protocol):
+    def say(self, line: str) -> None: ...
+    def begin(self, title: str, total: int | None) -> Callable[[], None]: ...
+    def close(self) -> None: ...
 
 
-class _TimeLeft(TimeRemainingColumn):
-    """The time left, or what it took in the end."""
+class _Lines:
+    """A line for each piece of work: what is shown where rich (extra ``cli``) is not installed."""
 
-    def render(self, task: Task) -> Text:
-        text = super().render(task)
-        return text if task.finished or task.total is None else text.append(" left")
+    def say(self, line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    def begin(self, title: str, total: int | None) -> Callable[[], None]:
+        self.say(f"{title} ...")
+        return lambda: None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+_SHOWN: ContextVar[_Progress | None] = ContextVar("probattn_progress", default=None)
+"""What shows the progress of this context; None where none is shown."""
 
 
 @contextmanager
@@ -40,30 +52,24 @@ def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[No
     if quiet:
         yield
         return
-    console = console or Console(file=sys.stderr)
-    bars = Progress(
-        MofNCompleteColumn(),
-        _TimeLeft(elapsed_when_finished=True),
-        BarColumn(bar_width=16),
-        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, overflow="ellipsis")),
-        console=console,
-        expand=True,
-        redirect_stdout=False,
-    )
-    token = _BARS.set(bars)
+    progress: _Progress = _Lines()
+    if find_spec("rich"):
+        from probattn.tasks.bars import Bars
+
+        progress = Bars(console)
+    token = _SHOWN.set(progress)
     try:
         yield
     finally:
-        _BARS.reset(token)
-        if bars.tasks and console.is_terminal:
-            bars.stop()
+        _SHOWN.reset(token)
+        progress.close()
 
 
 def note(line: str) -> None:
     """Says something about the work, where :func:`shown` shows its progress."""
-    bars = _BARS.get()
-    if bars is not None:
-        bars.console.print(f"note: {printable(line)}", markup=False, highlight=False, soft_wrap=True)
+    progress = _SHOWN.get()
+    if progress is not None:
+        progress.say(f"note: {printable(line)}")
 
 
 @contextmanager
@@ -74,18 +80,8 @@ def counting(title: str, total: int | None) -> Iterator[Callable[[], None]]:
         title: what is being done, for which network and data.
         total: number of steps; None where it is not known.
     """
-    bars = _BARS.get()
-    if bars is None:
-        yield lambda: None
-        return
-    if not bars.console.is_terminal:
-        bars.console.print(f"{printable(title)} ...", markup=False, highlight=False, soft_wrap=True)
-        yield lambda: None
-        return
-    if not bars.tasks:
-        bars.start()
-    task = bars.add_task(printable(title), total=total)
-    yield lambda: bars.advance(task)
+    progress = _SHOWN.get()
+    yield (lambda: None) if progress is None else progress.begin(printable(title), total)
 
 
 def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iterator[Item]:

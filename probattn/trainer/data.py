@@ -11,7 +11,7 @@ from torch import Tensor
 LABELS = ("labels", "label", "label_ids")
 """Keys of the labels in a row, as transformers' collators know them."""
 FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
-"""Names that datasets gives to what was read from files of one's own."""
+"""Names that datasets gives to what was read from the user's files."""
 
 
 def some_labels(*data: Any) -> Tensor | None:

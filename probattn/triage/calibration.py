@@ -189,7 +189,7 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
     Args:
         held: predictions on which the promise is tested; nothing else may have been chosen by them.
         pilot: others of the same kind, such as those of the validation data, which say where the tests begin
-            (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the surest inputs.
+            (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the most confident inputs.
         options: what is promised.
 
     Returns:
@@ -285,7 +285,7 @@ def promises(held: Judged, pilot: Judged | None, options: TriageOptions) -> tupl
 
 
 def error_curve(held: Judged, score: Score) -> RiskCoverage:
-    """Error among the surest inputs, at most :data:`POINTS` points."""
+    """Error among the most confident inputs, at most :data:`POINTS` points."""
     curve = risk_coverage_curve(held.scores(score), held.wrong.double())
     rows = torch.linspace(0, len(held) - 1, min(POINTS, len(held))).round().long()
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))

@@ -65,7 +65,7 @@ def _chart(results: TriageResults) -> Markup:
     if error is not None:
         lines.append(Line("promise", "det", ((0.0, error), (1.0, error))))
     top = nice_top(max([error or 0.0, *(risk for _, risk in points)]))
-    x = Axis(0, 1, "answered share (surest first)", ticks(0, 1, 4, percent=True))
+    x = Axis(0, 1, "answered share (most confident first)", ticks(0, 1, 4, percent=True))
     y = Axis(0, top, "wrong among them", ticks(0, top, 4, percent=True))
     return line_chart(lines, x, y, "Error among answered inputs")
 

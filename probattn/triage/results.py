@@ -78,7 +78,7 @@ class TriageResults(Record):
         run: description of the run.
         policy: what was found.
         promises: the same for other promised errors, each by itself.
-        curve: error among the surest inputs of the calibration data.
+        curve: error among the most confident inputs of the calibration data.
         outcomes: what the policy does to each data set, the calibration data first.
         classes: by class, on the calibration data.
         confused: wrong predictions of the calibration data, the most frequent first.

@@ -4,7 +4,7 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py methods runs/methods --data banking77 --group objective
 
 MiniLM is fine-tuned on one data set by several recipes, over seeds, as `probattn compare` does it. The group "methods"
-has the methods of the papers; the group "objective" has BABN under other objectives, priors and layers, and BAM of other
+has the methods of the papers; "objective" has BABN under other objectives, priors and layers, and BAM of other
 concentrations. The comparison is written after each seed, by group and data set, into docs/data/methods.json. One core
 trains a network of these sizes in some minutes; `--full` takes the sizes of the data.
 """

@@ -1,4 +1,4 @@
-"""The study of accuracy against the number of heads, on a tiny network and reviews in the place of its data."""
+"""The study of accuracy against the number of heads, on a tiny network and reviews instead of its data."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ PROMISES = (0.02, 0.05, 0.1)
 
 
 def oracle(scores: Tensor, wrong: Tensor, error: float) -> float:
-    """The largest share of all inputs, the surest first, whose error is at most the promised one."""
+    """The largest share of all inputs, the most confident first, whose error is at most the promised one."""
     curve = risk_coverage_curve(scores, wrong.double())
     kept = curve.coverage[curve.risk <= error]
     return float(kept.max()) if len(kept) else 0.0
@@ -88,11 +88,13 @@ def figures(scores: Tensor, wrong: Tensor, splits: int, confidence: float, size:
     for error in PROMISES:
         rows = [drawn(scores, wrong, error, confidence, size, seed) for seed in range(splits)]
         held = sum(wrong <= error for _, wrong in rows)
+        shares = torch.tensor([answered for answered, _ in rows], dtype=torch.float64)
         share, mistakes = (sum(values) / splits for values in zip(*rows, strict=True))
         found[str(error)] = {
             "held": held / splits,
             "interval": list(binomtest(held, splits).proportion_ci(method="exact")),
             "answered": share,
+            "range": shares.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist(),
             "error": mistakes,
             "certain": certain(scores, wrong, error, confidence, size),
             "oracle": oracle(scores, wrong, error),

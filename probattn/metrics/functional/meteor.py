@@ -13,7 +13,7 @@ from probattn.metrics.functional.rouge import check_texts
 
 
 class _NoSynonyms:
-    """In the place of WordNet where there is none."""
+    """Replaces WordNet where it is not installed."""
 
     @staticmethod
     def synsets(_: str) -> list[Any]:

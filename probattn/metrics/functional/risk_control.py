@@ -93,7 +93,7 @@ def controlled_threshold(
         confidence: with which it holds, in (0, 1).
         start: the first threshold, which must not depend on these data: :func:`sequence_start` takes it from others.
             None begins at the first prediction where a test can reject at all, which is as safe where the error rate
-            passes the promise once, and ends there if one of the surest predictions is wrong.
+            passes the promise once, and ends there if one of the most confident predictions is wrong.
 
     Returns:
         The threshold, half way to the next larger uncertainty, with its counts and bound.

@@ -43,10 +43,16 @@ from probattn.inference.report import (
     site_alignments,
     training_curves,
 )
-from probattn.metrics.functional import mutual_information
 from probattn.models import Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
+from probattn.tasks.classification.answers import (
+    Answer,
+    answers_from,
+    columns_of,
+    object_of,
+    write_predictions,
+)
 from probattn.tasks.classification.attribution import attribution_of, leading_words
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
@@ -82,8 +88,6 @@ from probattn.tasks.watching import Watched
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
 OUT_OF_DOMAIN_LIMIT = 2000
 """Most texts of a built-in out-of-domain set that are measured where the recipe has no limit."""
-DIGITS = 6
-"""Digits behind the point of figures in files of predictions."""
 
 TrainedClassifier = Network[Classifier]
 
@@ -99,21 +103,6 @@ class TextData(Data):
 
     tokenizer: Any = None
     words: Words | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The prediction for a text.
-
-    Attributes:
-        example: its class with the highest mean probability, and how certain that is.
-        probabilities: mean probability of each class by name.
-        mutual_information: between the class and the posterior draws, nats; 0 without draws.
-    """
-
-    example: Example
-    probabilities: Mapping[str, float]
-    mutual_information: float
 
 
 class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
@@ -303,6 +292,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         own, report = networks[-1], self.recipe.report
         data = self.measured()
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
+        named = zip(predicted, data.values(), strict=True)
+        write_predictions(own.folder, own.key, named, class_names(own))
         measured = evaluate(
             predicted,
             resamples=report.resamples,
@@ -377,7 +368,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def _inputs(
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, data: TextDataset
     ) -> dict[str, Any]:
-        """Single inputs: the most uncertain ones, the surest mistakes, attention maps."""
+        """Single inputs: the most uncertain ones, the most confident mistakes, attention maps."""
         report, own = self.recipe.report, networks[-1]
         given = (data.texts, class_names(own), data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
@@ -591,15 +582,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             )
             predicted = models[network.key]
             item = PredictedData(described, None, {network.key: predicted})
-            information = (
-                torch.zeros(len(data)) if predicted.draws is None else mutual_information(predicted.draws)
-            ).tolist()
-            for row, example in enumerate(describe(item, range(len(data)), firsts, classes, given)):
-                yield Answer(
-                    example.model_copy(update={"data": None, "index": None}),
-                    dict(zip(classes, predicted.probabilities[row].tolist(), strict=True)),
-                    information[row],
-                )
+            yield from answers_from(item, network.key, data, classes)
 
     def _given(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
         """Batches of texts that are read bit by bit, with a warning of truncated ones in the same words for each."""
@@ -618,20 +601,12 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     @classmethod
     def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
-        return predictions_table([answer.example for answer in found]), [_object(answer) for answer in found]
+        return predictions_table([answer.example for answer in found]), list(map(object_of, found))
 
     @classmethod
     def columns(cls, answer: Answer) -> dict[str, Any]:
         """Label, probabilities and measures of uncertainty."""
-        example = answer.example
-        return {
-            "label": example.predicted,
-            "probability": round(example.probability, DIGITS),
-            **{f"p_{name}": round(value, DIGITS) for name, value in answer.probabilities.items()},
-            "entropy": round(example.entropy, DIGITS),
-            "mutual_information": round(answer.mutual_information, DIGITS),
-            "spread": round(example.spread, DIGITS),
-        }
+        return columns_of(answer)
 
 
 def class_names(network: TrainedClassifier) -> tuple[str, ...]:
@@ -660,20 +635,6 @@ def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> f
         right += int((logits.argmax(dim=-1) == batch["labels"]).sum())
         total += len(batch["labels"])
     return right / total
-
-
-def _object(answer: Answer) -> dict[str, Any]:
-    example = answer.example
-    given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
-    return {
-        **given,
-        "label": example.predicted,
-        "probability": example.probability,
-        "spread": example.spread,
-        "entropy": example.entropy,
-        "mutual_information": answer.mutual_information,
-        "probabilities": answer.probabilities,
-    }
 
 
 def _title(source: str) -> str:

@@ -136,7 +136,7 @@ class HeadTask(HeadNetworks):
     def closed_form(
         self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int, method: Method = "auto"
     ) -> Posterior:
-        """Predictions of a batch in closed form: points with its mean and covariance in the place of draws."""
+        """Predictions of a batch in closed form: points with its mean and covariance instead of draws."""
         read, inputs, prediction = self._read(network, tensors)
         moments = posterior_moments(
             read,

@@ -215,7 +215,7 @@ def with_masks(row: Row, special: set[int], share: float) -> Row:
 class PassageStream:
     """The training passages of a text stream, which a driver reads in its order and reads again every epoch.
 
-    Texts are shuffled within a buffer: each that is read takes the place of a random one, which is given out. The
+    Texts are shuffled within a buffer: each that is read replaces a random one, which is given out. The
     order is a function of the seed and the epoch, so that an interrupted run finds its place again by reading up to it.
 
     Args:

@@ -60,3 +60,12 @@ def test_parameters_are_made_for_what_is_learned_alone(options, concentration, s
     assert method.has_upward_path == (concentration or scale)
     assert method.has_parameters == parameters == bool(list(site.parameters()))
     assert (site.upward is not None) == method.has_upward_path
+
+
+def test_a_strength_of_one_is_left_out_of_the_repr():
+    """Checkpoints hold the options as text; those that are older than the option stay valid."""
+    assert "prior_strength" not in repr(BayesianAttention())
+    assert repr(BayesianAttention(prior_strength=2)).count("prior_strength=2.0") == 1
+    assert eval(repr(BayesianAttention(prior_strength="learned"))) == BayesianAttention(
+        prior_strength="learned"
+    )

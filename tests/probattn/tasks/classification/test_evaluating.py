@@ -1,5 +1,7 @@
 """What an evaluation makes of a data set, beside the same texts one by one."""
 
+import csv
+
 import pytest
 import torch
 
@@ -60,3 +62,22 @@ def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
     card = (tmp_path / "net" / "README.md").read_text()
     assert f"| accuracy | {score.accuracy:.4g} |\n| calibration error | {score.ece:.4g} |" in card
     assert "Training data: " in card and load(tmp_path / "net") is not None
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+def test_an_evaluation_writes_its_predictions(run):
+    """Every measured text with its classes; the accuracy of the file is that of the records."""
+    task = run_task(run)
+    results = task.evaluate(run)
+    with (run / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["text"] for row in rows] == [text for data in task.measured().values() for text in data.texts]
+    assert {row["data"] for row in rows} == {data.key for data in results.data}
+    own = [row for row in rows if row["data"] == "test"]
+    score = results.score(results.compared, "test")
+    assert sum(row["label"] == row["true"] for row in own) / len(own) == pytest.approx(score.accuracy)
+    for row in rows:
+        shares = {name[2:]: float(share) for name, share in row.items() if name.startswith("p_")}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+        assert row["label"] == max(shares, key=shares.__getitem__)
+        assert float(row["probability"]) == pytest.approx(max(shares.values()), abs=1e-6)

@@ -1,0 +1,108 @@
+"""Predictions for single texts, for terminals, programs and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probattn.data import TextDataset
+from probattn.files.durable import write_atomically
+from probattn.inference.report import Example, ModelKey, PredictedData, describe
+from probattn.metrics.functional import mutual_information
+
+PREDICTIONS = "predictions.csv"
+"""The predictions of an evaluation, in the folder of its run."""
+DIGITS = 6
+"""Digits behind the point of figures in files of predictions."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The prediction for a text.
+
+    Attributes:
+        example: its class with the highest mean probability, and how certain that is.
+        probabilities: mean probability of each class by name.
+        mutual_information: between the class and the posterior draws, nats; 0 without draws.
+    """
+
+    example: Example
+    probabilities: Mapping[str, float]
+    mutual_information: float
+
+
+def answers_from(
+    predicted: PredictedData, model: ModelKey, data: TextDataset, classes: Sequence[str]
+) -> Iterator[Answer]:
+    """The predictions of one model for the texts of a data set, one by one."""
+    own = predicted.models[model]
+    information = torch.zeros(len(data)) if own.draws is None else mutual_information(own.draws)
+    item = PredictedData(predicted.data, predicted.labels, {model: own})
+    examples = describe(item, range(len(data)), data.texts, classes, data.pairs)
+    for example, row, bits in zip(examples, own.probabilities.tolist(), information.tolist(), strict=True):
+        yield Answer(
+            example.model_copy(update={"data": None, "index": None}),
+            dict(zip(classes, row, strict=True)),
+            bits,
+        )
+
+
+def object_of(answer: Answer) -> dict[str, Any]:
+    """A prediction for programs."""
+    example = answer.example
+    given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
+    return {
+        **given,
+        "label": example.predicted,
+        "probability": example.probability,
+        "spread": example.spread,
+        "entropy": example.entropy,
+        "mutual_information": answer.mutual_information,
+        "probabilities": answer.probabilities,
+    }
+
+
+def columns_of(answer: Answer) -> dict[str, Any]:
+    """Label, probabilities and measures of uncertainty."""
+    example = answer.example
+    return {
+        "label": example.predicted,
+        "probability": round(example.probability, DIGITS),
+        **{f"p_{name}": round(value, DIGITS) for name, value in answer.probabilities.items()},
+        "entropy": round(example.entropy, DIGITS),
+        "mutual_information": round(answer.mutual_information, DIGITS),
+        "spread": round(example.spread, DIGITS),
+    }
+
+
+def write_predictions(
+    folder: Path,
+    model: ModelKey,
+    sets: Iterable[tuple[PredictedData, TextDataset]],
+    classes: Sequence[str],
+) -> None:
+    """Writes the predictions of a run's own network for all texts that were measured.
+
+    A row has the data set's key, the text (and the second one), the true class where it is known, and the columns of
+    :func:`columns_of`.
+    """
+    rows: list[dict[str, Any]] = []
+    for predicted, data in sets:
+        labels = None if data.labels is None else [classes[label] for label in data.labels]
+        for place, answer in enumerate(answers_from(predicted, model, data, classes)):
+            pair = {} if data.pairs is None else {"pair": data.pairs[place]}
+            truth = {"true": "" if labels is None else labels[place]}
+            rows.append(
+                {"data": predicted.data.key, "text": data.texts[place]} | pair | truth | columns_of(answer)
+            )
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(folder / PREDICTIONS, file.getvalue().encode(errors="replace"))
