@@ -2,6 +2,7 @@
 
 import contextlib
 import doctest
+import importlib
 import io
 import re
 from pathlib import Path
@@ -103,6 +104,13 @@ def test_every_package_has_a_page(name: str) -> None:
     page = f"api/{name}.md"
     assert f"::: probattn.{name}\n" in (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert f"probattn.{name}: {page}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["inference", "models", "sites"])
+def test_a_page_in_groups_has_every_public_name_once(name: str) -> None:
+    page = (ROOT / "docs" / "api" / f"{name}.md").read_text(encoding="utf-8")
+    listed = re.findall(rf"^::: probattn\.{name}\.(\w+)$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(importlib.import_module(f"probattn.{name}").__all__)
 
 
 def pages() -> list[object]:

@@ -39,7 +39,8 @@ def tables(content: Mapping[str, Any]) -> str:
     ]
     parts = [table(["method", "seeds", *MEASURES.values()], measures)]
     if sites:
-        parts.append(table(["method", "site", *(title for title, _ in HEALTH.values())], sites))
+        shown = table(["method", "site", *(title for title, _ in HEALTH.values())], sites)
+        parts.append(f"<details markdown><summary>Every attention call</summary>\n\n{shown}\n\n</details>")
     return "\n\n".join(parts)
 
 
