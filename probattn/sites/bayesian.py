@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -157,6 +158,11 @@ class BayesianAttention(Method):
     def learns_strength(self) -> bool:
         """True when the strength of the prior is learned."""
         return self.prior_strength == "learned"
+
+    @property
+    def log_strength(self) -> float:
+        """Log of the prior's strength; 0 where that is learned."""
+        return 0.0 if isinstance(self.prior_strength, str) else math.log(self.prior_strength)
 
     @property
     def prior_rate(self) -> float:

@@ -76,11 +76,8 @@ def prior_parameters(
     else:
         log_alpha = contextual(key, num_heads, layout).to(dtype)
     log_rate = log_alpha.new_full((), math.log(method.rate))
+    if method.prior_strength == 1:
+        return log_alpha, log_rate  # under causal masks log_alpha is a map, and a sum a pass over it
     learned = None if contextual is None else contextual.log_strength
-    log_strength = log_strength_of(method) if learned is None else learned.to(dtype)
+    log_strength = method.log_strength if learned is None else learned.to(dtype)
     return log_alpha + log_strength, log_rate + log_strength
-
-
-def log_strength_of(method: BayesianAttention) -> float:
-    """log s where it is an option, 0 where it is learned."""
-    return 0.0 if isinstance(method.prior_strength, str) else math.log(method.prior_strength)

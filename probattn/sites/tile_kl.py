@@ -13,7 +13,6 @@ from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gam
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.layout import Layout
 from probattn.sites.masks import AttentionMask
-from probattn.sites.prior import log_strength_of
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,6 @@ class TileKL:
     """
 
     method: BayesianAttention
-
-    @property
-    def log_strength(self) -> float:
-        """Log of the prior's strength."""
-        return log_strength_of(self.method)
 
     def sums(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor | None]:
         """The KL ``[b]``, and its gradient by the logits, of their shape."""
@@ -62,7 +56,9 @@ class TileKL:
             return kl, None
         if log_alpha.shape[2] == 1:
             slope = slope.sum(dim=2, keepdim=True)
-        share = (log_alpha - self.log_strength).exp()
+        share = log_alpha.exp()
+        if method.log_strength:
+            share.div_(math.exp(method.log_strength))
         if isinstance(layout, AttentionMask):
             share = torch.where(layout.valid[:, :, : share.shape[2]], share, 0.0)
         return kl, (slope - share * slope.sum(dim=-1, keepdim=True)).sum(dim=2)
@@ -84,11 +80,11 @@ class TileKL:
         return slope
 
     def _log_alpha(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> Tensor:
+        log_strength = self.method.log_strength
         if logits is None:
-            return scores.new_full(
-                (1, 1, 1, 1), math.log(self.method.prior_concentration) + self.log_strength
-            )
-        return layout.over_keys(logits, scores.shape[1]) + self.log_strength
+            return scores.new_full((1, 1, 1, 1), math.log(self.method.prior_concentration) + log_strength)
+        log_alpha = layout.over_keys(logits, scores.shape[1])
+        return log_alpha + log_strength if log_strength else log_alpha
 
     def _log_mean(self, scores: Tensor) -> Tensor:
         return scores if self.method.scores == "raw" else torch.log_softmax(scores, dim=-1)

@@ -165,6 +165,11 @@ def _posterior(network: Network[Any], logits: Tensor) -> Posterior:
 
 
 def joined(parts: Sequence[Columns], order: Sequence[int]) -> dict[str, Tensor]:
-    """Columns of batches together, their rows put back from the order in which they were computed."""
+    """Columns of batches together, their rows put back from the order in which they were computed.
+
+    Example:
+        >>> joined([{"place": torch.tensor([2, 0])}, {"place": torch.tensor([1])}], [2, 0, 1])["place"]
+        tensor([0, 1, 2])
+    """
     back = torch.tensor(order).argsort()
     return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}

@@ -16,9 +16,10 @@ It writes docs/data/calibration.json.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 import pyro
 import pyro.distributions as dist
@@ -56,32 +57,50 @@ SAMPLERS = ("svgd", "spos", "sgld")
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Replications of the first model.
+class Replications:
+    """Data sets of a linear model with noise of variance 1, each with weights from the prior.
 
     Attributes:
         truth: true weights ``[R, K]``.
-        values: v, ``[R, n, K]``.
+        inputs: ``[R, n, K]``, standard normal.
         y: observations ``[R, n]``.
     """
 
     truth: Tensor
-    values: Tensor
+    inputs: Tensor
     y: Tensor
+    size: ClassVar[tuple[int, int]]
+    """n and K."""
+
+    @staticmethod
+    @abstractmethod
+    def prior(replications: int, draw: torch.Generator) -> Tensor:
+        """Draws of the weights ``[R, K]``."""
 
     @classmethod
-    def simulated(cls, replications: int, seed: int) -> Attention:
+    def simulated(cls, replications: int, seed: int) -> Self:
         """Draws from the model."""
         draw = torch.Generator().manual_seed(seed)
+        truth = cls.prior(replications, draw)
+        inputs = torch.randn(replications, *cls.size, generator=draw)
+        mean = (inputs @ truth[..., None])[..., 0]
+        return cls(truth, inputs, mean + torch.randn(mean.shape, generator=draw))
+
+
+class Attention(Replications):
+    """The first model: weights of attention over keys, whose values are the inputs."""
+
+    size = (OBSERVATIONS, KEYS)
+
+    @staticmethod
+    def prior(replications: int, draw: torch.Generator) -> Tensor:
+        """Normalised gamma variables."""
         gamma = -torch.rand(replications, KEYS, generator=draw).clamp_min(1e-12).log()  # Gamma(1, 1)
-        truth = gamma / gamma.sum(dim=1, keepdim=True)
-        values = torch.randn(replications, OBSERVATIONS, KEYS, generator=draw)
-        mean = (values @ truth[..., None])[..., 0]
-        return cls(truth, values, mean + torch.randn(mean.shape, generator=draw))
+        return gamma / gamma.sum(dim=1, keepdim=True)
 
     def log_likelihood(self, weights: Tensor) -> Tensor:
         """``[P, R]`` of weights ``[P, R, K]``."""
-        mean = torch.einsum("prk,rnk->prn", weights, self.values)
+        mean = torch.einsum("prk,rnk->prn", weights, self.inputs)
         return dist.Normal(mean, 1.0).log_prob(self.y).sum(dim=-1)
 
     def exact(self, seed: int, proposals: int = 20_000) -> Tensor:
@@ -89,7 +108,7 @@ class Attention:
         torch.manual_seed(seed)
         found = []
         for row in range(len(self.y)):
-            one = Attention(*(each[row : row + 1] for each in (self.truth, self.values, self.y)))
+            one = Attention(*(each[row : row + 1] for each in (self.truth, self.inputs, self.y)))
             proposed = torch.distributions.Dirichlet(torch.ones(KEYS)).sample((proposals, 1))
             chosen = one.log_likelihood(proposed)[:, 0].softmax(dim=0).multinomial(DRAWS, replacement=True)
             found.append(proposed[chosen, 0, 0])
@@ -102,7 +121,7 @@ class Attention:
         site = method.build(1, KEYS)
         scores = nn.Parameter(0.1 * torch.randn(rows, KEYS))
         key = torch.eye(KEYS).expand(rows, 1, -1, -1)
-        value = self.values.mT[:, None]
+        value = self.inputs.mT[:, None]
 
         def model() -> None:
             query = (scores * KEYS**0.5)[:, None, None]
@@ -124,28 +143,15 @@ class Attention:
         return (drawn / drawn.sum(dim=-1, keepdim=True))[..., 0]
 
 
-@dataclass(frozen=True)
-class Regression:
-    """Replications of the second model.
+class Regression(Replications):
+    """The second model."""
 
-    Attributes:
-        truth: true weights ``[R, d]``.
-        inputs: ``[R, n, d]``.
-        y: observations ``[R, n]``.
-    """
+    size = (POINTS, WEIGHTS)
 
-    truth: Tensor
-    inputs: Tensor
-    y: Tensor
-
-    @classmethod
-    def simulated(cls, replications: int, seed: int) -> Regression:
-        """Draws from the model."""
-        draw = torch.Generator().manual_seed(seed)
-        truth = torch.randn(replications, WEIGHTS, generator=draw)
-        inputs = torch.randn(replications, POINTS, WEIGHTS, generator=draw)
-        mean = (inputs @ truth[..., None])[..., 0]
-        return cls(truth, inputs, mean + torch.randn(mean.shape, generator=draw))
+    @staticmethod
+    def prior(replications: int, draw: torch.Generator) -> Tensor:
+        """Standard normal variables."""
+        return torch.randn(replications, WEIGHTS, generator=draw)
 
     def normal(self, row: int) -> tuple[Tensor, Tensor]:
         """Precision and mean of a replication's posterior."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 
 import pytest
@@ -133,11 +133,12 @@ def test_options_of_the_command_line_are_the_fields(tmp_path):
 
 @pytest.mark.parametrize("name", study.STUDIES)
 def test_every_study_has_a_command(name):
-    app = typer.Typer()
-    app.command()(study.command(import_module(f"{name}_study").STUDY))
-    found = CliRunner().invoke(app, ["--help"])
+    kind, app = import_module(f"{name}_study").STUDY, typer.Typer()
+    app.command()(study.command(kind))
+    found = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
     assert found.exit_code == 0
-    assert "Number of seeds" in found.output or "--output" in found.output
+    options = {field.name.strip("_").replace("_", "-") for field in fields(kind)} - {"folder", "comparison"}
+    assert all(f"--{option}" in found.output for option in options)
 
 
 def test_names_are_checked():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from probattn.checks import optional
 
 ORDER = 4
 """Longest n-gram."""
@@ -82,7 +83,8 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
             f"bleu: expected as many translations as references, at least one, got {len(hypotheses)} and "
             f"{len(references)}"
         )
-    metric = _sacrebleu().BLEU(effective_order=True)  # of no effect on the counts
+    # The order has no effect on the counts.
+    metric = optional("BLEU", "sacrebleu.metrics", "translation").BLEU(effective_order=True)
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         sentence = metric.sentence_score(hypothesis, [reference])
@@ -108,7 +110,7 @@ def bleu_from_counts(counts: Tensor, order: int = ORDER) -> BleuScore:
         raise ValueError(f"bleu_from_counts: expected an order from 1 to {ORDER}, got {order}")
     if not len(counts):
         raise ValueError("bleu_from_counts: expected at least one translation, got none")
-    metrics = _sacrebleu()
+    metrics = optional("BLEU", "sacrebleu.metrics", "translation")
     sums = counts.sum(dim=0).tolist()
     corpus = metrics.BLEU.compute_bleu(
         correct=sums[:order],
@@ -128,13 +130,3 @@ def bleu_from_counts(counts: Tensor, order: int = ORDER) -> BleuScore:
         reference_length=sums[-1],
         signature=str(plain.get_signature()),
     )
-
-
-def _sacrebleu() -> Any:
-    try:
-        from sacrebleu import metrics
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"BLEU needs the package sacrebleu ({error}); install it: pip install 'probattn[translation]'"
-        ) from error
-    return metrics

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from probattn.checks import optional
 from probattn.metrics.functional.rouge import check_texts
 
 
@@ -27,9 +27,9 @@ def find_wordnet() -> Any:
         None where the corpus is not there.
 
     Raises:
-        ImportError: nltk is not installed.
+        MissingPackageError: nltk (extra ``text_metrics``) is not installed.
     """
-    _nltk()
+    optional("METEOR", "nltk", "text_metrics")
     from nltk.corpus import wordnet
 
     try:
@@ -59,7 +59,7 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
         float64 ``[N]`` in [0, 1].
 
     Raises:
-        ImportError: nltk is not installed.
+        MissingPackageError: nltk (extra ``text_metrics``) is not installed.
         ValueError: no texts, or unequal numbers.
 
     Example:
@@ -67,7 +67,7 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
         tensor([0.7550], dtype=torch.float64)
     """
     check_texts("meteor", hypotheses, references)
-    _nltk()
+    optional("METEOR", "nltk", "text_metrics")
     from nltk.translate.meteor_score import single_meteor_score
 
     known = _NoSynonyms if wordnet is None else wordnet
@@ -81,12 +81,3 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
 def meteor_words(wordnet: Any) -> str:
     """How :func:`meteor` is computed, in words."""
     return f"METEOR of nltk, {'without synonyms' if wordnet is None else 'synonyms of WordNet'}"
-
-
-def _nltk() -> None:
-    try:
-        import_module("nltk")
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"METEOR needs the package nltk ({error}); install it: pip install 'probattn[text_metrics]'"
-        ) from error

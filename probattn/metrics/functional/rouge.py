@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from probattn.checks import optional
+
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
@@ -38,13 +40,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
         tensor([0.5000, 0.3333, 0.5000], dtype=torch.float64)
     """
     check_texts("rouge", hypotheses, references)
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"ROUGE needs the package rouge-score ({error}); install it: pip install 'probattn[text_metrics]'"
-        ) from error
-    scorer = RougeScorer([*ROUGE])
+    scorer = optional("ROUGE", "rouge_score.rouge_scorer", "text_metrics").RougeScorer([*ROUGE])
     found = (scorer.score(reference, text) for text, reference in zip(hypotheses, references, strict=True))
     return torch.tensor([[scores[name] for name in ROUGE] for scores in found], dtype=torch.float64)
 

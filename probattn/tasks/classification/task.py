@@ -288,7 +288,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
-        """Predicts every data set with every network and measures the predictions."""
+        """Predicts every data set with every network, keeps the predictions in the run, and measures them."""
         own, report = networks[-1], self.recipe.report
         data = self.measured()
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]

@@ -193,8 +193,8 @@ def test_what_does_not_fit_is_said_in_one_line(recipe, tmp_path, override, words
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("nltk", "METEOR needs the package nltk"),
-        ("rouge_score.rouge_scorer", "needs the package rouge-score"),
+        ("nltk", "METEOR: expected the package nltk"),
+        ("rouge_score.rouge_scorer", "ROUGE: expected the package rouge_score"),
     ],
 )
 def test_a_missing_package_is_named_before_training(recipe, tmp_path, monkeypatch, module, words):
