@@ -162,14 +162,17 @@ def as_rows(data: Any, what: str) -> Any:
 
 
 def row_lengths(rows: Any) -> Sequence[int]:
-    """Lengths of a data set's rows, as its ``lengths()`` gives them."""
-    if not hasattr(rows, "lengths"):
+    """Lengths of a data set's rows, as its ``lengths()`` gives them; without it, those of their ``input_ids``."""
+    if hasattr(rows, "lengths"):
+        lengths: Sequence[int] = rows.lengths()
+        return lengths
+    first = rows[0]
+    if not (isinstance(first, Mapping) and "input_ids" in first):
         raise TypeError(
-            f"train_data: length_pool needs a data set with a method lengths(), got {type(rows).__name__}; "
-            "give it one, or leave length_pool out"
+            "train_data: length_pool needs a data set with a method lengths(), or rows with input_ids, got "
+            f"{type(rows).__name__}; leave length_pool out"
         )
-    lengths: Sequence[int] = rows.lengths()
-    return lengths
+    return [len(rows[row]["input_ids"]) for row in range(len(rows))]
 
 
 def collate_rows(rows: list[Any]) -> Any:

@@ -22,6 +22,9 @@ ParameterGroup = dict[str, Any]
 """``name``, ``params``, ``lr`` and ``weight_decay``, as torch optimisers take them."""
 
 OptimizerFactory = Callable[[list[ParameterGroup]], Optimizer]
+FUSED, FUSED_DEVICES = {"Adam", "AdamW"}, {"cpu", "cuda", "mps", "xpu"}
+OTHER_UPDATES = {"fused", "foreach", "capturable", "differentiable"}
+
 SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 """Called with the optimiser and the number of steps of the run."""
 
@@ -93,9 +96,17 @@ class OptimizerOptions(Options):
         ]
 
     def build(self, groups: list[ParameterGroup]) -> Optimizer:
-        """The optimiser over ``groups``."""
-        optimizer: Optimizer = getattr(torch.optim, self.name)(groups, **self.arguments)
+        """The optimiser over ``groups``; an Adam takes torch's fused update, unless the arguments say otherwise."""
+        update = {"fused": True} if self._can_be_fused(groups) else {}
+        optimizer: Optimizer = getattr(torch.optim, self.name)(groups, **update, **self.arguments)
         return optimizer
+
+    def _can_be_fused(self, groups: list[ParameterGroup]) -> bool:
+        """Whether torch has one kernel for the update: of an Adam, over real numbers on these devices."""
+        if self.name not in FUSED or not self.arguments.keys().isdisjoint(OTHER_UPDATES):
+            return False
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        return all(one.is_floating_point() and one.device.type in FUSED_DEVICES for one in parameters)
 
     def _learning_rate(self, name: str) -> float:
         rates = {

@@ -217,7 +217,8 @@ class RunOptions(Options):
         shuffle: whether to permute the rows again in each epoch.
         drop_last: whether to leave out an epoch's incomplete last step.
         length_pool: batches hold rows of similar length, sorted within this many updates' rows, >= 1, so that they
-            need little padding; the data then have a method ``lengths()``. None for rows at random.
+            need little padding; the data then have a method ``lengths()``, or their rows ``input_ids``. None for rows
+            at random.
         num_workers: processes that load data.
         precision: mixed precision by autocast, "bf16" or "fp16" (which needs a GPU); "no" is that of the parameters.
         cpu: stay on the CPU where there is a GPU.

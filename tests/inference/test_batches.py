@@ -188,5 +188,10 @@ def test_lengths_are_no_part_of_a_configuration() -> None:
     order = DataOrder(num_rows=2, batch_size=1, length_pool=1, lengths=[1, 2])
     assert "lengths" not in order.configuration() and order.configuration()["length_pool"] == 1
     assert "length_pool" not in DataOrder(num_rows=2, batch_size=1).configuration()
-    with pytest.raises(TypeError, match=r"length_pool needs a data set with a method lengths\(\), got list"):
-        row_lengths([1, 2])
+
+
+def test_lengths_of_rows_are_their_own_or_those_of_their_tokens() -> None:
+    assert row_lengths([{"input_ids": [5, 6, 7]}, {"input_ids": torch.tensor([5])}]) == [3, 1]
+    for rows in ([1, 2], [{"pixel_values": [0.0]}]):
+        with pytest.raises(TypeError, match=r"a method lengths\(\), or rows with input_ids, got list; leave"):
+            row_lengths(rows)

@@ -84,6 +84,30 @@ def test_arguments_reach_the_optimiser() -> None:
     assert build_optimizer(options, Network()).defaults["momentum"] == 0.9
 
 
+def test_adam_takes_the_fused_update_unless_the_arguments_or_the_parameters_forbid_it() -> None:
+    def fused(options: OptimizerOptions, model: nn.Module) -> object:
+        return build_optimizer(options, model).defaults.get("fused")
+
+    assert fused(OptimizerOptions(), Network()) is True and fused(OptimizerOptions("Adam"), Network()) is True
+    assert fused(OptimizerOptions(arguments={"fused": False}), Network()) is False
+    assert not fused(OptimizerOptions(arguments={"foreach": True}), Network())
+    assert not fused(OptimizerOptions("NAdam"), Network()) and not fused(OptimizerOptions("SGD"), Network())
+    assert not fused(OptimizerOptions(), Network().to("meta"))
+
+
+def test_the_fused_update_is_that_of_adam() -> None:
+    models = [Network() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    for model, fused in zip(models, (True, False), strict=True):
+        optimizer = build_optimizer(OptimizerOptions(learning_rate=0.1, arguments={"fused": fused}), model)
+        for step in range(3):
+            for place, parameter in enumerate(model.parameters()):
+                parameter.grad = torch.full_like(parameter, 0.3 + 0.1 * place - 0.2 * step)
+            optimizer.step()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
 def test_a_function_may_make_the_optimiser() -> None:
     made = build_optimizer(lambda groups: torch.optim.SGD(groups[0]["params"], lr=0.5), Network())
     assert learning_rates(made) == {"0": 0.5}

@@ -11,11 +11,10 @@ from pydantic import Field, model_validator
 from probattn.data import DataError, GraphTexts, read_graph_texts, read_relations
 from probattn.data.files import DATA_VARIABLE, data_folder
 from probattn.data.graph_texts import roles
-from probattn.inference.options import RunOptions
 from probattn.models import WritingOptions
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.sections.base import ReportSection, Section
-from probattn.tasks.sections.derived import Key, drawn_section, options_section
+from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionRecipe,
@@ -170,19 +169,11 @@ _Training: Any = drawn_section(
         ),
         **training_keys(
             batch_size={"default": 32},
+            length_pool={"default": 20},
             learning_rate={"default": 1e-3},
             weight_decay={"default": 0.0},
             schedule={"default": "constant_with_warmup"},
             gradient_clip={"default": 1.0},
-        ),
-        "length_pool": Key(
-            RunOptions,
-            "length_pool",
-            {
-                "default": 20,
-                "description": "Batches hold texts of similar length, sorted within this many updates' texts; null for "
-                "texts at random.",
-            },
         ),
     },
     TrainingRecipe,

@@ -43,6 +43,14 @@ TRAINING: dict[str, Any] = {
     "steps": (int | None, Field(default=None, ge=1, description="Updates, instead of `epochs`.")),
     "batch_size": Key(RunOptions, "batch_size"),
     "accumulation": Key(RunOptions, "accumulation"),
+    "length_pool": Key(
+        RunOptions,
+        "length_pool",
+        {
+            "description": "Batches hold examples of similar length, sorted within this many updates' examples; null "
+            "for examples at random. Short texts train faster for it: less of a batch is padding.",
+        },
+    ),
     "optimizer": (
         Literal["adamw", "adam", "sgd"],
         Field(default="adamw", description="Optimiser of torch."),

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
-from probattn.inference.options import RunOptions
 from probattn.models.translation.search import SearchOptions
 from probattn.tasks.sections.base import ReportSection, Section
-from probattn.tasks.sections.derived import Key, drawn_section, options_section
+from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     DisagreementRecipe,
@@ -137,20 +136,12 @@ _Training: Any = drawn_section(
         ),
         **training_keys(
             batch_size={"default": 256},
+            length_pool={"default": 20},
             optimizer_arguments={"default": {"betas": [0.9, 0.98]}},
             learning_rate={"default": 5e-4},
             weight_decay={"default": 1e-4},
             schedule={"default": "inverse_sqrt"},
             warmup_steps={"default": 4000},
-        ),
-        "length_pool": Key(
-            RunOptions,
-            "length_pool",
-            {
-                "default": 20,
-                "description": "Batches hold pairs of similar length, sorted within this many updates' pairs; null for "
-                "pairs at random.",
-            },
         ),
     },
     TrainingRecipe,
