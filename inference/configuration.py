@@ -44,9 +44,13 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
 
 
 def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:
-    """Class and hyper-parameters of every group, as they are before a scheduler touches them."""
+    """Class and hyper-parameters of every group, as they are before a scheduler touches them.
+
+    ``fused`` is None, whatever it is: it says how torch computes the same update, and a resumed run keeps its own.
+    """
     groups = {
         str(group.get("name", number)): {key: value for key, value in group.items() if _is_plain(value)}
+        | ({"fused": None} if "fused" in group else {})
         | {"parameters": len(group["params"])}
         for number, group in enumerate(optimizer.param_groups)
     }
