@@ -13,6 +13,7 @@ from probattn.inference.report import Results, Sheet, combine, headline, render_
 from probattn.inference.report.terminal import comparisons
 from probattn.inference.run import FitResult
 from probattn.tasks.errors import RunError
+from probattn.tasks.held_out import HeldOut
 
 RECIPE = "recipe.yaml"
 MODEL = "model"
@@ -44,27 +45,6 @@ class Part:
     name: str
     fit: Callable[[bool, bool], FitResult]
     save: Callable[[], None] = _nothing
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Inputs that a run was not trained on.
-
-    Attributes:
-        title: of the data set, for people.
-        role: validation, in_domain, shifted or out_of_domain.
-        source: where they are from.
-        texts: as :meth:`Task.predict` takes them.
-        pairs: second texts; None where the task has none.
-        labels: names of their classes; None where these are unknown.
-    """
-
-    title: str
-    role: str
-    source: str
-    texts: Sequence[str]
-    pairs: Sequence[str] | None
-    labels: Sequence[str] | None
 
 
 class Task(ABC, Generic[AnyRecipe, AnyResults]):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from probattn.files.durable import write_atomically
-from probattn.files.json_files import write_json_lines
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
-from probattn.tasks.programs import ProgramTask, digest
-from probattn.tasks.progress import note, tracked
-from probattn.tasks.task import HeldOut
+from probattn.tasks.held_out import KEPT, HeldOut
+from probattn.tasks.programs import ProgramTask
+from probattn.tasks.progress import tracked
 from probattn.triage.calibration import (
     Judged,
     TriageOptions,
@@ -33,11 +31,6 @@ from probattn.triage.page import page
 from probattn.triage.policy import POLICY, Answer, Decision, Policy, read_policy, write_policy
 from probattn.triage.results import TriageResults
 from probattn.triage.tables import decision_columns, decisions_table
-
-FOLDER = "triage"
-"""Folder, in that of a run, of its predictions of held-out data."""
-KEPT = ("label", "probabilities", "entropy", "mutual_information")
-"""What is kept of an answer."""
 
 
 def triage_run(
@@ -116,38 +109,26 @@ def judge(
     *,
     again: bool = False,
 ) -> Judged:
-    """Predictions of a data set, as ``predict`` makes them; those that the run's folder holds are taken from there."""
-    file = run / FOLDER / f"{role}.jsonl"
-    parts = (f"{text}\0" for text in (*held.texts, *(held.pairs or ()), *(held.labels or ())))
-    head = {"data": digest([held.source, *parts]), **drawing}
-    answers = None if again else _kept(file, head, len(held.texts))
+    """Predictions of a data set, as ``predict`` makes them; those that the run's folder holds are taken from there.
+
+    Like an evaluation, it predicts from the shortest input to the longest, which wastes little on padding.
+    """
+    answers = None if again else held.kept(run, role, drawing)
     if answers is None:
-        found = tracked(
-            task.predict(run, held.texts, held.pairs, **drawing),
-            f"predictions of {held.title}",
-            total=len(held.texts),
+        order = held.shortest_first()
+        texts, pairs = (
+            [given[place] for place in order] if given else None for given in (held.texts, held.pairs)
         )
-        objects = task.answers(list(found))[1]
-        lacking = next((name for name in KEPT if objects and name not in objects[0]), None)
-        if lacking is not None:
-            raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = [{name: each[name] for name in KEPT} for each in objects]
-        file.parent.mkdir(exist_ok=True)
-        write_json_lines(file, [head, *answers])
+        found = tracked(
+            task.predict(run, texts or [], pairs, **drawing), f"predictions of {held.title}", total=len(order)
+        )
+        objects = dict(zip(order, task.answers(list(found))[1], strict=True))
+        for each in objects.values():
+            lacking = next((name for name in KEPT if name not in each), None)
+            if lacking is not None:
+                raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
+        answers = held.keep(run, role, drawing, [objects[place] for place in range(len(order))])
     return Judged(held.title, held.role, held.source, answers, held.labels)
-
-
-def _kept(file: Path, head: Mapping[str, Any], size: int) -> list[dict[str, Any]] | None:
-    """Predictions of an earlier call; None where there are none of these data, made in this way."""
-    try:
-        first, *rest = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        note(f"{file}: cannot be read; its data are predicted anew")
-        return None
-    whole = len(rest) == size and all(isinstance(each, dict) and set(KEPT) <= set(each) for each in rest)
-    return rest if first == head and whole else None
 
 
 @dataclass(frozen=True)

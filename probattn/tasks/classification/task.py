@@ -65,6 +65,7 @@ from probattn.tasks.classification.networks import (
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import compared_calls, measure_heads
+from probattn.tasks.held_out import HeldOut
 from probattn.tasks.programs import (
     Data,
     Network,
@@ -82,7 +83,6 @@ from probattn.tasks.programs import (
     put_methods,
     quiet_loading,
 )
-from probattn.tasks.task import HeldOut
 from probattn.tasks.watching import Watched
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
@@ -294,6 +294,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
         named = zip(predicted, data.values(), strict=True)
         write_predictions(own.folder, own.key, named, class_names(own))
+        if own.key == "bayesian_mean":
+            self._keep(own, predicted, data)
         measured = evaluate(
             predicted,
             resamples=report.resamples,
@@ -313,6 +315,16 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             dynamics=dynamics(networks),
             **self._details(networks, predicted[0], data["test"]),
         )
+
+    def _keep(
+        self, own: TrainedClassifier, predicted: Sequence[PredictedData], data: Mapping[str, TextDataset]
+    ) -> None:
+        """Keeps the predictions of held-out data where :mod:`probattn.triage` finds them."""
+        prediction, held_out = self.recipe.prediction, self.held_out()
+        drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
+        for item, (key, texts) in zip(predicted, data.items(), strict=True):
+            answers = answers_from(item, own.key, texts, class_names(own))
+            held_out[key].keep(own.folder, key, drawing, [object_of(answer) for answer in answers])
 
     def _details(
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, test: TextDataset

@@ -1,7 +1,9 @@
 """``triage`` and ``predict --policy`` on a tiny run."""
 
+import csv
 import json
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -44,20 +46,42 @@ def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
     assert "Undefined" not in page and "None" not in page
 
 
+def test_predictions_of_an_evaluation_serve(run, command, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("held_out"))
+    assert command("evaluate", folder, "--num-samples", "3", "--quiet").exit_code == 0
+    evaluated = {file.name: file.read_bytes() for file in (folder / "held_out").iterdir()}
+    assert evaluated.keys() == {"test.jsonl", "shifted.jsonl", "out_of_domain.jsonl"}
+    texts = {name: content.count(b"\n") - 1 for name, content in evaluated.items()}
+    done = command("triage", folder, "--error", "0.9", "--num-samples", "3", "--quiet")
+    assert done.exit_code == 0, done.output
+    kept = {file.name: file.read_bytes() for file in (folder / "held_out").iterdir()}
+    assert kept.pop("validation.jsonl") and kept == evaluated
+    with (folder / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {name.removesuffix(".jsonl"): size for name, size in texts.items()} == Counter(
+        row["data"] for row in rows
+    )
+    tests = [row for row in rows if row["data"] == "test"]
+    for row, line in zip(tests, evaluated["test.jsonl"].decode().splitlines()[1:], strict=True):
+        assert json.loads(line)["entropy"] == pytest.approx(float(row["entropy"]), abs=1e-6)
+        assert json.loads(line)["label"] == row["label"]
+
+
 def test_policies_are_those_of_predictions_that_are_kept(triaged, command):
     folder, _ = triaged
-    kept = {file: file.stat().st_mtime_ns for file in (folder / "triage").iterdir()}
+    kept = {file: file.stat().st_mtime_ns for file in (folder / "held_out").iterdir()}
     assert {file.name for file in kept} == {
         *("validation.jsonl", "test.jsonl", "shifted.jsonl", "out_of_domain.jsonl")
     }
     options = ["--error", "0.8", "--num-samples", "3", "--quiet", "--output", folder / "other" / "mine.json"]
     assert command("triage", folder, *options).exit_code == 0
-    assert {file: file.stat().st_mtime_ns for file in (folder / "triage").iterdir()} == kept
+    assert {file: file.stat().st_mtime_ns for file in (folder / "held_out").iterdir()} == kept
     assert read_policy(folder / "other" / "mine.json").error == 0.8
-    (folder / "triage" / "test.jsonl").write_text("{damaged", encoding="utf-8")
+    (folder / "held_out" / "test.jsonl").write_text("{damaged", encoding="utf-8")
     done = command("triage", folder, *options)
     assert done.exit_code == 0
-    assert json.loads((folder / "triage" / "test.jsonl").read_text().splitlines()[0])["num_samples"] == 3
+    assert json.loads((folder / "held_out" / "test.jsonl").read_text().splitlines()[0])["num_samples"] == 3
 
 
 def test_predictions_follow_the_policy(triaged, command, tmp_path):

@@ -1,0 +1,79 @@
+"""Data that a run was not trained on, and its predictions of them, which are kept in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probattn.files.json_files import write_json_lines
+from probattn.tasks.progress import note
+
+FOLDER = "held_out"
+"""Folder, in that of a run, of its predictions of held-out data."""
+KEPT = ("label", "probabilities", "entropy", "mutual_information")
+"""What is kept of an answer, as :meth:`probattn.tasks.Task.answers` has it for programs."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Inputs that a run was not trained on.
+
+    Attributes:
+        title: of the data set, for people.
+        role: validation, in_domain, shifted or out_of_domain.
+        source: where they are from.
+        texts: as :meth:`Task.predict` takes them.
+        pairs: second texts; None where the task has none.
+        labels: names of their classes; None where these are unknown.
+    """
+
+    title: str
+    role: str
+    source: str
+    texts: Sequence[str]
+    pairs: Sequence[str] | None
+    labels: Sequence[str] | None
+
+    def shortest_first(self) -> list[int]:
+        """Places of the inputs by their length in characters."""
+        seconds = self.pairs or [""] * len(self.texts)
+        lengths = [len(first) + len(second) for first, second in zip(self.texts, seconds, strict=True)]
+        return sorted(range(len(lengths)), key=lengths.__getitem__)
+
+    def kept(self, run: Path, role: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Predictions that the run's folder holds; None where there are none of these data, made in this way.
+
+        Args:
+            run: the run's folder.
+            role: key of the data.
+            drawing: how to predict, as options of :meth:`Task.predict`.
+        """
+        file = run / FOLDER / f"{role}.jsonl"
+        try:
+            first, *rest = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            note(f"{file}: cannot be read; its data are predicted anew")
+            return None
+        size = len(self.texts)
+        whole = len(rest) == size and all(isinstance(each, dict) and set(KEPT) <= set(each) for each in rest)
+        return rest if first == self._head(drawing) and whole else None
+
+    def keep(
+        self, run: Path, role: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
+        kept = [{name: each[name] for name in KEPT} for each in answers]
+        file = run / FOLDER / f"{role}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        write_json_lines(file, [self._head(drawing), *kept])
+        return kept
+
+    def _head(self, drawing: Mapping[str, Any]) -> dict[str, Any]:
+        parts = "\0".join((self.source, *self.texts, *(self.pairs or ()), *(self.labels or ())))
+        return {"data": hashlib.sha256(parts.encode(errors="replace")).hexdigest()[:16], **drawing}
