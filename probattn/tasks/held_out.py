@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class HeldOut:
         texts: as :meth:`Task.predict` takes them.
         pairs: second texts; None where the task has none.
         labels: names of their classes; None where these are unknown.
+        examples: as the task itself reads them, where a text does not say all; None where it does.
     """
 
     title: str
@@ -37,6 +38,16 @@ class HeldOut:
     texts: Sequence[str]
     pairs: Sequence[str] | None
     labels: Sequence[str] | None
+    examples: Sequence[Mapping[str, Any]] | None = None
+
+    def rows(self, places: Sequence[int]) -> HeldOut:
+        """The inputs at some places, in the order given."""
+        chosen: dict[str, Any] = {
+            name: [values[place] for place in places]
+            for name in ("texts", "pairs", "labels", "examples")
+            if (values := getattr(self, name)) is not None
+        }
+        return replace(self, **chosen)
 
     def shortest_first(self) -> list[int]:
         """Places of the inputs by their length in characters."""

@@ -235,8 +235,18 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             RunError: the task does not give one class to each input.
         """
         raise RunError(
-            f"expected a run that gives one class to each text, got one of {self.section or 'another kind'}"
+            f"expected a run that gives one class to each input, got one of {self.section or 'another kind'}"
         )
+
+    def predict_held_out(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Any]:
+        """Answers for held-out inputs, as :meth:`predict` gives them.
+
+        Args:
+            run: folder of a finished run.
+            held: inputs of :meth:`held_out`.
+            **drawing: options of :meth:`predict`.
+        """
+        return self.predict(run, held.texts, held.pairs, **drawing)
 
     def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
         """What names the words from whose attention the uncertainty of an answer comes; None where nothing does.

@@ -106,6 +106,7 @@ class Policy(Record):
         Raises:
             RunError: the policy is one for other classes.
         """
+        answer = named(answer)
         by_name = answer["probabilities"]
         if set(by_name) != set(self.classes):
             got, expected = (", ".join(map(str, list(names)[:12])) for names in (by_name, self.classes))
@@ -142,6 +143,20 @@ class Decision:
     def words(self) -> str:
         """The decision, as files of predictions have it: answer or person."""
         return "answer" if self.answered else "person"
+
+
+def named(answer: Answer) -> Answer:
+    """An answer whose classes have names; numbered ones, such as the endings of a multiple choice, are "0", "1", ...
+
+    Example:
+        >>> named({"label": 1, "probabilities": [0.25, 0.75]})
+        {'label': '1', 'probabilities': {'0': 0.25, '1': 0.75}}
+    """
+    values = answer["probabilities"]
+    if isinstance(values, Mapping):
+        return answer
+    numbered = {str(number): value for number, value in enumerate(values)}
+    return {**answer, "label": str(answer["label"]), "probabilities": numbered}
 
 
 def score_of(answer: Answer, score: Score) -> float:

@@ -11,7 +11,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
-from probattn.tasks.held_out import KEPT, HeldOut
+from probattn.tasks.held_out import HeldOut
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.progress import tracked
 from probattn.triage.calibration import (
@@ -28,7 +28,7 @@ from probattn.triage.calibration import (
     set_sizes,
 )
 from probattn.triage.page import page
-from probattn.triage.policy import POLICY, Answer, Decision, Policy, read_policy, write_policy
+from probattn.triage.policy import POLICY, Answer, Decision, Policy, named, read_policy, write_policy
 from probattn.triage.results import TriageResults
 from probattn.triage.tables import decision_columns, decisions_table
 
@@ -116,17 +116,12 @@ def judge(
     answers = None if again else held.kept(run, role, drawing)
     if answers is None:
         order = held.shortest_first()
-        texts, pairs = (
-            [given[place] for place in order] if given else None for given in (held.texts, held.pairs)
-        )
         found = tracked(
-            task.predict(run, texts or [], pairs, **drawing), f"predictions of {held.title}", total=len(order)
+            task.predict_held_out(run, held.rows(order), **drawing),
+            f"predictions of {held.title}",
+            total=len(order),
         )
-        objects = dict(zip(order, task.answers(list(found))[1], strict=True))
-        for each in objects.values():
-            lacking = next((name for name in KEPT if name not in each), None)
-            if lacking is not None:
-                raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
+        objects = dict(zip(order, map(named, task.answers(list(found))[1]), strict=True))
         answers = held.keep(run, role, drawing, [objects[place] for place in range(len(order))])
     return Judged(held.title, held.role, held.source, answers, held.labels)
 

@@ -127,19 +127,25 @@ def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, str]
     return columns if decision.classes is None else {**columns, "set": "; ".join(decision.classes)}
 
 
+INPUTS = ("text", "pair", "image")
+"""Keys of an answer that say what was asked."""
+
+
 def decisions_table(
     answers: Sequence[Mapping[str, Any]], decisions: Sequence[tuple[Decision, Sequence[str]]], policy: Policy
 ) -> Sheet:
     """Answers with what becomes of them, for a terminal."""
     rows = []
     for answer, (decision, words) in zip(answers, decisions, strict=True):
-        text = " / ".join(str(answer[name]) for name in ("text", "pair") if answer.get(name) is not None)
-        label = answer["label"] if decision.answered else f"({answer['label']})"
+        text = " / ".join(str(answer[name]) for name in INPUTS if answer.get(name) is not None)
+        label = str(answer.get("choice", answer["label"]))
+        label = label if decision.answered else f"({label})"
         cells = [text, decision.words, label, " ".join(words)]
         if policy.sets is not None:
             cells.append(", ".join(decision.classes or ()))
         rows.append((*cells, f"{answer['probability']:.3f}"))
-    headings = ["text", "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
+    asked = "image" if answers and "image" in answers[0] else "text"
+    headings = [asked, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
     return Sheet(
         (*headings, "probability"),
         (Group("", tuple(rows)),),

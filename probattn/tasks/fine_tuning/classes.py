@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -17,10 +18,11 @@ from probattn.metrics.functional import (
     negative_log_likelihood,
     top_two_p_value,
 )
-from probattn.tasks.fine_tuning.encoding import Batch
+from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.held_out import HeldOut
 
 
 class ClassesTask(HeadTask):
@@ -34,6 +36,30 @@ class ClassesTask(HeadTask):
         """Whether each example is right."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
+
+    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
+        """The validation examples and those that are measured; see the base class."""
+        section, key = self.section_of_examples, self.inputs[0].replace("image", "name")
+        given = {} if file is None else {"test": section.read_examples(file, "test")}
+        parts = {name: self.examples[name] for name in ("validation", *self._measured())} | given
+        found = {}
+        for name, examples in parts.items():
+            described = self._described("test" if name == "validation" else name)
+            found[name] = HeldOut(
+                title=f"{Path(section.train).stem} (validation)" if name == "validation" else described.title,
+                role="validation" if name == "validation" else described.role,
+                source=file if file is not None and name == "test" else described.source,
+                texts=[str(example[key]) for example in examples],
+                pairs=None,
+                labels=[str(example["label"]) for example in examples],
+                examples=examples,
+            )
+        return found
+
+    def predict_held_out(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
+        """Answers for held-out examples; see the base class."""
+        task = self.drawing(drawing["num_samples"], drawing["seed"])
+        return task.answered(task.network(run), held.examples or (), drawing["uncertainty"])
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Confidence, and what is averaged."""

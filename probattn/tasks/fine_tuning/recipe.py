@@ -128,16 +128,21 @@ class ExamplesSection(Section):
         }
         if self.train in self.named:
             given = {split: source or self.train for split, source in given.items()}
-        parts = {split: self._examples(source, split) for split, source in given.items() if source}
+        parts = {split: self.read_examples(source, split) for split, source in given.items() if source}
         parts |= self._held_out(parts)
         found: dict[str, list[Mapping[str, Any]]] = {
             split: self._taken(split, parts[split]) for split in SPLITS
         }
         if self.shifted is not None:
-            found["shifted"] = self._taken("test", self._examples(self.shifted, "test"))
+            found["shifted"] = self._taken("test", self.read_examples(self.shifted, "test"))
         return found
 
-    def _examples(self, source: str, split: Split) -> list[Mapping[str, Any]]:
+    def read_examples(self, source: str, split: Split) -> list[Mapping[str, Any]]:
+        """The examples of one source.
+
+        Raises:
+            DataError: in one line, whatever is wrong with them.
+        """
         with long_fields():
             examples = [self.example(fields, where) for where, fields in self._rows(source, split)]
         if not examples:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -291,22 +291,23 @@ class HeadTask(HeadNetworks):
             )
         if pairs is not None and not needs_pair:
             raise RunError(f"{run}: its network reads single texts; expected no second texts")
-        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
-        return task._answered(task.network(run), texts, pairs, uncertainty)
-
-    def _answered(
-        self,
-        network: TrainedHead,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None,
-        uncertainty: Uncertainty,
-    ) -> Iterator[Answer]:
         rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
-        for number, part in enumerate(in_batches(rows, self.recipe.prediction.batch_size)):
-            examples = [self.given(text, pair) for text, pair in part]
-            encoded = self.encode(network.codec, examples)
-            batch = self.completed(network, next(self.batches(network, encoded, examples)))
+        task = self.drawing(num_samples, seed)
+        return task.answered(task.network(run), (task.given(*row) for row in rows), uncertainty)
+
+    def drawing(self, num_samples: int, seed: int) -> Self:
+        """The task with other draws."""
+        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
+        return type(self)(self.recipe.model_copy(update={"prediction": prediction}))
+
+    def answered(
+        self, network: TrainedHead, examples: Iterable[Mapping[str, Any]], uncertainty: Uncertainty
+    ) -> Iterator[Answer]:
+        """Answers for examples, which are read and answered batch by batch."""
+        for number, part in enumerate(in_batches(examples, self.recipe.prediction.batch_size)):
+            batch = self.completed(
+                network, next(self.batches(network, self.encode(network.codec, part), part))
+            )
             if uncertainty == "moments" and network.key == "bayesian_mean":
                 posterior = self.closed_form(network, batch.tensors, number)
             else:

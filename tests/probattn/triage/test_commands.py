@@ -175,6 +175,6 @@ def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, 
 def test_a_run_without_classes_is_refused(translation_run, command):
     done = command("triage", translation_run)
     assert done.exit_code == 2
-    assert "expected a run that gives one class to each text, got one of translation" in done.output
+    assert "expected a run that gives one class to each input, got one of translation" in done.output
     done = command("predict", translation_run, "ein haus", "--policy", translation_run)
     assert done.exit_code == 2 and "`probattn triage RUN` makes one" in done.output

@@ -18,6 +18,7 @@ from probattn.inference.report import read_results
 from probattn.tasks import load_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.results import MeasuredResults
+from probattn.triage import read_policy
 
 TRAINING = (
     "training: {steps: 4, batch_size: 8, log_every: 2, checkpoint_every: 2, learning_rate: 1e-3, device: cpu}\n"
@@ -158,6 +159,36 @@ def test_answers(name: str, folder: Path, finished) -> None:
     assert succeeds("predict", finished(name), *words, "--quiet").splitlines()[1].startswith("---")
     again = json.loads(succeeds("predict", finished(name), *words, "--json", "--num-samples", "3", "--quiet"))
     assert again == answer
+
+
+@pytest.mark.parametrize("name", ["choices", "images"])
+def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_path: Path) -> None:
+    place = shutil.copytree(finished(name), tmp_path / name)
+    shown = succeeds("triage", place, "--error", "0.99", "--num-samples", "3", "--sets", "lac", "--quiet")
+    assert "10%" in shown and "next: probattn predict" in shown
+    policy = read_policy(place)
+    task = load_task(folder / f"{name}.yaml")
+    names = ("0", "1") if name == "choices" else ("dark", "light")
+    assert policy.classes == names and policy.size == task.sizes()["test"]
+    asked = [f"{name} (test)", f"{name} (validation)"]
+    assert [task.held_out()[part].title for part in ("test", "validation")] == asked
+
+    words = [word.format(image=next((folder / "images").rglob("*.png"))) for word in ANSWERS[name][0]]
+    table = succeeds("predict", place, *words, "--policy", place, "--quiet")
+    answer = json.loads(succeeds("predict", place, *words, "--policy", place, "--json", "--quiet"))
+    assert table.splitlines()[0].split()[0] == name.removesuffix("s").replace("choice", "text")
+    threshold = policy.limits[0].threshold
+    assert threshold is not None
+    assert (answer["decision"] == "answer") == (1 - answer["probability"] <= threshold)
+    assert set(answer["set"].split("; ")) <= set(names)
+    other = folder / ("images" if name == "images" else "choices.jsonl")
+    succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
+    assert read_policy(place).size == (40 if name == "images" else 48)
+
+
+def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:
+    message = refused("triage", finished("regression"), "--error", "0.1", "--quiet")
+    assert "expected a run that gives one class to each input, got one of regression" in message
 
 
 def test_files_are_answered(folder: Path, finished, tmp_path: Path) -> None:
