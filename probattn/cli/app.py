@@ -61,6 +61,7 @@ LimitOption = Annotated[
     typer.Option(help="Most examples of each data set, a fixed choice; metrics.json says so.", min=1),
 ]
 SamplesOption = Annotated[int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of the draws; the recipe's by default.", min=0)]
 
 
 @app.callback(invoke_without_command=True)
@@ -149,6 +150,13 @@ def evaluate(
     _echo(f"results: {file}")
 
 
+def given_or_own(task: Any, **options: int | None) -> dict[str, Any]:
+    """Options of predictions; those that were not given as the recipe of the run has them."""
+    own = getattr(task.recipe, "prediction", None)
+    found = {name: getattr(own, name, None) if value is None else value for name, value in options.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _other_than_draws(uncertainty: Literal["draws", "moments"]) -> dict[str, str]:
     """The option of ``predict``, unless it is the default, which tasks of other packages need not know."""
     return {} if uncertainty == "draws" else {"uncertainty": uncertainty}
@@ -165,8 +173,8 @@ def predict(
         list[str] | None,
         typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
     ] = None,
-    num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
+    num_samples: SamplesOption = None,
+    seed: SeedOption = None,
     uncertainty: Annotated[
         Literal["draws", "moments"],
         typer.Option(
@@ -218,7 +226,7 @@ def predict(
         got = "neither" if input_ is None else "both"
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
-    drawing: dict[str, Any] = {"num_samples": num_samples, "seed": seed, **_other_than_draws(uncertainty)}
+    drawing = {**given_or_own(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
     answering, drawing = (task, drawing) if policy is None else _decided_by(policy, task, run)
     if input_ is not None:
         if pair:

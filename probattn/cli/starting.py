@@ -154,7 +154,10 @@ def _recipe_of(
     for row in rows:
         counts[str(row.get(label))] = counts.get(str(row.get(label)), 0) + 1
     data = {"train": {"source": source, "text": text, "text_pair": pair, "label": label}}
-    recipe = with_registered(Recipe).model_validate({"name": name, "data": data}).resolved()
+    training = {"length_pool": 20}  # texts of a file of one's own differ in length
+    recipe = (
+        with_registered(Recipe).model_validate({"name": name, "data": data, "training": training}).resolved()
+    )
     classes = ", ".join(f"{each} ({number})" for each, number in sorted(counts.items()))
     rows_seen = f"the first {SAMPLE:,} rows" if len(rows) == SAMPLE else f"{len(rows):,} rows"
     texts = (

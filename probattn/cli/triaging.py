@@ -15,7 +15,7 @@ commands = typer.Typer()
 @commands.command()
 @fails_in_one_line
 def triage(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run that gives each text one class.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run that gives each input one class.")],
     error: Annotated[
         float | None,
         typer.Option(help="Promised error among answered inputs; 0.05 without --cost, none with it."),
@@ -38,13 +38,17 @@ def triage(
     uncertainty: Annotated[
         Literal["draws", "moments"], typer.Option(help="How probabilities are predicted.")
     ] = "draws",
-    num_samples: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
+    num_samples: Annotated[
+        int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws; the recipe's by default.", min=0)
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="Held-out texts with their classes: a file with the columns of the training data, or a named data "
-            "set; the run's test texts by default."
+            help="Held-out inputs with their classes: a file with the columns of the training data, or a named data "
+            "set; the run's test data by default."
         ),
     ] = None,
     output: Annotated[
@@ -57,10 +61,11 @@ def triage(
 ) -> None:
     """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
     from probattn import tasks
-    from probattn.cli.app import show
+    from probattn.cli.app import given_or_own, show
     from probattn.tasks import devices, progress
     from probattn.triage import TriageOptions, triage_run, triage_table
 
+    task = tasks.run_task(run)
     try:
         options = TriageOptions(
             error=0.05 if error is None and cost is None else error,
@@ -70,12 +75,10 @@ def triage(
             score=score,
             sets=sets,
             uncertainty=uncertainty,
-            num_samples=num_samples,
-            seed=seed,
+            **given_or_own(task, num_samples=num_samples, seed=seed),
         )
     except ValueError as problem:
         raise tasks.RunError(f"triage: {problem}") from problem
-    task = tasks.run_task(run)
     with devices.on(device), progress.shown(quiet=quiet):
         file, results = triage_run(task, run, options, data=data, output=output, again=again)
     if as_json:
