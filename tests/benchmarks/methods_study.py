@@ -24,7 +24,7 @@ from probattn.comparison import CompareOptions, ComparisonResults, compare, comp
 from probattn.tasks import load_task
 
 INTENTS = ("data.shifted=null", "data.max_length=32", "training.learning_rate=3e-4")
-SMALL = "data.limits={train: 4000, validation: 500, test: 1000, out_of_domain: 500}"
+SMALL = "data.limits={train: 2000, validation: 500, test: 1000, out_of_domain: 500}"
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "clinc150": ("data.train=clinc150", "data.out_of_domain=clinc150_out_of_scope", *INTENTS),
     "banking77": ("data.train=banking77_known", "data.out_of_domain=banking77_left_out", *INTENTS),
