@@ -30,7 +30,7 @@ def tables(content: Mapping[str, Any]) -> str:
             f"{run['statistic']:.3f}",
             f"{run['p']:.3f}" if run["p"] >= 0.001 else f"{run['p']:.0e}",
             f"{run['spread']:.2f}",
-            " ".join(map(str, run["histogram"])),
+            "&nbsp;".join(map(str, run["histogram"])),
         ]
         for run in content["runs"]
     ]
