@@ -186,6 +186,7 @@ class DomainStudy(study.Study):
             "data.out_of_domain=null",
             "report.baseline=false",
             "training.epochs=2",
+            "training.length_pool=20",
             "prediction.num_samples=10",
         )
         for seed, task, name in product(range(self.seeds), *self.names):

@@ -12,7 +12,7 @@ trains a network of these sizes in some minutes; `--full` takes the sizes of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,6 +67,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 """Keys that each recipe changes; the first is what the others are compared with."""
+DROPOUT = "dropout"
+"""Way of the first recipe that the methods are compared with as well."""
 
 
 @dataclass(kw_only=True)
@@ -104,17 +106,20 @@ class MethodsStudy:
         recipes = self.recipes(folder)
         for seeds in range(1, self.seeds + 1):
             options = CompareOptions(recipes, seeds=seeds, workers=self.workers)
+            if self.group == "methods":
+                _, results = compare(replace(options, against=DROPOUT), folder, quiet=True)
+                self.write(DROPOUT, results)
             _, results = compare(options, folder, quiet=True)
-            self.write(results)
+            self.write(self.group, results)
         show(comparison_table(results))
         return results
 
-    def write(self, results: ComparisonResults) -> None:
-        """Puts the comparison into the file of results, where that of the same group and data set was."""
+    def write(self, part: str, results: ComparisonResults) -> None:
+        """Puts the comparison into the file of results, where that of the same part and data set was."""
         known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}
-        own = known.get(self.group, {}) | {self.data: results.model_dump(mode="json")}
-        groups = known | {self.group: {name: own[name] for name in SETTINGS if name in own}}
-        study.write_json({name: groups[name] for name in GROUPS if name in groups}, self.output)
+        own = known.get(part, {}) | {self.data: results.model_dump(mode="json")}
+        parts = known | {part: {name: own[name] for name in SETTINGS if name in own}}
+        study.write_json({name: parts[name] for name in (*GROUPS, DROPOUT) if name in parts}, self.output)
 
 
 STUDY = MethodsStudy

@@ -21,7 +21,8 @@ def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatc
     runs.write_reviews(tmp_path / "reviews.csv", 60)
     file = tmp_path / "tiny.yaml"
     file.write_text(
-        f"network: {{name: {tmp_path}/network}}\ndata: {{train: {tmp_path}/reviews.csv, max_length: 16}}\n"
+        f"network: {{name: {tmp_path}/network, config: {{hidden_dropout_prob: 0.3}}}}\n"
+        f"data: {{train: {tmp_path}/reviews.csv, max_length: 16}}\n"
         f"attention: {{method: babn}}\ntraining: {{{runs.TRAINING}}}\n"
     )
     monkeypatch.setattr(methods_study, "RECIPE", str(file))
@@ -35,7 +36,8 @@ def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatc
     )
     results = study.main()
     content = json.loads(output.read_text(encoding="utf-8"))
-    assert content["objective"] == {"trec": {"kept": 1}} and list(content) == ["methods", "objective"]
+    assert content["objective"] == {"trec": {"kept": 1}}
+    assert list(content) == ["methods", "objective", "dropout"]
     found = content["methods"]["trec"]
     assert found["seeds"] == [0, 1] and list(found["methods"]) == ["deterministic", "bam"]
     ways = {row["way"] for row in found["rows"] if row["recipe"] == "bam"}
@@ -48,6 +50,17 @@ def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatc
     assert (
         shown.startswith("**TREC**") and shown.count("\n| ") == 2 + len(found["rows"]) and "nan" not in shown
     )
+    assert found["reference"] == ["deterministic", "point"]
+    against = content["dropout"]["trec"]
+    assert against["reference"] == ["deterministic", "dropout"]
+    passes = next(row["cost"]["mean"] for row in against["rows"] if row["way"] == "dropout")
+    cheap = [
+        row
+        for row in against["rows"]
+        if row["way"].startswith(("draws", "moments")) and row["gaps"] and row["cost"]["mean"] <= passes
+    ]
+    gains = methods.tables(content["dropout"])
+    assert cheap and gains.count("\n| ") == 1 + len(cheap) and "of" in gains and "nan" not in gains
 
 
 @pytest.mark.parametrize("group", methods_study.GROUPS)
