@@ -2,8 +2,8 @@
 
     python docs/_figures/frontier.py
 
-From docs/data/methods.json, which ``tests/benchmarks/study.py methods`` writes. Grey and the colours are legible on light
-and on dark pages.
+From docs/data/methods.json, which ``tests/benchmarks/study.py methods`` writes. Grey and the colours are legible on
+light and on dark pages.
 """
 
 import json
@@ -40,9 +40,8 @@ def main() -> None:
     """Makes the file."""
     content = json.loads(DATA.read_text(encoding="utf-8"))["methods"]
     mpl.rcParams |= STYLE | {"font.size": 9, "savefig.transparent": True}
-    figure, panels = plt.subplots(
-        1, len(content), figsize=(2.3 * len(content) + 1.7, 2.9), layout="constrained"
-    )
+    width = 2.3 * len(content) + 1.7
+    figure, panels = plt.subplots(1, len(content), figsize=(width, 2.9), layout="constrained")
     for axes, (name, results) in zip(panels, content.items(), strict=True):
         for row in results["rows"]:
             if row["recipe"] not in METHODS or row["way"] not in WAYS:
