@@ -177,7 +177,7 @@ def _finish(job: _Job, error: float, *, quiet: bool) -> None:
         return
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(job.folder.with_name(f"{job.folder.name}.lock"), timeout=0):
+        with FileLock(job.folder.with_name(f".{job.folder.name}.lock"), timeout=0):
             if job.is_done:
                 return
             note(f"{job.name}, seed {job.seed}")

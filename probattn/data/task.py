@@ -11,6 +11,9 @@ from probattn.data.errors import DataError, DataWarning
 from probattn.data.identity import SPLITS, Split, split_of
 from probattn.data.sources import ROLES, Role, Source
 
+CERTAIN = 10
+"""Texts that a part is expected to have from which on its having none is no chance (a probability of 5e-5)."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -175,6 +178,12 @@ def _held_out_splits(
             continue
         if not rows[part]:
             different = len(train.keys())
+            if different * shares.get(part, 0.0) >= CERTAIN:
+                raise DataError(
+                    f"{train.source}: none of {different:,} different texts falls into the {part} part, so they were "
+                    f"split by this rule before (as the training part of a data set that has a name is); give a "
+                    f"source for {part}"
+                )
             copies = f" ({different} different one{'s' * (different > 1)})" if different < len(train) else ""
             raise DataError(
                 f"{train.source}: {len(train)} texts{copies} are too few to set some aside for {part}; "

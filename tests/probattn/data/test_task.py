@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from probattn.data import DataError, DataWarning, Source, load_task
+from probattn.data.identity import split_of
 
 pytestmark = pytest.mark.usefixtures("built_in")
 
@@ -92,6 +93,16 @@ def test_too_few_to_set_some_aside(tmp_path: Path) -> None:
         DataError, match=r"2 texts are too few to set some aside for (validation|test); give a source"
     ):
         load_task({"train": train})
+
+
+def test_texts_that_were_split_before_are_said_to_be(tmp_path: Path) -> None:
+    numbered = [f"text {n}" for n in range(1000)]
+    train = write(tmp_path / "a.csv", [text for text in numbered if split_of(text, 0.1, 0.1) == "train"])
+    with pytest.raises(
+        DataError, match=r"none of \d{3} different texts falls into the validation part, so they"
+    ):
+        load_task({"train": train})
+    assert len(load_task({"train": write(tmp_path / "b.csv", numbered)}).test) > 50
 
 
 def test_copies_are_named_where_too_few_texts_differ(tmp_path: Path) -> None:
