@@ -32,6 +32,8 @@ from probattn.models import capture
 from probattn.tasks import Network, Translation, load_network, load_task
 
 PLAIN = "plain"
+ELBO, WHOLE = "kl_reduction: sum", "training.kl_weight=1"
+"""The lower bound of the evidence: with one head, the KL of each query beside the likelihood of its target word."""
 METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
     {
         "heads": {
@@ -46,6 +48,8 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
             "va_sample": ("attention={method: variational, estimator: sample}",),
             "bam": ("attention={method: bam}",),
             "babn": ("attention={method: babn}",),
+            "babn_elbo": (f"attention={{method: babn, {ELBO}}}", WHOLE),
+            "babn_elbo_strength": (f"attention={{method: babn, {ELBO}, prior_strength: learned}}", WHOLE),
         },
     }
 )

@@ -13,6 +13,8 @@ METHODS = {
     "va_sample": "variational, sampled",
     "bam": "BAM (Fan et al. 2020)",
     "babn": "BABN (Zhang et al. 2021)",
+    "babn_elbo": "BABN, lower bound of the evidence",
+    "babn_elbo_strength": "the same, strength of the prior learned",
 }
 
 
@@ -46,16 +48,17 @@ def _beside_the_paper(runs: list[Mapping[str, Any]]) -> str:
     base = PAPER["plain"]
     rows = []
     for method, words in METHODS.items():
-        theirs = PAPER[method]
+        theirs = PAPER.get(method)
+        gain, ratio = "", ""
+        if theirs is not None and method != "plain":
+            gain, ratio = f" ({theirs.bleu - base.bleu:+.1f})", f"{theirs.seconds / base.seconds:.2f}"
         rows.append(
             [
                 words,
                 *(f"{bleu[method, seed]:.1f}" if (method, seed) in bleu else "" for seed in seeds),
-                f"{theirs.bleu:.1f} ({theirs.bleu - base.bleu:+.1f})"
-                if method != "plain"
-                else f"{base.bleu:.1f}",
-                f"{theirs.millions} M",
-                f"{theirs.seconds / base.seconds:.2f}" if method != "plain" else "",
+                "" if theirs is None else f"{theirs.bleu:.1f}{gain}",
+                "" if theirs is None else f"{theirs.millions} M",
+                ratio,
             ]
         )
     head = ["", *(f"BLEU, seed {seed}" for seed in seeds), "paper: BLEU", "parameters", "over the first"]
