@@ -65,4 +65,4 @@ def test_latent_attention_has_a_table_of_its_own(load):
     assert "|  | BLEU, seed 0 | paper: BLEU | parameters | over the first |" in shown
     assert "| soft attention | 20.0 | 32.8 | 42 M |  |" in shown
     assert "| BABN (Zhang et al. 2021) | 21.0 | 34.2 (+1.5) | 42 M | 1.38 |" in shown
-    assert set(tables.METHODS) == set(tables.PAPER) == set(translation_study.METHODS["latent"])
+    assert set(tables.PAPER) < set(tables.METHODS) == set(translation_study.METHODS["latent"])
