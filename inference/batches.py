@@ -172,7 +172,15 @@ def row_lengths(rows: Any) -> Sequence[int]:
             "train_data: length_pool needs a data set with a method lengths(), or rows with input_ids, got "
             f"{type(rows).__name__}; leave length_pool out"
         )
-    return [len(rows[row]["input_ids"]) for row in range(len(rows))]
+    return [_length(rows[row]) for row in range(len(rows))]
+
+
+def _length(row: Mapping[str, Any]) -> int:
+    """Tokens of a row without padding; of several texts, such as the endings of a choice, those of the longest."""
+    tokens, mask = row["input_ids"], row.get("attention_mask")
+    if isinstance(mask, Tensor):
+        return int(mask.sum(dim=-1).max())
+    return max(map(len, tokens)) if isinstance(tokens[0], Sequence) else len(tokens)
 
 
 def collate_rows(rows: list[Any]) -> Any:

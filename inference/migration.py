@@ -15,10 +15,15 @@ from probattn.sites.repulsive import RepulsiveAttention
 def migrated_configuration(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with ``temperature`` and ``langevin`` of heads and ensembles for ``inverse_temperature``.
 
-    Options of particles that the earlier version did not have are at their defaults, which change nothing. The digest
+    Options of particles that the earlier version did not have are at their defaults, which change nothing. How torch
+    computes an update (``fused``) is no part of a configuration any more. The digest
     of subwords goes: it was of sentencepiece's bytes, which every release writes otherwise.
     """
     migrated = dict(stored)
+    if "optimizer" in stored:
+        groups = stored["optimizer"].get("groups", {})
+        plain = {name: each | ({"fused": None} if "fused" in each else {}) for name, each in groups.items()}
+        migrated["optimizer"] = stored["optimizer"] | {"groups": plain}
     if "subwords" in stored.get("fingerprint", {}):
         migrated["fingerprint"] = {k: v for k, v in stored["fingerprint"].items() if k != "subwords"}
     if "ensemble" in stored:

@@ -22,11 +22,15 @@ ParameterGroup = dict[str, Any]
 """``name``, ``params``, ``lr`` and ``weight_decay``, as torch optimisers take them."""
 
 OptimizerFactory = Callable[[list[ParameterGroup]], Optimizer]
-FUSED, FUSED_DEVICES = {"Adam", "AdamW"}, {"cpu", "cuda", "mps", "xpu"}
-OTHER_UPDATES = {"fused", "foreach", "capturable", "differentiable"}
-
 SchedulerFactory = Callable[[Optimizer, int], LRScheduler]
 """Called with the optimiser and the number of steps of the run."""
+
+FUSED = frozenset({"Adam", "AdamW"})
+"""Optimisers whose update torch has as one kernel."""
+FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
+"""Devices that have it."""
+OTHER_UPDATES = frozenset({"fused", "foreach", "capturable", "differentiable"})
+"""Arguments that choose another update, or that one."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,15 @@ class OptimizerOptions(Options):
             for name, parameters in split_parameters(model, self.decay_biases_and_norms).items()
         ]
 
-    def build(self, groups: list[ParameterGroup]) -> Optimizer:
-        """The optimiser over ``groups``; an Adam takes torch's fused update, unless the arguments say otherwise."""
-        update = {"fused": True} if self._can_be_fused(groups) else {}
+    def build(self, groups: list[ParameterGroup], *, scaled: bool = False) -> Optimizer:
+        """The optimiser over ``groups``; an Adam takes torch's fused update, unless the arguments say otherwise.
+
+        Args:
+            groups: of parameters.
+            scaled: whether the loss is scaled for "fp16". A fused update then skips an overflow by itself, which
+                accelerate does not see, so that the schedule would go on.
+        """
+        update = {"fused": True} if not scaled and self._can_be_fused(groups) else {}
         optimizer: Optimizer = getattr(torch.optim, self.name)(groups, **update, **self.arguments)
         return optimizer
 
@@ -217,10 +227,15 @@ def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:
     return (parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
-def build_optimizer(optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module) -> Optimizer:
-    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace."""
+def build_optimizer(
+    optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module, *, scaled: bool = False
+) -> Optimizer:
+    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace.
+
+    ``scaled`` is whether the loss is, see :meth:`OptimizerOptions.build`.
+    """
     if isinstance(optimizer, OptimizerOptions):
-        return optimizer.build(optimizer.groups(model))
+        return optimizer.build(optimizer.groups(model), scaled=scaled)
     made = optimizer(OptimizerOptions().groups(model))
     if not isinstance(made, Optimizer):
         raise TypeError(

@@ -65,7 +65,7 @@ class Update:
         particles: ParticleUpdate | None,
     ) -> None:
         self.guide, self.objective, self.particles = guide, objective, particles
-        self.optimizer = build_optimizer(options.optimizer, objective)
+        self.optimizer = build_optimizer(options.optimizer, objective, scaled=options.precision == "fp16")
         self._clipping, self._limit = Clipping(objective), options.max_grad_norm
 
     def weigh_kl(self, weight: float) -> None:

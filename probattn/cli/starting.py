@@ -154,7 +154,7 @@ def _recipe_of(
     for row in rows:
         counts[str(row.get(label))] = counts.get(str(row.get(label)), 0) + 1
     data = {"train": {"source": source, "text": text, "text_pair": pair, "label": label}}
-    training = {"length_pool": 20}  # texts of a file of one's own differ in length
+    training = {"length_pool": 20}  # texts of a file differ in length
     recipe = (
         with_registered(Recipe).model_validate({"name": name, "data": data, "training": training}).resolved()
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from probattn.data import DataWarning
 from probattn.files.json_files import write_json_lines
 from probattn.tasks.progress import note
 
@@ -55,15 +57,17 @@ class HeldOut:
         lengths = [len(first) + len(second) for first, second in zip(self.texts, seconds, strict=True)]
         return sorted(range(len(lengths)), key=lengths.__getitem__)
 
-    def kept(self, run: Path, role: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    def kept(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """Predictions that the run's folder holds; None where there are none of these data, made in this way.
+
+        They hold for the network and the recipe that the folder had when they were made.
 
         Args:
             run: the run's folder.
-            role: key of the data.
+            key: of the data among those of the task.
             drawing: how to predict, as options of :meth:`Task.predict`.
         """
-        file = run / FOLDER / f"{role}.jsonl"
+        file = run / FOLDER / f"{key}.jsonl"
         try:
             first, *rest = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
         except FileNotFoundError:
@@ -73,18 +77,50 @@ class HeldOut:
             return None
         size = len(self.texts)
         whole = len(rest) == size and all(isinstance(each, dict) and set(KEPT) <= set(each) for each in rest)
-        return rest if first == self._head(drawing) and whole else None
+        return rest if first == self._head(run, drawing) and whole else None
 
     def keep(
-        self, run: Path, role: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
+        self, run: Path, key: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
         kept = [{name: each[name] for name in KEPT} for each in answers]
-        file = run / FOLDER / f"{role}.jsonl"
+        file = run / FOLDER / f"{key}.jsonl"
         file.parent.mkdir(exist_ok=True)
-        write_json_lines(file, [self._head(drawing), *kept])
+        write_json_lines(file, [self._head(run, drawing), *kept])
         return kept
 
-    def _head(self, drawing: Mapping[str, Any]) -> dict[str, Any]:
-        parts = "\0".join((self.source, *self.texts, *(self.pairs or ()), *(self.labels or ())))
-        return {"data": hashlib.sha256(parts.encode(errors="replace")).hexdigest()[:16], **drawing}
+    def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
+        """What predictions depend on: the data, the files of the run and the draws."""
+        values = (self.source, *self.texts, *(self.pairs or ()), *(self.labels or ()))
+        parts = [
+            *values,
+            *(str(part) for example in self.examples or () for part in map(_named, example.values())),
+        ]
+        files = [run / name for name in ("recipe.yaml", "model/manifest.json")]
+        return {
+            "data": _digest("\0".join(parts).encode(errors="replace")),
+            "run": _digest(b"\0".join(file.read_bytes() for file in files if file.exists())),
+            **drawing,
+        }
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _named(value: Any) -> Any:
+    """A part of an example, by which a changed one differs; of a file also its size and its time."""
+    if isinstance(value, Path):
+        state = value.stat()
+        return value, state.st_size, state.st_mtime_ns
+    return value.tobytes() if hasattr(value, "tobytes") else value
+
+
+def warn_shared(source: str, count: int, size: int) -> None:
+    """Warns of held-out inputs that the network was trained on."""
+    if count:
+        warnings.warn(
+            f"{source}: {count:,} of its {size:,} inputs are in the training data too, so that no promise holds by it",
+            DataWarning,
+            stacklevel=3,
+        )

@@ -11,7 +11,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
-from probattn.tasks.held_out import HeldOut
+from probattn.tasks.held_out import KEPT, HeldOut
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.progress import tracked
 from probattn.triage.calibration import (
@@ -121,8 +121,12 @@ def judge(
             f"predictions of {held.title}",
             total=len(order),
         )
-        objects = dict(zip(order, map(named, task.answers(list(found))[1]), strict=True))
-        answers = held.keep(run, role, drawing, [objects[place] for place in range(len(order))])
+        objects = dict(zip(order, task.answers(list(found))[1], strict=True))
+        for each in objects.values():
+            lacking = next((name for name in KEPT if name not in each), None)
+            if lacking is not None:
+                raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
+        answers = held.keep(run, role, drawing, [named(objects[place]) for place in range(len(order))])
     return Judged(held.title, held.role, held.source, answers, held.labels)
 
 

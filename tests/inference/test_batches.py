@@ -192,6 +192,11 @@ def test_lengths_are_no_part_of_a_configuration() -> None:
 
 def test_lengths_of_rows_are_their_own_or_those_of_their_tokens() -> None:
     assert row_lengths([{"input_ids": [5, 6, 7]}, {"input_ids": torch.tensor([5])}]) == [3, 1]
+    assert row_lengths([{"input_ids": [[5], [6, 7]]}, {"input_ids": [[5], [6]]}]) == [2, 1]
+    padded = TensorRows(
+        {"input_ids": torch.ones(2, 4), "attention_mask": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])}
+    )
+    assert row_lengths(padded) == [3, 1]
     for rows in ([1, 2], [{"pixel_values": [0.0]}]):
         with pytest.raises(TypeError, match=r"a method lengths\(\), or rows with input_ids, got list; leave"):
             row_lengths(rows)

@@ -295,3 +295,19 @@ def test_options_that_an_earlier_version_did_not_have_are_at_their_defaults(tmp_
         ConfigurationMismatchError, match=r"ensemble\.repulsion: checkpoint 0\.25, this run 0\.5"
     ):
         require_same_configuration(expected, stored, tmp_path)
+
+
+def test_the_way_of_updating_is_no_part_of_a_configuration(tmp_path: Path) -> None:
+    def configuration(fused: bool | None) -> dict[str, Any]:
+        return {
+            "optimizer": {"class": "torch.optim.AdamW", "groups": {"pretrained": {"lr": 0.1, "fused": fused}}}
+        }
+
+    for stored in (None, True, False):
+        require_same_configuration(configuration(None), configuration(stored), tmp_path)
+    other = configuration(True)
+    other["optimizer"]["groups"]["pretrained"]["lr"] = 0.2
+    with pytest.raises(
+        ConfigurationMismatchError, match=r"pretrained\.lr: checkpoint 0\.2, this run 0\.1\. Use"
+    ):
+        require_same_configuration(configuration(None), other, tmp_path)

@@ -93,6 +93,7 @@ def test_adam_takes_the_fused_update_unless_the_arguments_or_the_parameters_forb
     assert not fused(OptimizerOptions(arguments={"foreach": True}), Network())
     assert not fused(OptimizerOptions("NAdam"), Network()) and not fused(OptimizerOptions("SGD"), Network())
     assert not fused(OptimizerOptions(), Network().to("meta"))
+    assert not build_optimizer(OptimizerOptions(), Network(), scaled=True).defaults.get("fused")
 
 
 def test_the_fused_update_is_that_of_adam() -> None:

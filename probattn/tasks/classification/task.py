@@ -65,7 +65,7 @@ from probattn.tasks.classification.networks import (
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import compared_calls, measure_heads
-from probattn.tasks.held_out import HeldOut
+from probattn.tasks.held_out import HeldOut, warn_shared
 from probattn.tasks.programs import (
     Data,
     Network,
@@ -294,7 +294,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
         named = zip(predicted, data.values(), strict=True)
         write_predictions(own.folder, own.key, named, class_names(own))
-        if own.key == "bayesian_mean":
+        if own.key == "bayesian_mean" and "--limit" not in self.restricted:
             self._keep(own, predicted, data)
         measured = evaluate(
             predicted,
@@ -548,6 +548,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         found = replace(train, source=file, split=None).load("test", self.texts.label_names)
         if found.labels is None:
             raise RunError(f"{file}: expected texts with their classes, got none")
+        warn_shared(found.source, found.shared_with(self.texts.train), len(found))
         return found
 
     def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:

@@ -22,7 +22,9 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.held_out import HeldOut
+from probattn.tasks.held_out import HeldOut, warn_shared
+
+ROLES = {"test": "in_domain"}
 
 
 class ClassesTask(HeadTask):
@@ -39,22 +41,32 @@ class ClassesTask(HeadTask):
 
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
         """The validation examples and those that are measured; see the base class."""
-        section, key = self.section_of_examples, self.inputs[0].replace("image", "name")
-        given = {} if file is None else {"test": section.read_examples(file, "test")}
+        section = self.section_of_examples
+        given = {} if file is None else {"test": self._given_file(file)}
         parts = {name: self.examples[name] for name in ("validation", *self._measured())} | given
         found = {}
         for name, examples in parts.items():
-            described = self._described("test" if name == "validation" else name)
+            described = None if name in (*given, "validation") else self._described(name)
+            source = str(file if name in given else section.validation or section.train)
+            title = str(file) if name in given else f"{Path(section.train).stem} (validation)"
             found[name] = HeldOut(
-                title=f"{Path(section.train).stem} (validation)" if name == "validation" else described.title,
-                role="validation" if name == "validation" else described.role,
-                source=file if file is not None and name == "test" else described.source,
-                texts=[str(example[key]) for example in examples],
+                title=title if described is None else described.title,
+                role=ROLES.get(name, name) if described is None else described.role,
+                source=source if described is None else described.source,
+                texts=[str(example.get("name", example.get("text"))) for example in examples],
                 pairs=None,
                 labels=[str(example["label"]) for example in examples],
                 examples=examples,
             )
         return found
+
+    def _given_file(self, file: str) -> list[Mapping[str, Any]]:
+        """Examples of a file, with the columns of the training data."""
+        section = self.section_of_examples
+        examples: list[Mapping[str, Any]] = section.read_examples(file, "test")
+        known = set(map(section.identity, self.examples["train"]))
+        warn_shared(file, sum(section.identity(each) in known for each in examples), len(examples))
+        return examples
 
     def predict_held_out(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""

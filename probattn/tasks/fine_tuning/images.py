@@ -142,6 +142,12 @@ class ImagesRecipe(HeadRecipe):
         default=ImageNetworkRecipe(), description="The network to start from."
     )
 
+    @model_validator(mode="after")
+    def _of_one_size(self) -> ImagesRecipe:
+        if self.training.length_pool is not None:
+            raise ValueError("training.length_pool: expected null, images have no length")
+        return self
+
 
 class Images(ClassesTask):
     """Classes of images, by a network for image classification."""

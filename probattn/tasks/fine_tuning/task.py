@@ -298,7 +298,10 @@ class HeadTask(HeadNetworks):
     def drawing(self, num_samples: int, seed: int) -> Self:
         """The task with other draws."""
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        return type(self)(self.recipe.model_copy(update={"prediction": prediction}))
+        task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
+        if "examples" in vars(self):
+            task.examples = self.examples  # read once
+        return task
 
     def answered(
         self, network: TrainedHead, examples: Iterable[Mapping[str, Any]], uncertainty: Uncertainty

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
@@ -213,6 +213,13 @@ class PretrainingTrainingRecipe(_Training):
     """
 
     default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
+
+    @field_validator("length_pool")
+    @classmethod
+    def _streamed(cls, value: int | None) -> int | None:
+        if value is not None:
+            raise ValueError("expected null: passages come from a stream, whose order is its own")
+        return value
 
 
 class PretrainingReportRecipe(ReportSection):

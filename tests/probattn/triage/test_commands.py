@@ -51,12 +51,14 @@ def test_predictions_of_an_evaluation_serve(run, command, tmp_path):
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("held_out"))
     assert command("evaluate", folder, "--num-samples", "3", "--quiet").exit_code == 0
     evaluated = {file.name: file.read_bytes() for file in (folder / "held_out").iterdir()}
+    times = {file.name: file.stat().st_mtime_ns for file in (folder / "held_out").iterdir()}
     assert evaluated.keys() == {"test.jsonl", "shifted.jsonl", "out_of_domain.jsonl"}
     texts = {name: content.count(b"\n") - 1 for name, content in evaluated.items()}
     done = command("triage", folder, "--error", "0.9", "--num-samples", "3", "--quiet")
     assert done.exit_code == 0, done.output
     kept = {file.name: file.read_bytes() for file in (folder / "held_out").iterdir()}
     assert kept.pop("validation.jsonl") and kept == evaluated
+    assert all((folder / "held_out" / name).stat().st_mtime_ns == time for name, time in times.items())
     with (folder / "predictions.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {name.removesuffix(".jsonl"): size for name, size in texts.items()} == Counter(
@@ -66,6 +68,27 @@ def test_predictions_of_an_evaluation_serve(run, command, tmp_path):
     for row, line in zip(tests, evaluated["test.jsonl"].decode().splitlines()[1:], strict=True):
         assert json.loads(line)["entropy"] == pytest.approx(float(row["entropy"]), abs=1e-6)
         assert json.loads(line)["label"] == row["label"]
+
+
+def test_predictions_are_kept_for_the_network_and_the_recipe_that_made_them(run, command, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("held_out"))
+    options = ["triage", folder, "--error", "0.9", "--num-samples", "2", "--quiet"]
+
+    def predicted_anew():
+        before = {file: file.stat().st_mtime_ns for file in (folder / "held_out").iterdir()}
+        assert command(*options).exit_code == 0
+        return [file.stat().st_mtime_ns != time for file, time in before.items()]
+
+    assert command(*options).exit_code == 0 and not any(predicted_anew())
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("max_length: null", "max_length: 9", 1))
+    assert all(predicted_anew()) and not any(predicted_anew())
+    manifest = folder / "model" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    assert all(predicted_anew())
+    assert command("evaluate", folder, "--limit", "2", "--num-samples", "2", "--quiet").exit_code == 0
+    assert not any(predicted_anew())
 
 
 def test_policies_are_those_of_predictions_that_are_kept(triaged, command):

@@ -14,10 +14,12 @@ import pytest
 import runs
 from runs import refused, succeeds
 
+from probattn.data import DataWarning
 from probattn.inference.report import read_results
 from probattn.tasks import load_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.results import MeasuredResults
+from probattn.tasks.held_out import HeldOut
 from probattn.triage import read_policy
 
 TRAINING = (
@@ -178,12 +180,27 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     answer = json.loads(succeeds("predict", place, *words, "--policy", place, "--json", "--quiet"))
     assert table.splitlines()[0].split()[0] == name.removesuffix("s").replace("choice", "text")
     threshold = policy.limits[0].threshold
-    assert threshold is not None
-    assert (answer["decision"] == "answer") == (1 - answer["probability"] <= threshold)
+    certain = threshold is not None and 1 - answer["probability"] <= threshold
+    assert (answer["decision"] == "answer") == certain
     assert set(answer["set"].split("; ")) <= set(names)
     other = folder / ("images" if name == "images" else "choices.jsonl")
+    with pytest.warns(DataWarning, match=r"inputs are in the training data too, so that no promise holds"):
+        task.held_out(str(other))
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
     assert read_policy(place).size == (40 if name == "images" else 48)
+    assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
+
+
+def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
+    def held(ending: str) -> HeldOut:
+        example = {"text": "a film", "endings": ["good", ending], "label": 0}
+        return HeldOut("t", "in_domain", "s", ("a film",), None, ("0",), examples=(example,))
+
+    answer = {"label": "0", "probabilities": {"0": 1.0}, "entropy": 0.0, "mutual_information": 0.0}
+    held("bad").keep(tmp_path, "test", {"seed": 0}, [answer])
+    assert held("bad").kept(tmp_path, "test", {"seed": 0}) == [answer]
+    assert held("worse").kept(tmp_path, "test", {"seed": 0}) is None
+    assert held("bad").kept(tmp_path, "test", {"seed": 1}) is None
 
 
 def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:
@@ -231,6 +248,10 @@ def test_several_seeds(folder: Path, finished) -> None:
         ),
         ("images: {train: FOLDER/network}", "expected a folder for each class with images"),
         (
+            "images: {train: digits}\ntraining: {length_pool: 2}",
+            "length_pool: expected null, images have no length",
+        ),
+        (
             "regression: {train: FOLDER/numbers.csv}\nnetwork: {name: self_attentive}",
             "expected a pretrained network",
         ),
@@ -244,7 +265,8 @@ def test_bad_input(section: str, message: str, folder: Path, tmp_path: Path) -> 
     file = tmp_path / "wrong.yaml"
     text = section.replace("FOLDER", str(folder))
     network = "" if "network" in section else f"network: {{name: {folder}/network}}\n"
-    file.write_text(f"{text}\n{network}{TRAINING}", encoding="utf-8")
+    training = TRAINING if "training" not in section else ""
+    file.write_text(f"{text}\n{network}{training}", encoding="utf-8")
     assert message in refused("train", file, "-o", tmp_path / "run", "--quiet")
     assert not (tmp_path / "run").exists()
 

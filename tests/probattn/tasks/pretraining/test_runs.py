@@ -280,6 +280,7 @@ def test_a_recipe_chooses_its_driver(recipe):
         ("pretraining.texts=[none.txt]", "none.txt: no such file"),
         ("pretraining.max_length=17", "expected at most 16, the positions of the network"),
         ("pretraining.test_fraction=1e-9", "none is left for test"),
+        ("training.length_pool=2", "expected null: passages come from a stream, whose order is its own"),
         ("network.heads=3", "width: expected a multiple of the heads (3), got 16"),
         ("repulsion.layers=[5]", "expected numbers from -2 to 1"),
     ],
