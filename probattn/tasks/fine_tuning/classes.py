@@ -24,8 +24,6 @@ from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import HeldOut, warn_shared
 
-ROLES = {"test": "in_domain"}
-
 
 class ClassesTask(HeadTask):
     """A class for each example; labels are int64 ``[B]`` and predictions ``[B, C]``."""
@@ -51,7 +49,7 @@ class ClassesTask(HeadTask):
             title = str(file) if name in given else f"{Path(section.train).stem} (validation)"
             found[name] = HeldOut(
                 title=title if described is None else described.title,
-                role=ROLES.get(name, name) if described is None else described.role,
+                role=("in_domain" if name in given else name) if described is None else described.role,
                 source=source if described is None else described.source,
                 texts=[str(example.get("name", example.get("text"))) for example in examples],
                 pairs=None,
