@@ -75,7 +75,7 @@ def write_data(folder: Path) -> dict[str, str]:
             row = {"text": " ".join(words), "endings": ["good", "bad film"], "label": number % 2}
             file.write(json.dumps(row) + "\n")
     draw = np.random.default_rng(0)
-    for number in range(40):
+    for number in range(120):  # their parts follow from their paths: none is empty but by a chance of 1e-5
         place = folder / "images" / ("dark" if number % 2 else "light")
         place.mkdir(parents=True, exist_ok=True)
         pixels = draw.integers(0, 100, (8, 8, 3)) + (0 if number % 2 else 150)
@@ -187,7 +187,7 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     with pytest.warns(DataWarning, match=r"inputs are in the training data too, so that no promise holds"):
         task.held_out(str(other))
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
-    assert read_policy(place).size == (40 if name == "images" else 48)
+    assert read_policy(place).size == (120 if name == "images" else 48)
     assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
 
 

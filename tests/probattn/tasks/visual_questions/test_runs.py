@@ -206,7 +206,7 @@ def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
         batch["pixel_values"][1], batch["pixel_values"][2]
     )  # the path and the number of one image
     assert torch.equal(batch["input_ids"][1], batch["input_ids"][2])
-    drawn = posterior_predict(network.program, batch, 20, seed=(0, 0))
+    drawn = posterior_predict(network.program, batch, task.recipe.prediction.num_samples, seed=(0, 0))
     for row, answer in enumerate(answers):
         place = int(drawn.mean[row].argmax())
         assert answer["answer"] == network.net.config.id2label[place]
