@@ -19,12 +19,11 @@ from probattn.attacks.tables import ATTACKS
 from probattn.attacks.vectors import vectors_file
 from probattn.attacks.victims import NetworkVictim, Prediction, Randomness, Text, Victim
 from probattn.data import BUILT_IN, DataWarning, Source, TextDataset
-from probattn.files.durable import file_sha256, write_atomically
+from probattn.files.durable import digest, file_sha256, write_atomically
 from probattn.files.manifest import MANIFEST
 from probattn.inference.session import preserved_random_state, seed_generators
 from probattn.options import Count, Natural, Options, Share
 from probattn.tasks import Classification, RunError, run_task
-from probattn.tasks.programs import digest
 from probattn.tasks.progress import tracked
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import BASELINE, MODEL, RECIPE

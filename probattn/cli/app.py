@@ -14,6 +14,17 @@ import typer
 
 from probattn.cli import attacking, comparing, triaging
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
+from probattn.cli.options import (
+    BaselineOption,
+    DeviceOption,
+    JsonOption,
+    LimitOption,
+    QuietOption,
+    RunArgument,
+    RunsArgument,
+    SamplesOption,
+    SeedOption,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,28 +51,9 @@ def _recipe_names() -> list[str]:
     return sorted(file.stem for file in tasks.glob("*/recipes/*.yaml"))
 
 
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
-RunsArgument = Annotated[
-    list[Path], typer.Argument(help="Folder of a finished run, or of several: one recipe, a seed each.")
-]
-BaselineOption = Annotated[Path | None, typer.Option(help="Folder of a deterministic run to compare with.")]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="One JSON object on standard output, and nothing else there.")
-]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the run; the recipe's by default.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(help="auto, cpu, cuda, cuda:1 or mps; by default an accelerator where there is one."),
-]
-LimitOption = Annotated[
-    int | None,
-    typer.Option(help="Most examples of each data set, a fixed choice; metrics.json says so.", min=1),
-]
-SamplesOption = Annotated[int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of the draws; the recipe's by default.", min=0)]
 
 
 @app.callback(invoke_without_command=True)

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from probattn.cli.errors import fails_in_one_line
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption
 
 commands = typer.Typer()
-
-QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
 @commands.command()
@@ -69,8 +68,8 @@ def attack(
     again: Annotated[
         bool, typer.Option("--again", help="Begin anew; an interrupted attack goes on otherwise.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Attack a run's classifier with changed texts (TextAttack); continues an attack that was interrupted."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from probattn.cli.errors import fails_in_one_line
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption
 
 commands = typer.Typer()
 
@@ -32,9 +33,9 @@ def compare(
     workers: Annotated[
         int, typer.Option(help="Processes that share the runs, of one thread each.", min=1)
     ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
     from probattn import tasks

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from probattn.cli.errors import fails_in_one_line
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption, SamplesOption, SeedOption
 
 commands = typer.Typer()
 
@@ -38,12 +39,8 @@ def triage(
     uncertainty: Annotated[
         Literal["draws", "moments"], typer.Option(help="How probabilities are predicted.")
     ] = "draws",
-    num_samples: Annotated[
-        int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the draws; the recipe's by default.", min=0)
-    ] = None,
+    num_samples: SamplesOption = None,
+    seed: SeedOption = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -55,9 +52,9 @@ def triage(
         Path | None, typer.Option("--output", "-o", help="The policy; policy.json in the run by default.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Predict anew what an earlier call kept.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
     from probattn import tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -98,6 +98,14 @@ def file_sha256(path: Path) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+    """A fingerprint of data."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        hasher.update(part.encode(errors="replace") if isinstance(part, str) else part)
+    return hasher.hexdigest()[:16]
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from probattn.data import DataWarning
+from probattn.data import DataWarning, TextDataset
+from probattn.files.durable import digest
 from probattn.files.json_files import write_json_lines
 from probattn.tasks.progress import note
 
@@ -53,9 +53,8 @@ class HeldOut:
 
     def shortest_first(self) -> list[int]:
         """Places of the inputs by their length in characters."""
-        seconds = self.pairs or [""] * len(self.texts)
-        lengths = [len(first) + len(second) for first, second in zip(self.texts, seconds, strict=True)]
-        return sorted(range(len(lengths)), key=lengths.__getitem__)
+        pairs = None if self.pairs is None else tuple(self.pairs)
+        return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs).shortest_first()
 
     def kept(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """Predictions that the run's folder holds; None where there are none of these data, made in this way.
@@ -98,14 +97,10 @@ class HeldOut:
         ]
         files = [run / name for name in ("recipe.yaml", "model/manifest.json")]
         return {
-            "data": _digest("\0".join(parts).encode(errors="replace")),
-            "run": _digest(b"\0".join(file.read_bytes() for file in files if file.exists())),
+            "data": digest(f"{part}\0" for part in parts),
+            "run": digest(file.read_bytes() for file in files if file.exists()),
             **drawing,
         }
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _named(value: Any) -> Any:

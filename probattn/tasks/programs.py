@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -682,14 +681,6 @@ def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-def digest(parts: Iterable[str | bytes]) -> str:
-    """A fingerprint of data."""
-    hasher = hashlib.sha256()
-    for part in parts:
-        hasher.update(part.encode() if isinstance(part, str) else part)
-    return hasher.hexdigest()[:16]
 
 
 @contextmanager

@@ -82,25 +82,21 @@ def columns_of(answer: Answer) -> dict[str, Any]:
 
 
 def write_predictions(
-    folder: Path,
-    model: ModelKey,
-    sets: Iterable[tuple[PredictedData, TextDataset]],
-    classes: Sequence[str],
+    folder: Path, sets: Iterable[tuple[str, Sequence[Answer], TextDataset]], classes: Sequence[str]
 ) -> None:
     """Writes the predictions of a run's own network for all texts that were measured.
 
-    A row has the data set's key, the text (and the second one), the true class where it is known, and the columns of
+    ``sets`` are the key of a data set, its answers and its texts. A row has that key, the text (and the second one),
+    the true class where it is known, and the columns of
     :func:`columns_of`.
     """
     rows: list[dict[str, Any]] = []
-    for predicted, data in sets:
+    for key, answers, data in sets:
         labels = None if data.labels is None else [classes[label] for label in data.labels]
-        for place, answer in enumerate(answers_from(predicted, model, data, classes)):
+        for place, answer in enumerate(answers):
             pair = {} if data.pairs is None else {"pair": data.pairs[place]}
             truth = {"true": "" if labels is None else labels[place]}
-            rows.append(
-                {"data": predicted.data.key, "text": data.texts[place]} | pair | truth | columns_of(answer)
-            )
+            rows.append({"data": key, "text": data.texts[place]} | pair | truth | columns_of(answer))
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()

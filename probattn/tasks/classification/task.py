@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 from probattn.data import DataWarning, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
+from probattn.files.durable import digest
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import (
     Alignment,
@@ -72,7 +73,6 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    digest,
     dynamics,
     health,
     in_batches,
@@ -292,10 +292,15 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         own, report = networks[-1], self.recipe.report
         data = self.measured()
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
-        named = zip(predicted, data.values(), strict=True)
-        write_predictions(own.folder, own.key, named, class_names(own))
+        answers = {
+            key: list(answers_from(item, own.key, texts, class_names(own)))
+            for item, (key, texts) in zip(predicted, data.items(), strict=True)
+        }
+        write_predictions(
+            own.folder, ((key, answers[key], texts) for key, texts in data.items()), class_names(own)
+        )
         if own.key == "bayesian_mean" and "--limit" not in self.restricted:
-            self._keep(own, predicted, data)
+            self._keep(own.folder, answers)
         measured = evaluate(
             predicted,
             resamples=report.resamples,
@@ -316,15 +321,12 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             **self._details(networks, predicted[0], data["test"]),
         )
 
-    def _keep(
-        self, own: TrainedClassifier, predicted: Sequence[PredictedData], data: Mapping[str, TextDataset]
-    ) -> None:
-        """Keeps the predictions of held-out data where :mod:`probattn.triage` finds them."""
+    def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
+        """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
         prediction, held_out = self.recipe.prediction, self.held_out()
         drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
-        for item, (key, texts) in zip(predicted, data.items(), strict=True):
-            answers = answers_from(item, own.key, texts, class_names(own))
-            held_out[key].keep(own.folder, key, drawing, [object_of(answer) for answer in answers])
+        for key, found in answers.items():
+            held_out[key].keep(run, key, drawing, list(map(object_of, found)))
 
     def _details(
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, test: TextDataset

@@ -19,6 +19,7 @@ from probattn.data import DataError
 from probattn.data.files import read_text
 from probattn.data.identity import Split
 from probattn.data.readers import cola, sst2
+from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
 from probattn.inference.report import Group, Sheet
 from probattn.models.heads import CausalLanguageModel
@@ -33,7 +34,6 @@ from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRec
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
-from probattn.tasks.programs import digest
 
 CANDIDATES = 5
 """Candidates for a masked token in an answer."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
+from probattn.files.durable import digest
 from probattn.models import load, program_for
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import HeadProgram, Program
@@ -22,7 +23,6 @@ from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.programs import (
     Network,
     check_finished,
-    digest,
     model_key,
     on_device,
     put_methods,

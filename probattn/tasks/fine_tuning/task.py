@@ -300,7 +300,7 @@ class HeadTask(HeadNetworks):
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
         task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
         if "examples" in vars(self):
-            task.examples = self.examples  # read once
+            task.examples = self.examples
         return task
 
     def answered(

@@ -20,6 +20,7 @@ from probattn.data import (
     GraphVocabulary,
     TokenizedGraphTexts,
 )
+from probattn.files.durable import digest
 from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
@@ -61,7 +62,6 @@ from probattn.tasks.programs import (
     Data,
     Network,
     check_finished,
-    digest,
     health,
     in_batches,
     measured,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from probattn.data import NodeGraph
+from probattn.files.durable import digest
 from probattn.inference import SVIDriver
 from probattn.inference.report import (
     DataSet,
@@ -33,7 +34,6 @@ from probattn.tasks.programs import (
     Network,
     ProgramTask,
     check_finished,
-    digest,
     health,
     is_plain_at,
     load_weights,

@@ -196,6 +196,7 @@ _Training: Any = drawn_section(
         ),
         **training_keys(
             batch_size={"default": 128},
+            length_pool={"description": "Null: passages come from a stream, whose order is its own."},
             learning_rate={"default": 5e-4},
             gradient_clip={"default": 1.0},
         ),

@@ -17,8 +17,9 @@ from probattn.checks import shortened
 from probattn.data import BUILT_IN, DataError, Split, load_multi30k, split_of
 from probattn.data.files import read_lines
 from probattn.data.identity import SPLITS, first_of_each, order, text_key
+from probattn.files.durable import digest
 from probattn.models.electra import draw_masked
-from probattn.tasks.programs import digest, in_batches
+from probattn.tasks.programs import in_batches
 
 MULTI30K = "multi30k_en"
 """English sentences of Multi30k's training part."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.data import DataError, Split
+from probattn.files.durable import digest
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import DataSet, Heads, RunDescription, Sheet
 from probattn.inference.report.sites import SiteHealth
@@ -47,7 +48,6 @@ from probattn.tasks.programs import (
     Data,
     Network,
     check_finished,
-    digest,
     health,
     measured,
     model_key,

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
 from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
+from probattn.files.durable import digest
 from probattn.files.json_files import write_json_lines
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.moments import Uncertainty
@@ -31,7 +32,6 @@ from probattn.tasks.programs import (
     ProgramTask,
     check_finished,
     check_frozen_probe,
-    digest,
     dynamics,
     in_batches,
     measured,

@@ -20,9 +20,10 @@ from probattn.data import (
 )
 from probattn.data.files import read_text
 from probattn.data.visual_questions import frequent_answers, unanswerable
+from probattn.files.durable import digest
 from probattn.metrics.functional.visual_questions import normal_answer
 from probattn.models import McanConfig, McanForQuestionAnswering
-from probattn.tasks.programs import Data, digest
+from probattn.tasks.programs import Data
 from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe, VisualQuestionRecipe
 
 
