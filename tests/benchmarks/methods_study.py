@@ -32,7 +32,12 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "rotten_tomatoes": ("data.shifted=null", "data.max_length=48"),
 }
 """Keys of the recipe by data set."""
-REDUCED = ("training.epochs=3", "training.length_pool=20", "prediction.num_samples=10")
+REDUCED = (
+    "training.epochs=5",
+    "training.batch_size=8",
+    "training.length_pool=20",
+    "prediction.num_samples=10",
+)
 RECIPE = "sentiment_babn"
 SOFT, BABN, SUMMED = "attention.method=deterministic", "attention.method=babn", "attention.kl_reduction=sum"
 WHOLE = "training.kl_weight=1"
