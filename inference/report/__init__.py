@@ -62,6 +62,7 @@ from probattn.inference.report.evaluation import (
     confident_mistakes,
     describe,
     evaluate,
+    mistakes_by_bin,
     most_uncertain,
 )
 from probattn.inference.report.findings import Finding, combine, evidence, findings, headline
@@ -123,7 +124,7 @@ from probattn.inference.report.terminal import Group, Sheet, comparisons, predic
 # Predictions and their measures
 __all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
 __all__ += ["PredictedData", "Predictions", "Evaluation"]
-__all__ += ["evaluate", "describe", "most_uncertain", "confident_mistakes"]
+__all__ += ["evaluate", "describe", "most_uncertain", "confident_mistakes", "mistakes_by_bin"]
 # Records of a run, their file and their page
 __all__ += ["Results", "RunDescription", "SingleRun", "DataSet", "Scores", "Comparison"]
 __all__ += [

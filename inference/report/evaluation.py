@@ -28,6 +28,7 @@ from probattn.inference.report.record import (
 )
 from probattn.metrics.functional import (
     BinSums,
+    bin_index,
     certainty_counts,
     mutual_information,
     pavpu_from_counts,
@@ -367,8 +368,20 @@ def most_uncertain(item: PredictedData, count: int) -> list[int]:
 
 def confident_mistakes(item: PredictedData, count: int) -> list[int]:
     """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
-    if item.labels is None:
-        return []
+    return _mistakes(item)[0][:count].tolist()
+
+
+def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list[int]:
+    """The ``count`` most confident mistakes of each bin of the reliability diagram, as :func:`confident_mistakes`."""
+    rows, confidence = _mistakes(item)
+    bins = bin_index(confidence, num_bins)
+    return [row for own in range(num_bins - 1, -1, -1) for row in rows[bins == own][:count].tolist()]
+
+
+def _mistakes(item: PredictedData) -> tuple[Tensor, Tensor]:
+    """Rows predicted wrongly and their probabilities, the most confident first; none without labels."""
     confidence, predicted = _own(item).probabilities.double().cpu().max(dim=-1)
-    wrong = torch.nonzero(predicted != item.labels.cpu()).flatten()
-    return wrong[confidence[wrong].argsort(descending=True, stable=True)][:count].tolist()
+    labels = predicted if item.labels is None else item.labels.cpu()
+    wrong = torch.nonzero(predicted != labels).flatten()
+    order = confidence[wrong].argsort(descending=True, stable=True)
+    return wrong[order], confidence[wrong][order]

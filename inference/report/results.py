@@ -57,6 +57,7 @@ class Results(Record):
         attribution: inputs with the words whose attention makes them unsure.
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
+        binned: the most confident mistakes of each bin of the reliability diagram of the in-domain data.
         alignment: how far queries and keys lie apart; None where that was not measured.
         heads: how heads differ, and what each is good for; None where that was not measured.
         edges: attention over the edges of a graph, by model and layer.
@@ -76,6 +77,7 @@ class Results(Record):
     attribution: tuple[AttributionExample, ...] = ()
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
+    binned: tuple[Example, ...] = ()
     alignment: Alignment | None = None
     edges: tuple[EdgeAttention, ...] = ()
 
@@ -85,7 +87,7 @@ class Results(Record):
     @model_validator(mode="after")
     def _known_data(self) -> Results:
         keys = [item.key for item in self.data]
-        examples = [*self.uncertain, *self.mistakes]
+        examples = [*self.uncertain, *self.mistakes, *self.binned]
         examples += [each.example for each in self.attention] + [each.example for each in self.attribution]
         named = [*(item.data for item in self.scores), *(item.data for item in self.differences)]
         named += [item.data for item in examples if item.data is not None]

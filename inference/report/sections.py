@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from probattn.inference.report.alignment import alignment_section
@@ -44,6 +46,7 @@ from probattn.inference.report.record import (
     DataSet,
     Difference,
     Measure,
+    ReliabilityBin,
     Scores,
 )
 from probattn.inference.report.results import Results
@@ -120,8 +123,46 @@ QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Headings and units of training curves by their name in the records."""
 
 
-def _reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
-    """Reliability diagrams side by side, by data set."""
+@dataclass(frozen=True)
+class _Bin:
+    """A bin of the run's own reliability diagram, with the mistakes of it that are shown."""
+
+    bin: ReliabilityBin
+    cards: list[dict[str, Any]]
+
+    @property
+    def anchor(self) -> str:
+        return f"bin-{100 * self.bin.low:g}"
+
+    @property
+    def words(self) -> str:
+        found, right = self.bin, round(self.bin.accuracy * self.bin.count)
+        stretch = f"Confidence {100 * found.low:g} to {100 * found.high:g}%"
+        shown = f", {len(self.cards)} of them shown" if len(self.cards) < found.count - right else ""
+        return f"{stretch}: {right:,} of {found.count:,} right, {found.count - right:,} wrong{shown}"
+
+
+def _bins(results: Results) -> list[_Bin]:
+    """Bins of which mistakes are listed, from the least confident on."""
+    own = results.score(results.compared, results.in_domain.key)
+    known = () if own is None else own.reliability
+    found = []
+    for each in known:
+        low, high = np.float32(each.low), np.float32(each.high)  # as bin_sums tells bins apart
+        inside = [
+            _card(example, {})
+            for example in results.binned
+            if low <= np.float32(example.probability) < high or example.probability == each.high == 1
+        ]
+        if inside:
+            found.append(_Bin(each, inside))
+    return found
+
+
+def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:
+    """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
+    own = (results.compared, results.in_domain.key)
+    anchors = {each.bin.low: each.anchor for each in bins}
     groups = []
     for data in results.data:
         scores = [score for score in _scores(results, data) if score.reliability]
@@ -131,9 +172,9 @@ def _reliability_figures(results: Results) -> list[tuple[str, list[Figure]]]:
             name, style = MODEL_TITLES[score.model], MODEL_STYLES[score.model]
             note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
             title = f"Reliability, {name}, {isolated(data.title)}"
-            figures.append(
-                Figure(name, reliability_chart(score.reliability, floor, style, title), style, note)
-            )
+            leading = anchors if (score.model, data.key) == own else {}
+            chart = reliability_chart(score.reliability, floor, style, title, leading)
+            figures.append(Figure(name, chart, style, note))
         if figures:
             groups.append((data.title, figures))
     return groups
@@ -254,9 +295,10 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
 
 
 def _calibration(results: Results) -> Section | None:
-    groups, heading = _reliability_figures(results), "Is the confidence calibrated?"
-    section = Section("calibration", "Calibration", heading, "calibration.html", {"groups": groups})
-    return section if groups else None
+    bins, heading = _bins(results), "Is the confidence calibrated?"
+    groups = _reliability_figures(results, bins)
+    context = {"groups": groups, "bins": bins, "own": MODEL_TITLES[results.compared]}
+    return Section("calibration", "Calibration", heading, "calibration.html", context) if groups else None
 
 
 def _entropy(results: Results) -> Section | None:

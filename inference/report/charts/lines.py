@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -22,6 +23,8 @@ from probattn.inference.report.charts.svg import (
     write,
 )
 from probattn.inference.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
+
+NONE: Mapping[float, str] = MappingProxyType({})
 
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
@@ -241,8 +244,13 @@ BARS = 40
 """Height of the histogram below the diagram, pixels."""
 
 
-def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, title: str) -> Markup:
-    """Accuracy against confidence by bin with 95% intervals, gaps shaded; below, the share of examples."""
+def reliability_chart(
+    bins: Sequence[ReliabilityBin], floor: float, css: str, title: str, anchors: Mapping[float, str] = NONE
+) -> Markup:
+    """Accuracy against confidence by bin with 95% intervals, gaps shaded; below, the share of examples.
+
+    The points of the bins whose lower end is among ``anchors`` lead there.
+    """
     frame = Frame(height=330, bottom=40 + BARS + 26)
     spoken = "; ".join(
         f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins
@@ -254,7 +262,7 @@ def reliability_chart(bins: Sequence[ReliabilityBin], floor: float, css: str, ti
         add(plot.root, "path", f"gap {css}", d=plot(corners) + "Z")
     add(plot.root, "path", "diagonal", d=plot([(floor, floor), (1, 1)]))
     for b in bins:
-        _point(plot, b, css)
+        _point(plot, b, css, anchors.get(b.low))
     _histogram(plot, bins, css)
     bottom_axis(plot.root, frame, plot.across, Axis(floor, 1, "confidence", marks), frame.height - 40)
     return text_of(plot.root)
@@ -266,7 +274,7 @@ def common_floor(groups: Sequence[Sequence[ReliabilityBin]]) -> float:
     return math.floor(10 * min(drawn, default=0.0) + 1e-9) / 10
 
 
-def _point(plot: Plot, b: ReliabilityBin, css: str) -> None:
+def _point(plot: Plot, b: ReliabilityBin, css: str, anchor: str | None) -> None:
     root, across, up = plot.root, plot.across, plot.up
     x, y = across(b.confidence), up(b.accuracy)
     add(root, "line", f"step {css}", x1=across(b.low), x2=across(b.high), y1=y, y2=y)
@@ -275,7 +283,10 @@ def _point(plot: Plot, b: ReliabilityBin, css: str) -> None:
         f"{b.count} examples, mean confidence {b.confidence:.1%}, accuracy {b.accuracy:.1%} "
         f"(95% interval {b.accuracy_low:.1%} to {b.accuracy_high:.1%})"
     )
-    hint(add(root, "circle", f"dot {css}", cx=x, cy=y, r=4), words)
+    if anchor is not None:
+        root = add(root, "a", href=f"#{anchor}")
+        words += "; its mistakes are listed below"
+    hint(add(root, "circle", f"dot {css}", cx=x, cy=y, r=4 if anchor is None else 5.5), words)
 
 
 def _histogram(plot: Plot, bins: Sequence[ReliabilityBin], css: str) -> None:

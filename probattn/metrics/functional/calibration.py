@@ -108,13 +108,18 @@ def bin_sums(
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
     kept = kept_examples(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
     confidence, predicted = mean.max(dim=-1)
-    inner = bin_edges(n_bins, mean.device)[1:-1]
-    index = torch.bucketize(confidence.float(), inner, right=True)  # [N]
+    index = bin_index(confidence, n_bins)  # [N]
     # A sum over members instead of scatter_add: the same on every run on a GPU.
     members = (index.unsqueeze(-1) == torch.arange(n_bins, device=mean.device)) & kept.unsqueeze(-1)  # [N, M]
     correct = members & (predicted == target).unsqueeze(-1)
     confidences = confidence.detach().to(accumulation_dtype(mean.device)).unsqueeze(-1) * members
     return BinSums(members.sum(dim=0), correct.sum(dim=0), confidences.sum(dim=0))
+
+
+def bin_index(confidence: Tensor, n_bins: int) -> Tensor:
+    """Bins of confidences, an int64 tensor of the same shape; the edges are those of :func:`bin_sums`."""
+    inner = bin_edges(n_bins, confidence.device)[1:-1]
+    return torch.bucketize(confidence.float(), inner, right=True)
 
 
 def reliability_from_sums(sums: BinSums) -> ReliabilityBins:

@@ -320,6 +320,9 @@ class ReportRecipe(ReportSection):
         default=4, ge=0, le=50, description="Most uncertain test texts whose attention maps are shown."
     )
     mistakes: int = Field(default=8, ge=0, le=100, description="Most confident mistakes that are listed.")
+    bin_mistakes: int = Field(
+        default=3, ge=0, le=50, description="Mistakes that are listed of each bin of the reliability diagram."
+    )
     map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
         default="last", description="Layers whose attention maps are shown."
     )

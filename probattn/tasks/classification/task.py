@@ -39,6 +39,7 @@ from probattn.inference.report import (
     evaluate,
     gather,
     head_bandwidths,
+    mistakes_by_bin,
     most_uncertain,
     predictions_table,
     site_alignments,
@@ -387,6 +388,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         given = (data.texts, class_names(own), data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
+        binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *given)
         chosen = self._answers(own, report.texts, report.second_texts())
         looked_into: list[tuple[Example, Reason, str]] = [
             *((answer.example, "chosen", GIVEN) for answer in chosen),
@@ -404,6 +406,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         return {
             "uncertain": tuple(uncertain),
             "mistakes": tuple(mistakes),
+            "binned": tuple(binned),
             "attention": tuple(maps),
             "attribution": tuple(each for each in attributed if each is not None),
         }

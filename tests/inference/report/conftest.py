@@ -17,6 +17,7 @@ from probattn.inference.report.evaluation import (
     confident_mistakes,
     describe,
     evaluate,
+    mistakes_by_bin,
     most_uncertain,
 )
 from probattn.inference.report.head_distances import TokenSample, clouds, head_bandwidths, site_alignments
@@ -269,6 +270,7 @@ def make_results() -> Results:
     texts = [TEXTS[row % len(TEXTS)] for row in range(SETS[0].size)]
     uncertain = describe(items[0], most_uncertain(items[0], 6), texts, CLASSES)
     mistakes = describe(items[0], confident_mistakes(items[0], 6), texts, CLASSES)
+    binned = describe(items[0], mistakes_by_bin(items[0], 2), texts, CLASSES)
     names = [f"net.bert.encoder.layer.{layer}.attention.self" for layer in range(6)]
     attention = []
     for number, example in enumerate((describe(items[0], [3], texts, CLASSES)[0], *uncertain[:2])):
@@ -327,6 +329,7 @@ def make_results() -> Results:
         ),
         uncertain=tuple(uncertain),
         mistakes=tuple(mistakes),
+        binned=tuple(binned),
         alignment=alignment(),
         heads=heads(),
         edges=edges(),

@@ -14,6 +14,7 @@ from probattn.inference.report.evaluation import (
     confident_mistakes,
     describe,
     evaluate,
+    mistakes_by_bin,
     most_uncertain,
 )
 from probattn.inference.report.record import DataSet, Difference, Scores
@@ -335,6 +336,25 @@ def test_the_surest_mistakes_come_first() -> None:
     assert confident_mistakes(drawn([0, 0, 1, 1]), 5) == [2, 0, 1]
     assert confident_mistakes(drawn([0, 0, 1, 1]), 1) == [2]
     assert confident_mistakes(drawn(None), 5) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_each_bin_has_its_surest_mistakes(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    probabilities = (3 * torch.randn(400, 3, generator=generator, dtype=dtype)).softmax(dim=-1)
+    labels = torch.randint(3, (400,), generator=generator)
+    data = DataSet(key="test", title="Test", role="in_domain", size=400, labelled=True)
+    item = PredictedData(data, labels, {"deterministic": Predictions(probabilities)})
+    bins = evaluate([item]).scores[0].reliability
+    rows = mistakes_by_bin(item, 400)
+    assert sorted(rows) == sorted(confident_mistakes(item, 400))
+    confidence = probabilities.max(dim=-1).values
+    for each in bins:
+        inside = [row for row in rows if each.low <= confidence[row] < each.high]
+        assert len(inside) == round(each.count * (1 - each.accuracy))
+        shown = [row for row in mistakes_by_bin(item, 2) if each.low <= confidence[row] < each.high]
+        assert shown == sorted(inside, key=lambda row: -confidence[row])[:2]
+    assert mistakes_by_bin(drawn(None), 5) == []
 
 
 def test_an_example_says_what_was_predicted() -> None:

@@ -120,9 +120,9 @@ def test_the_page_needs_nothing_but_itself(text: str, page: Page) -> None:
     assert policy.startswith("default-src 'none'")
 
 
-def test_every_section_and_figure_is_there(page: Page) -> None:
+def test_every_section_and_figure_is_there(page: Page, results: Results) -> None:
     assert page.sections() == [name for name, _ in ALONE]
-    links = [a["href"] for a in page.all("a")]
+    links = [a["href"] for a in page.all("a") if not a["href"].startswith("#bin-")]
     assert links == [f"#{name}" for name, _ in ALONE]
     spoken = [a["aria-label"] for a in page.all("svg") if a.get("role") == "img"]
     for start, count in {
@@ -135,7 +135,7 @@ def test_every_section_and_figure_is_there(page: Page) -> None:
         "Posterior mean of the attention weights": 3,
         "Standard deviation over mean of the attention weights": 3,
         "Share of the variance by attention call": 3,
-        "Probability of ": 12,
+        "Probability of ": 12 + len(results.binned),
         "Attention agrees with the probe": 1,
         "Attention by step": 1,
         "Probe by step": 1,
@@ -143,7 +143,7 @@ def test_every_section_and_figure_is_there(page: Page) -> None:
     }.items():
         assert sum(label.startswith(start) for label in spoken) == count, start
     assert len(page.all("svg", "glyph")) == 18  # a difference each: 7 + 9 + 2 measures
-    assert len(page.all("article", "card")) == 12
+    assert len(page.all("article", "card")) == 12 + len(results.binned)
     assert all(a.get("aria-label") for a in page.all("svg") if a.get("role") == "img")
 
 
@@ -368,7 +368,24 @@ def test_a_missing_part_leaves_its_section_out(
     page = Page(render_report(changed(results, **missing)))
     expected = [name for name, _ in ALONE if name not in sections]
     assert page.sections() == expected
-    assert [a["href"] for a in page.all("a")] == [f"#{name}" for name in expected]
+    links = [a["href"] for a in page.all("a") if not a["href"].startswith("#bin-")]
+    assert links == [f"#{name}" for name in expected]
+
+
+def test_points_of_the_diagram_lead_to_the_mistakes_of_their_bin(page: Page, results: Results) -> None:
+    own = results.score("bayesian_mean", "test")
+    assert own is not None
+    wrong = {f"bin-{100 * b.low:g}": round(b.count * (1 - b.accuracy)) for b in own.reliability}
+    anchors = [anchor for anchor, number in wrong.items() if number]
+    assert [a["href"] for a in page.all("a") if a["href"].startswith("#bin-")] == [f"#{a}" for a in anchors]
+    assert [a["id"] for a in page.all("div", "cards") if "id" in a] == anchors
+    assert len(results.binned) == sum(min(number, 2) for number in wrong.values())
+    spoken = [words for words in page.inside["summary"] if words.startswith("Confidence ")]
+    for words, anchor in zip(spoken, anchors, strict=True):
+        assert f", {wrong[anchor]} wrong" in words
+        assert ("2 of them shown" in words) == (wrong[anchor] > 2)
+    without = Page(render_report(changed(results, binned=())))
+    assert not [a for a in without.all("a") if a["href"].startswith("#bin-")]
 
 
 @pytest.mark.parametrize("gone", ["imdb", "news", "both"])
@@ -571,7 +588,7 @@ def test_directions_end_where_a_text_ends(
     sites = {f"{TURNED}.{number}": draw_weights(2) for number in range(2)}
     turned = everywhere(results, TURNED, sites, (TURNED, "b"))
     example = turned.uncertain[0].model_copy(update={"text": TURNED * 12})
-    page = Page(render_report(changed(turned, uncertain=(example,), mistakes=(example,))))
+    page = Page(render_report(changed(turned, uncertain=(example,), mistakes=(example,), binned=(example,))))
     attributes = [
         value for _, found in page.elements for value in found.values() if value and "\u202e" in value
     ]
