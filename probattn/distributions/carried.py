@@ -40,6 +40,6 @@ def carry_weights(value: Tensor, weights: Tensor, mask: Any) -> Tensor:
 
 
 def carried_weights(value: Tensor, mask: Any) -> Tensor | None:
-    """The weights that S carries, if it carries any that were made under this very mask."""
+    """The weights that S carries, if it carries any that were made under this mask."""
     weights, carried_mask = getattr(value, _WEIGHTS, (None, None))
     return weights if carried_mask is mask else None
