@@ -99,6 +99,22 @@ def test_a_recipe_that_a_page_shows_is_one(page: str, text: str, tmp_path: Path)
     assert load_any_recipe(str(file)).name == file.stem
 
 
+def methods() -> list[str]:
+    """Pages of methods and models, as the navigation of the site has them."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    own = nav[nav.index("  - Methods:") : nav.index("  - Results:")]
+    return re.findall(r"concepts/(\w+)\.md", own)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_pages_of_methods_and_models_have_the_same_headings(name: str) -> None:
+    page = (ROOT / "docs" / "concepts" / f"{name}.md").read_text(encoding="utf-8")
+    code = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", code.sub("", page), re.MULTILINE)
+    assert sorted(headings) == ["Formula", "Idea", "Options", "Use", "What was measured"]
+    assert (headings[0], headings[-1]) == ("Idea", "What was measured")
+
+
 @pytest.mark.parametrize("name", packages())
 def test_every_package_has_a_page(name: str) -> None:
     page = f"api/{name}.md"
