@@ -21,6 +21,7 @@ DATA = DOCS / "data" / "methods.json"
 SETS = {"clinc150": "CLINC150", "banking77": "BANKING77", "trec": "TREC", "rotten_tomatoes": "film reviews"}
 METHODS = {
     "deterministic": ("deterministic", "#4c78a8"),
+    "smoothed": ("label smoothing", "#9d755d"),
     "babn": ("BABN", "#e07b39"),
     "bam": ("BAM", "#54a24b"),
     "aligned": ("aligned (CT)", "#b279a2"),

@@ -26,6 +26,7 @@ from probattn.inference.report.measures import TEXTS, MeasureText
 from probattn.metrics.functional import (
     best_temperature,
     controlled_threshold,
+    mutual_information,
     ood_auroc,
     risk_coverage_curve,
     sequence_start,
@@ -149,9 +150,10 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
             fixed choice; None for all.
 
     Returns:
-        The predictions: "point", "temperature", "laplace"; "energy" and "distance", which differ in how they detect
-        out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws",
-        "moments", and both with a temperature, "draws_temperature" and "moments_temperature".
+        The predictions: "point", "temperature", "laplace"; "maximum", "energy" and "distance", which differ in how
+        they detect out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention
+        "draws", "moments", and both with a temperature, "draws_temperature" and "moments_temperature"; "information"
+        after "dropout_" or "draws_" detects out-of-distribution inputs by the mutual information of the draws.
     """
     data = {part: each for part, each in task.texts.roles().items() if part in PARTS}
     data |= {part: each for part, each in task.measured().items() if part in PARTS}
@@ -171,6 +173,7 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
         distance = FeatureDistance.fit(read["train"])
         pair = {part: read[part] for part in ("test", "out_of_domain")}
         for way, scores in (
+            ("maximum", {part: -each.logits.softmax(dim=-1).amax(dim=-1) for part, each in pair.items()}),
             ("energy", {part: energy(each.logits) for part, each in pair.items()}),
             ("distance", {part: distance(each.inputs) for part, each in pair.items()}),
         ):
@@ -186,9 +189,12 @@ def _drawn(
     latent = network.key == "bayesian_mean"
     for way in ("draws", "moments") if latent else ("dropout",):
         kept: dict[str, Tensor] = {}
+        information: dict[str, Tensor] = {}
         for part, texts in data.items():
             with _timed(found, way if part == "test" else f"{way}: {part}"):
-                kept[part] = _predicted(task, network, texts, way)
+                kept[part], draws = _predicted(task, network, texts, way)
+            if draws is not None and way != "moments":
+                information[part] = mutual_information(draws)
         once = (
             0.0 if way == "moments" else found.seconds["point"]
         )  # one pass without noise goes along with draws
@@ -201,21 +207,24 @@ def _drawn(
         found.add(way, kept, seconds)
         if latent:
             found.scaled(way, f"{way}_temperature")
+        if "out_of_domain" in information:
+            scores = {part: information[part] for part in ("test", "out_of_domain")}
+            found.add(f"{way}_information", kept, seconds, **scores)
 
 
-def _predicted(task: Classification, network: TrainedClassifier, texts: TextDataset, way: str) -> Tensor:
-    """Probabilities ``[N, C]`` of each text in its order; of dropout and of draws the means."""
+def _predicted(
+    task: Classification, network: TrainedClassifier, texts: TextDataset, way: str
+) -> tuple[Tensor, Tensor | None]:
+    """Probabilities ``[N, C]`` of each text in its order, of dropout and of draws the means, and the draws."""
     batches, back = task.by_length(network, texts)
     options: dict[str, Any] = {"uncertainty": ("moments",)} if way == "moments" else {}
     prediction = task.recipe.prediction
     predicted = predictions(network, batches, prediction, chunk_size=prediction.chunk_size, **options)[
         network.key
     ]
-    averaged = way == "dropout" and predicted.draws is not None
-    probabilities = (
-        predicted.draws.mean(dim=0) if averaged and predicted.draws is not None else predicted.probabilities
-    )
-    return probabilities[back]
+    own = predicted.rows(back)
+    averaged = way == "dropout" and own.draws is not None
+    return own.draws.mean(dim=0) if averaged and own.draws is not None else own.probabilities, own.draws
 
 
 def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:

@@ -38,11 +38,11 @@ def test_every_way_is_measured(compared):
     folder, _, done = compared
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
     ways = {name: [row.way for row in results.rows if row.recipe == name] for name in ("plain", "latent")}
-    shared = ["point", "temperature", "laplace", "energy", "distance"]
-    assert ways["plain"] == [*shared, "dropout", "ensemble"]
+    shared = ["point", "temperature", "laplace", "maximum", "energy", "distance"]
+    assert ways["plain"] == [*shared, "dropout", "dropout_information", "ensemble"]
     assert ways["latent"] == [
         *shared,
-        *("draws", "draws_temperature", "moments", "moments_temperature", "ensemble"),
+        *("draws", "draws_temperature", "draws_information", "moments", "moments_temperature", "ensemble"),
     ]
     assert results.reference == ("plain", "point") and results.seeds == (0, 1)
     for row in results.rows:
