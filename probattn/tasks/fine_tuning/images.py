@@ -24,6 +24,7 @@ from probattn.data import DataError
 from probattn.data.identity import Split, split_of
 from probattn.data.region_files import opened_image
 from probattn.data.rows import class_names
+from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
@@ -80,7 +81,7 @@ class ImagesSection(ExamplesSection):
         return self.image, self.label
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """An image, or its path, its class and a name."""
+        """An image, or its path, its class, a name, and what it is known by wherever its file lies."""
         image = fields.get(self.image)
         if isinstance(image, str):
             path = Path(image).expanduser()
@@ -91,15 +92,16 @@ class ImagesSection(ExamplesSection):
         if image is None:
             raise DataError(f"{where}: expected an image in {self.image!r}, got nothing")
         name = str(fields.get("name") or (image if isinstance(image, Path) else where))
-        return {"image": image, "label": str(fields[self.label]), "name": name}
+        content = digest([image.read_bytes()]) if isinstance(image, Path) else name
+        return {"image": image, "label": str(fields[self.label]), "name": name, "content": content}
 
     def identity(self, example: Mapping[str, Any]) -> str:
-        """The name."""
-        return str(example["name"])
+        """The content of its file; of an image without one the name."""
+        return str(example["content"])
 
     def fingerprint(self, example: Mapping[str, Any]) -> str:
-        """Name and class."""
-        return f"{example['name']}\n{example['label']}"
+        """Content and class."""
+        return f"{example['content']}\n{example['label']}"
 
     def read_file(self, path: Path) -> Rows:
         """Images of a folder whose folders are the classes."""

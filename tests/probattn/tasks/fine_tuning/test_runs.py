@@ -75,7 +75,7 @@ def write_data(folder: Path) -> dict[str, str]:
             row = {"text": " ".join(words), "endings": ["good", "bad film"], "label": number % 2}
             file.write(json.dumps(row) + "\n")
     draw = np.random.default_rng(0)
-    for number in range(120):  # their parts follow from their paths: none is empty but by a chance of 1e-5
+    for number in range(120):
         place = folder / "images" / ("dark" if number % 2 else "light")
         place.mkdir(parents=True, exist_ok=True)
         pixels = draw.integers(0, 100, (8, 8, 3)) + (0 if number % 2 else 150)
@@ -115,6 +115,20 @@ def finished(folder: Path) -> Callable[[str], Path]:
 
 IN_CLOSED_FORM = ("regression", "choices", "images")
 """Tasks with a single prediction a row; for many tokens a row draws cost less."""
+
+
+def test_parts_of_images_follow_from_their_contents(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "images", tmp_path / "moved")
+    shutil.copy(tmp_path / "moved" / "dark" / "1.png", tmp_path / "moved" / "light" / "copy.png")
+    recipe = (folder / "images.yaml").read_text(encoding="utf-8")
+    (tmp_path / "moved.yaml").write_text(recipe.replace(f"{folder}/images", f"{tmp_path}/moved"))
+    old, new = (load_task(file).examples for file in (folder / "images.yaml", tmp_path / "moved.yaml"))
+    for part, examples in old.items():
+        names = [Path(each["name"]).relative_to(folder / "images") for each in examples]
+        moved = [Path(each["name"]).relative_to(tmp_path / "moved") for each in new[part]]
+        twice = Path("light/copy.png") in moved
+        assert twice == (Path("dark/1.png") in moved)
+        assert [name for name in moved if name.name != "copy.png"] == names
 
 
 @pytest.mark.parametrize("name", ANSWERS)
