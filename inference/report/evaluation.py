@@ -55,6 +55,7 @@ class Predictions:
         probabilities: ``[N, C]``, the prediction that is scored.
         draws: ``[P, N, C]`` for PAvPU and mutual information; None without draws.
         source: where the draws come from.
+        closed_form: of moments the share of the examples that have them in closed form; draws replace the others.
 
     Raises:
         ValueError: the shapes do not fit, or draws come without source.
@@ -63,6 +64,7 @@ class Predictions:
     probabilities: Tensor
     draws: Tensor | None = None
     source: Literal["posterior", "dropout", "moments"] | None = None
+    closed_form: float | None = None
 
     def __post_init__(self) -> None:
         if self.probabilities.dim() != 2 or not len(self.probabilities):
@@ -91,15 +93,17 @@ class Predictions:
         return cls(draws.mean(dim=0), draws, "posterior")
 
     @classmethod
-    def from_moments(cls, moments: Moments, num_samples: int) -> Predictions:
+    def from_moments(
+        cls, moments: Moments, num_samples: int, closed_form: float | None = None
+    ) -> Predictions:
         """The closed form, with points instead of ``num_samples`` draws, more where its classes ask for more."""
-        points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1))
-        return cls(moments.mean_probabilities.double().cpu(), points.probabilities.double().cpu(), "moments")
+        points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1)).probabilities
+        return cls(moments.mean_probabilities.double().cpu(), points.double().cpu(), "moments", closed_form)
 
     def rows(self, order: Tensor) -> Predictions:
         """The examples in another order, int64 ``[N]``."""
         draws = None if self.draws is None else self.draws[:, order]
-        return Predictions(self.probabilities[order], draws, self.source)
+        return Predictions(self.probabilities[order], draws, self.source, self.closed_form)
 
 
 @dataclass(frozen=True)

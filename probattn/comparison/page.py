@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from probattn.comparison.results import ComparisonResults, Interval, Row
-from probattn.comparison.tables import TITLES
+from probattn.comparison.tables import TITLES, row_title
 from probattn.comparison.ways import MEASURES
 from probattn.inference.report.charts.lines import LABEL_GAP, LETTER, ticks
 from probattn.inference.report.charts.svg import Axis, Frame, Plot, add, hint, spread_labels, text_of, write
@@ -49,17 +49,18 @@ def page(results: ComparisonResults) -> str:
 
 
 def headline(results: ComparisonResults) -> str:
-    """What answers most at the error, and whether that is reliably more than the reference."""
+    """What answers most at the error among the ways that reliably answer more than the reference."""
     percent = f"{100 * results.error:g}%"
-    best = max(results.rows, key=lambda row: row.values["coverage"].mean)
-    words = f"{best.recipe}, {TITLES[best.way]}"
-    share = f"{100 * best.values['coverage'].mean:.1f}%"
-    if (best.recipe, best.way) == results.reference:
-        return f"Nothing answers more at {percent} error than {words}: {share}"
-    gap = best.gaps.get("coverage")
-    if gap is None or results.verdict("coverage", gap) == "unclear":
+    gains = [
+        row
+        for row in results.rows
+        if (gap := row.gaps.get("coverage")) is not None and results.verdict("coverage", gap) == "better"
+    ]
+    if not gains:
         return f"No way answers reliably more at {percent} error than the reference"
-    return f"{words} answers most at {percent} error: {share} of the texts"
+    best = max(gains, key=lambda row: row.values["coverage"].mean)
+    share = f"{100 * best.values['coverage'].mean:.1f}%"
+    return f"{best.recipe}, {row_title(best)}, answers reliably more at {percent} error: {share} of the texts"
 
 
 def _sections(results: ComparisonResults) -> Iterator[Section]:
@@ -72,7 +73,7 @@ def _sections(results: ComparisonResults) -> Iterator[Section]:
     rows = [(row, [_figure(results, row, name) for name in measures]) for row in results.rows]
     context = {
         "results": results,
-        "titles_of": TITLES,
+        "title_of": row_title,
         "measures": [MEASURES[name] for name in measures],
         "charts": charts,
         "rows": rows,
@@ -113,7 +114,7 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
         for row in own:
             at, mean = math.log10(max(row.cost.mean, 1.0)), _mean(row, measure)
             dot = add(plot.root, "circle", f"dot {style}", cx=plot.across(at), cy=plot.up(mean), r=3)
-            hint(dot, f"{row.recipe}, {TITLES[row.way]}: {MEASURES[measure].value(mean)}")
+            hint(dot, f"{row.recipe}, {row_title(row)}: {MEASURES[measure].value(mean)}")
             if mean > best:
                 best = mean
                 points.append((at, mean))

@@ -29,8 +29,9 @@ class Row(Record):
     Attributes:
         recipe: its name.
         way: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
-        cost: time of a prediction in units of one pass.
-        values: by measure.
+        cost: time of a prediction in units of one pass of the reference's networks.
+        closed_form: of moments the share of the test texts that have them in closed form; draws replace the others.
+        values: by measure; of ways that differ in how they detect out-of-distribution inputs, the AUROC alone.
         gaps: differences to the reference of the same seeds, by measure, with p values that are corrected by Holm's
             method over all ways; empty for the reference, for the ensemble, and for a single seed.
     """
@@ -38,6 +39,7 @@ class Row(Record):
     recipe: str
     way: str
     cost: Interval
+    closed_form: float | None = None
     values: Mapping[str, Interval]
     gaps: Mapping[str, Comparison]
 

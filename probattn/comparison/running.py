@@ -18,8 +18,8 @@ from torch import Tensor
 
 from probattn.comparison.page import page
 from probattn.comparison.results import ComparisonResults, Interval, Row
-from probattn.comparison.ways import MEASURES, all_ways, figures
-from probattn.files.durable import write_atomically, write_tensors
+from probattn.comparison.ways import MEASURES, Ways, all_ways
+from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.report import Comparison
 from probattn.inference.report.claims import seeds_p
@@ -28,7 +28,7 @@ from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.progress import note
 from probattn.tasks.run import package_versions
-from probattn.tasks.task import MODEL, RECIPE
+from probattn.tasks.task import RECIPE
 
 FIGURES, POINTS = "compared.json", "compared.safetensors"
 """Figures of a run, and its predictions in one pass, in its folder."""
@@ -182,11 +182,15 @@ def _finish(job: _Job, error: float, *, quiet: bool) -> None:
                 return
             note(f"{job.name}, seed {job.seed}")
             task = job.task()
-            if not (job.folder / MODEL).is_dir():
-                train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
+            train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
             _measure(job, task, error)
     except Timeout:
         note(f"{job.folder}: another process is at it")
+
+
+def _recipe_digest(task: Classification) -> str:
+    """What the figures of a run depend on."""
+    return digest([task.recipe.resolved().model_copy(update={"name": "", "output": ""}).dump()])
 
 
 def _measure(job: _Job, task: Classification, error: float) -> None:
@@ -194,7 +198,7 @@ def _measure(job: _Job, task: Classification, error: float) -> None:
     points = {f"point.{part}": each.float() for part, each in found.probabilities["point"].items()}
     labels = {f"labels.{part}": each for part, each in found.labels.items()}
     write_tensors(job.folder / POINTS, points | labels)
-    content = {"error": error, "method": task.method_words(), "figures": found.measured(error)}
+    content = {"error": error, "recipe": _recipe_digest(task), "figures": found.measured(error)}
     sizes = {part: len(each) for part, each in found.probabilities["point"].items()}
     file = _FIGURES.dump_json(content | {"sizes": {"train": len(task.texts.train)} | sizes}, indent=1)
     write_atomically(job.folder / FIGURES, file + b"\n")
@@ -203,43 +207,76 @@ def _measure(job: _Job, task: Classification, error: float) -> None:
 def _results(
     options: CompareOptions, jobs: Sequence[_Job], tasks: Mapping[str, Classification]
 ) -> ComparisonResults:
-    values: _Values = {}
-    read: dict[str, Any] = {}
-    for job in jobs:
-        try:
-            read = read_json(job.folder / FIGURES, _FIGURES)
-        except JSONError as error:
-            raise RunError(f"{error}; remove it, and the same command makes it anew") from error
-        if read["error"] != options.error:
-            raise RunError(
-                f"{job.folder / FIGURES}: expected figures at an error of {options.error}, got {read['error']}; "
-                "remove it, and the same command makes it anew"
-            )
-        for way, found in read["figures"].items():
-            values.setdefault((job.name, way), {})[job.seed] = found
+    values, sizes = _values(jobs, options)
     reference = (Path(options.recipes[0]).stem, options.against)
     if reference not in values:
         ways = ", ".join(way for recipe, way in values if recipe == reference[0])
         raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({ways})")
-    ensembles = {name: _ensemble(name, jobs, options.error) for name in tasks} if options.seeds > 1 else {}
+    passes = {seed: each["seconds"] for seed, each in values[reference[0], "point"].items()}
+    for found in values.values():
+        for seed, figures_of in found.items():
+            figures_of["cost"] = figures_of["seconds"] / passes[seed]
     gaps = _gaps(values, reference)
     rows = []
     for name in tasks:
         rows += [_row(key, found, gaps.get(key, {})) for key, found in values.items() if key[0] == name]
-        if name in ensembles:
-            rows.append(_row((name, "ensemble"), {0: ensembles[name]}, {}))
+        if options.seeds > 1:
+            cost = sum(each["cost"] for each in values[name, "point"].values())
+            for way, found_of in _ensemble(name, jobs, options.error).items():
+                rows.append(_row((name, way), {0: found_of | {"cost": cost}}, {}))
     first = next(iter(tasks.values()))
     return ComparisonResults(
         error=options.error,
         reference=reference,
         methods={name: task.method_words() for name, task in tasks.items()},
         data=str(first.words()["data"]),
-        sizes=read["sizes"],
+        sizes=sizes,
         seeds=tuple(range(options.seeds)),
         set=options.set,
         versions=package_versions(),
         rows=tuple(rows),
     )
+
+
+def _values(jobs: Sequence[_Job], options: CompareOptions) -> tuple[_Values, Mapping[str, int]]:
+    """Figures of all runs by recipe, way and seed, and the sizes of their data."""
+    values: _Values = {}
+    read: dict[str, Any] = {}
+    labels: Tensor | None = None
+    for job in jobs:
+        read = _read(job, options.error)
+        for way, found in read["figures"].items():
+            values.setdefault((job.name, way), {})[job.seed] = found
+        own = load_file(job.folder / POINTS)["labels.test"]
+        labels = own if labels is None else labels
+        if not torch.equal(own, labels):
+            raise RunError(
+                f"{job.folder}: expected the test data of {jobs[0].folder}, got others; leave data to --set"
+            )
+    unlike = next((key for key, found in values.items() if len(found) != options.seeds), None)
+    if unlike is not None:
+        raise RunError(
+            f"{unlike[0]}: expected {unlike[1]!r} in the figures of every seed, as this version measures it; remove "
+            f"the files {FIGURES}, and the same command makes them anew"
+        )
+    return values, read["sizes"]
+
+
+def _read(job: _Job, error: float) -> dict[str, Any]:
+    """The figures of a run, of the recipe and the error that are asked for."""
+    file, again = job.folder / FIGURES, "remove it, and the same command makes it anew"
+    try:
+        read = read_json(file, _FIGURES)
+    except JSONError as problem:
+        raise RunError(f"{problem}; {again}") from problem
+    if read["error"] != error:
+        raise RunError(f"{file}: expected figures at an error of {error}, got {read['error']}; {again}")
+    if read.get("recipe") != _recipe_digest(job.task()):
+        raise RunError(
+            f"{job.folder}: expected a run of this recipe, got one of another; remove the folder, or name another "
+            "with --output"
+        )
+    return read
 
 
 def _row(
@@ -253,22 +290,24 @@ def _row(
         recipe=key[0],
         way=key[1],
         cost=over_seeds("cost"),
+        closed_form=over_seeds("closed_form").mean if "closed_form" in next(iter(found.values())) else None,
         values={name: over_seeds(name) for name in measures},
         gaps=gaps,
     )
 
 
-def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, float]:
-    """Figures of the mean over the networks of all seeds (Lakshminarayanan et al. 2017)."""
+def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, dict[str, float]]:
+    """Figures of the mean over the networks of all seeds (Lakshminarayanan et al. 2017), and with a temperature."""
     read = [load_file(job.folder / POINTS) for job in jobs if job.name == name]
-    labels = {part: read[0][f"labels.{part}"] for part in ("validation", "test")}
-    if any(not torch.equal(each["labels.test"], labels["test"]) for each in read):
-        raise RunError(f"{name}: expected runs of the same test data, got others; leave data to --set")
     parts = [key.removeprefix("point.") for key in read[0] if key.startswith("point.")]
-    mean: dict[str, Tensor] = {
-        part: torch.stack([each[f"point.{part}"].double() for each in read]).mean(dim=0) for part in parts
-    }
-    return figures(mean, labels, error) | {"cost": float(len(read))}
+    found = Ways({part: read[0][f"labels.{part}"] for part in ("validation", "test")})
+    found.add(
+        "ensemble",
+        {part: torch.stack([each[f"point.{part}"].double() for each in read]).mean(dim=0) for part in parts},
+        0.0,
+    )
+    found.scaled("ensemble", "ensemble_temperature")
+    return found.measured(error)
 
 
 def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], dict[str, Comparison]]:

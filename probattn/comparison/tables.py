@@ -10,21 +10,30 @@ TITLES = {
     "point": "one pass",
     "temperature": "temperature",
     "laplace": "Laplace, last layer",
-    "maximum": "maximum probability (for OOD)",
-    "energy": "energy (for OOD)",
-    "distance": "distance of features (for OOD)",
+    "laplace_temperature": "Laplace, temperature",
+    "maximum": "maximum probability (OOD)",
+    "energy": "energy (OOD)",
+    "distance": "feature distance (OOD)",
     "dropout": "dropout draws",
-    "dropout_information": "dropout draws, mutual information (for OOD)",
+    "dropout_temperature": "dropout, temperature",
+    "dropout_information": "dropout, information (OOD)",
     "draws": "posterior draws",
-    "draws_information": "posterior draws, mutual information (for OOD)",
-    "draws_temperature": "posterior draws, temperature",
+    "draws_temperature": "draws, temperature",
+    "draws_information": "draws, information (OOD)",
     "moments": "moments",
     "moments_temperature": "moments, temperature",
     "ensemble": "ensemble of the seeds",
+    "ensemble_temperature": "ensemble, temperature",
 }
 """Ways of predicting in words."""
-SHOWN = ("accuracy", "nll", "ece", "coverage", "auroc")
+SHOWN = ("accuracy", "nll", "ece", "coverage", "answered", "auroc")
 """Measures that a terminal has room for."""
+
+
+def row_title(row: Row) -> str:
+    """A way in words; of moments with the share that is in closed form, unless that is all."""
+    share = row.closed_form
+    return TITLES[row.way] + ("" if share is None or share == 1 else f", {share:.0%} in closed form")
 
 
 def comparison_table(results: ComparisonResults) -> Sheet:
@@ -39,13 +48,14 @@ def comparison_table(results: ComparisonResults) -> Sheet:
     ]
     recipe, way = results.reference
     meaning = (
-        f"Means over {len(results.seeds)} seeds; cost in passes. Coverage: the largest share of the test texts, the "
-        f"most confident first, with at most {100 * results.error:g}% wrong. AUROC: test against out-of-distribution "
-        "texts, by the entropy, or by what the way is named after."
+        f"Means over {len(results.seeds)} seeds; cost in passes of {results.reference[0]}. Coverage: the largest share "
+        f"of the test texts, the most confident first, with at most {100 * results.error:g}% wrong, which takes the "
+        "true classes to know; answered: the share that a policy answers which promises that error. AUROC: test "
+        "against out-of-distribution (OOD) texts, by the entropy, or by what the way is named after."
     )
     mark = (
-        f"* marks reliable differences to {recipe}, {TITLES[way]}: paired by seed, three seeds or more, Holm's method "
-        "over the ways."
+        f"* marks reliable differences to {recipe}, {TITLES[way]}, for these test texts: paired by seed, three "
+        "seeds or more, Holm's method over the ways."
     )
     headings = ("", *(MEASURES[name].short for name in measures), "cost")
     return Sheet(headings, tuple(groups), notes=(meaning, mark))
@@ -59,4 +69,4 @@ def _cells(results: ComparisonResults, row: Row, measures: list[str]) -> tuple[s
         mark = "*" if gap is not None and results.verdict(name, gap) != "unclear" else " "
         return f"{MEASURES[name].value(row.values[name].mean)}{mark}"
 
-    return (TITLES[row.way], *map(cell, measures), f"{row.cost.mean:.1f}")
+    return (row_title(row), *map(cell, measures), f"{row.cost.mean:.1f}")

@@ -21,6 +21,7 @@ from probattn.inference.last_layer import (
     last_features,
     last_layer,
 )
+from probattn.inference.report import Predictions
 from probattn.inference.report.columns import columns
 from probattn.inference.report.measures import TEXTS, MeasureText
 from probattn.metrics.functional import (
@@ -73,12 +74,14 @@ class Ways:
         ood_scores: by way and data set, scores by which out-of-distribution inputs are detected, ``[N]``; where a way
             has none, the entropy of its probabilities serves.
         seconds: of the test data, by way.
+        closed_form: share of the test texts whose moments are in closed form; draws replace the others.
     """
 
     labels: dict[str, Tensor] = field(default_factory=dict)
     probabilities: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     ood_scores: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    closed_form: float | None = None
 
     def add(self, way: str, found: Mapping[str, Tensor], seconds: float, **ood_scores: Tensor) -> None:
         """Adds a way of predicting."""
@@ -95,12 +98,15 @@ class Ways:
         self.add(name, found, self.seconds[way])
 
     def measured(self, error: float) -> dict[str, dict[str, float]]:
-        """Figures by way, and ``cost``, its time in units of one pass."""
-        return {
-            way: figures(found, self.labels, error, self.ood_scores.get(way))
-            | {"cost": self.seconds[way] / self.seconds["point"]}
-            for way, found in self.probabilities.items()
-        }
+        """Figures by way, and ``seconds``; of a way with scores of its own the AUROC alone, all else is another's."""
+        measured = {}
+        for way, found in self.probabilities.items():
+            own = figures(found, self.labels, error, self.ood_scores.get(way))
+            kept = {"auroc": own["auroc"]} if way in self.ood_scores else own
+            measured[way] = kept | {"seconds": self.seconds[way]}
+            if way.startswith("moments") and self.closed_form is not None:
+                measured[way]["closed_form"] = self.closed_form
+        return measured
 
 
 def figures(
@@ -150,10 +156,11 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
             fixed choice; None for all.
 
     Returns:
-        The predictions: "point", "temperature", "laplace"; "maximum", "energy" and "distance", which differ in how
-        they detect out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention
-        "draws", "moments", and both with a temperature, "draws_temperature" and "moments_temperature"; "information"
-        after "dropout_" or "draws_" detects out-of-distribution inputs by the mutual information of the draws.
+        The predictions: "point" and "laplace"; "maximum", "energy" and "distance", which differ in how they detect
+        out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws" and
+        "moments". Those by which classes are predicted are there with a temperature too, "temperature" for "point" and
+        else "laplace_temperature" and so on; "information" after "dropout_" or "draws_" detects out-of-distribution
+        inputs by the mutual information of the draws.
     """
     data = {part: each for part, each in task.texts.roles().items() if part in PARTS}
     data |= {part: each for part, each in task.measured().items() if part in PARTS}
@@ -169,6 +176,7 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
     found.scaled("point", "temperature")
     laplace = LastLayerLaplace.fit(read["train"], layer)
     found.add("laplace", {part: laplace.probabilities(read[part]) for part in data}, seconds)
+    found.scaled("laplace", "laplace_temperature")
     if "out_of_domain" in data:
         distance = FeatureDistance.fit(read["train"])
         pair = {part: read[part] for part in ("test", "out_of_domain")}
@@ -192,9 +200,11 @@ def _drawn(
         information: dict[str, Tensor] = {}
         for part, texts in data.items():
             with _timed(found, way if part == "test" else f"{way}: {part}"):
-                kept[part], draws = _predicted(task, network, texts, way)
-            if draws is not None and way != "moments":
-                information[part] = mutual_information(draws)
+                kept[part], own = _predicted(task, network, texts, way)
+            if way == "moments":
+                found.closed_form = own.closed_form if part == "test" else found.closed_form
+            elif own.draws is not None:
+                information[part] = mutual_information(own.draws)
         once = (
             0.0 if way == "moments" else found.seconds["point"]
         )  # one pass without noise goes along with draws
@@ -205,8 +215,7 @@ def _drawn(
             found.seconds.pop(way)
             continue  # nothing drops out
         found.add(way, kept, seconds)
-        if latent:
-            found.scaled(way, f"{way}_temperature")
+        found.scaled(way, f"{way}_temperature")
         if "out_of_domain" in information:
             scores = {part: information[part] for part in ("test", "out_of_domain")}
             found.add(f"{way}_information", kept, seconds, **scores)
@@ -214,8 +223,8 @@ def _drawn(
 
 def _predicted(
     task: Classification, network: TrainedClassifier, texts: TextDataset, way: str
-) -> tuple[Tensor, Tensor | None]:
-    """Probabilities ``[N, C]`` of each text in its order, of dropout and of draws the means, and the draws."""
+) -> tuple[Tensor, Predictions]:
+    """Probabilities ``[N, C]`` of each text in its order, of dropout and of draws the means, and all predictions."""
     batches, back = task.by_length(network, texts)
     options: dict[str, Any] = {"uncertainty": ("moments",)} if way == "moments" else {}
     prediction = task.recipe.prediction
@@ -224,7 +233,7 @@ def _predicted(
     ]
     own = predicted.rows(back)
     averaged = way == "dropout" and own.draws is not None
-    return own.draws.mean(dim=0) if averaged and own.draws is not None else own.probabilities, own.draws
+    return own.draws.mean(dim=0) if averaged and own.draws is not None else own.probabilities, own
 
 
 def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:

@@ -24,7 +24,8 @@ from probattn.comparison import CompareOptions, ComparisonResults, compare, comp
 from probattn.tasks import load_task
 
 INTENTS = ("data.shifted=null", "data.max_length=32", "training.learning_rate=3e-4")
-SMALL = "data.limits={train: 2000, validation: 500, test: 1000, out_of_domain: 500}"
+TEXTS = {"trec": 500}
+"""Training texts where there are fewer: with 2,000 more than 95% of TREC's test texts are right in one pass."""
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "clinc150": ("data.train=clinc150", "data.out_of_domain=clinc150_out_of_scope", *INTENTS),
     "banking77": ("data.train=banking77_known", "data.out_of_domain=banking77_left_out", *INTENTS),
@@ -45,13 +46,17 @@ REDUCED = (
     "training.length_pool=20",
     "prediction.num_samples=10",
 )
+KEPT = ("training.early_stopping={metric: log_likelihood, mode: max, patience: 100}",)
+"""Each recipe takes the weights of the pass with the greatest validation likelihood, of all its passes."""
 RECIPE = "sentiment_babn"
 SOFT, BABN, SUMMED = "attention.method=deterministic", "attention.method=babn", "attention.kl_reduction=sum"
 WHOLE = "training.kl_weight=1"
+UNDROPPED = "network.config={attention_probs_dropout_prob: 0.0}"
 ALIGNED = "alignment={method: ct, weight: 0.01, reduction: mean, learning_rate: 1.0e-3}"
 GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "methods": {
         "deterministic": (SOFT,),
+        "undropped": (SOFT, UNDROPPED),
         "smoothed": (SOFT, "training.label_smoothing=0.1"),
         "babn": (BABN,),
         "bam": ("attention.method=bam",),
@@ -61,7 +66,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "objective": {
         "deterministic": (SOFT,),
-        "undropped": (SOFT, "network.config={attention_probs_dropout_prob: 0.0}"),
+        "undropped": (SOFT, UNDROPPED),
         "babn": (BABN,),
         "elbo": (BABN, SUMMED, WHOLE),
         "elbo_strength_100": (BABN, SUMMED, WHOLE, "attention.prior_strength=100"),
@@ -84,6 +89,12 @@ DROPOUT = "dropout"
 """Way of the first recipe that the methods are compared with as well."""
 
 
+def reduced(data: str) -> tuple[str, ...]:
+    """Keys of the sizes for one core."""
+    limits = f"train: {TEXTS.get(data, 2000)}, validation: 500, test: 1000, out_of_domain: 500"
+    return (f"data.limits={{{limits}}}", f"training.epochs={PASSES[data]}", *REDUCED)
+
+
 @dataclass(kw_only=True)
 class MethodsStudy:
     """Recipes of one data set, compared over seeds."""
@@ -104,9 +115,9 @@ class MethodsStudy:
     def recipes(self, folder: Path) -> tuple[str, ...]:
         """Writes a recipe a variant; their files."""
         files = []
-        sizes = () if self.full else (SMALL, f"training.epochs={PASSES[self.data]}", *REDUCED)
+        sizes = () if self.full else reduced(self.data)
         for name in self.names:
-            keys = (*SETTINGS[self.data], *sizes, *GROUPS[self.group][name], *(self.set_ or ()))
+            keys = (*SETTINGS[self.data], *KEPT, *sizes, *GROUPS[self.group][name], *(self.set_ or ()))
             file = folder / "recipes" / f"{name}.yaml"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(load_task(RECIPE, keys).recipe.dump(), encoding="utf-8")

@@ -6,13 +6,13 @@ from typing import Any
 
 from measured_tables.markdown import table
 from probattn.comparison import ComparisonResults, Row
-from probattn.comparison.tables import SHOWN, TITLES
+from probattn.comparison.tables import SHOWN, row_title
 from probattn.comparison.ways import MEASURES
 
 SOURCE = "tests/benchmarks/study.py methods"
 PARTS = ("methods", "objective", "dropout")
 LATENT = ("draws", "moments")
-"""Ways of latent attention, with a temperature or without."""
+"""Ways of latent attention."""
 NAMES = {
     "clinc150": "CLINC150",
     "banking77": "BANKING77, a quarter of the intents left out",
@@ -42,15 +42,15 @@ def tables(content: Mapping[str, Any]) -> str:
 
 
 def _gains(found: Mapping[str, ComparisonResults]) -> str:
-    """Coverage and AUROC over those of dropout, by rows of latent attention that cost no more."""
+    """Coverage and AUROC over those of dropout: of as many posterior draws, and of moments that cost no more."""
     rows = []
     for name, results in found.items():
         reference = next(row for row in results.rows if (row.recipe, row.way) == results.reference)
         for row in results.rows:
-            if row.way.partition("_")[0] in LATENT and row.gaps and row.cost.mean <= reference.cost.mean:
+            if row.way in LATENT and (row.way == "draws" or row.cost.mean <= reference.cost.mean):
                 cells = [cell(results, row, measure) for measure in ("coverage", "auroc")]
                 passes = f"{row.cost.mean:.1f} of {reference.cost.mean:.1f}"
-                rows.append([NAMES[name], row.recipe.replace("_", " "), TITLES[row.way], *cells, passes])
+                rows.append([NAMES[name], row.recipe.replace("_", " "), row_title(row), *cells, passes])
     head = ["data", "recipe", "prediction", *(MEASURES[each].short for each in ("coverage", "auroc"))]
     return table([*head, "passes"], rows)
 
@@ -61,7 +61,7 @@ def _table(name: str, results: ComparisonResults) -> str:
     rows = [
         [
             row.recipe.replace("_", " "),
-            TITLES[row.way],
+            row_title(row),
             *(cell(results, row, each) for each in measures),
             f"{row.cost.mean:.1f}",
         ]

@@ -6,12 +6,14 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
 from probattn.comparison import ComparisonResults, Ways, figures
+from probattn.comparison.page import headline
 from probattn.comparison.running import _gaps
+from probattn.inference.report import Comparison
 
 PARTS = ("validation", "test", "out_of_domain")
 
@@ -38,29 +40,28 @@ def test_every_way_is_measured(compared):
     folder, _, done = compared
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
     ways = {name: [row.way for row in results.rows if row.recipe == name] for name in ("plain", "latent")}
-    shared = ["point", "temperature", "laplace", "maximum", "energy", "distance"]
-    assert ways["plain"] == [*shared, "dropout", "dropout_information", "ensemble"]
-    assert ways["latent"] == [
-        *shared,
-        *("draws", "draws_temperature", "draws_information", "moments", "moments_temperature", "ensemble"),
-    ]
+    detecting = ("maximum", "energy", "distance", "dropout_information", "draws_information")
+    shared = ["point", "temperature", "laplace", "laplace_temperature", *detecting[:3]]
+    last = ["ensemble", "ensemble_temperature"]
+    assert ways["plain"] == [*shared, "dropout", "dropout_temperature", "dropout_information", *last]
+    drawn = ["draws", "draws_temperature", "draws_information", "moments", "moments_temperature"]
+    assert ways["latent"] == [*shared, *drawn, *last]
     assert results.reference == ("plain", "point") and results.seeds == (0, 1)
     for row in results.rows:
-        assert set(row.values) == {"accuracy", "nll", "ece", "aurc", "coverage", "answered", "auroc"}
+        all_measures = {"accuracy", "nll", "ece", "aurc", "coverage", "answered", "auroc"}
+        assert set(row.values) == ({"auroc"} if row.way in detecting else all_measures)
         assert row.cost.mean > 0 and (not row.gaps) == (
-            row.way == "ensemble" or row.recipe + row.way == "plainpoint"
+            row.way in last or row.recipe + row.way == "plainpoint"
         )
+        assert (row.closed_form is not None) == row.way.startswith("moments")
     gaps = [(name, gap) for row in results.rows for name, gap in row.gaps.items()]
     assert {results.verdict(*each) for each in gaps} == {"unclear"}  # of two seeds
     costs = {row.way: row.cost.mean for row in results.rows if row.recipe == "plain"}
-    assert costs["point"] == 1 and costs["ensemble"] == 2
+    assert costs["point"] == 1 and costs["ensemble"] == pytest.approx(2)
     assert "posterior draws" in done.stdout and "report: " in done.stdout
     page = (folder / "out" / "comparison.html").read_text(encoding="utf-8")
-    assert (
-        "What a pass buys" in page
-        and "Undefined" not in page
-        and page.count("<circle") >= 2 * len(results.rows)
-    )
+    drawn = sum(len({"coverage", "auroc"} & set(row.values)) for row in results.rows)
+    assert "What a pass buys" in page and "Undefined" not in page and page.count("<circle") >= drawn
 
 
 def test_what_is_finished_is_not_done_again(compared, command):
@@ -80,7 +81,7 @@ def test_what_is_finished_is_not_done_again(compared, command):
     again, before = json.loads(damaged.read_bytes()), json.loads(kept)
     for found in (again, before):
         for each in found["figures"].values():
-            each.pop("cost")
+            each.pop("seconds")
     assert again == before
 
 
@@ -97,6 +98,11 @@ def test_the_ensemble_is_the_mean_of_the_networks(compared):
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
     (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble")]
     assert {name: each.mean for name, each in row.values.items()} == pytest.approx(expected)
+    ways = Ways(dict(labels))
+    ways.add("ensemble", mean, 0.0)
+    ways.scaled("ensemble", "scaled")
+    (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble_temperature")]
+    assert row.values["nll"].mean == pytest.approx(ways.measured(0.4)["scaled"]["nll"])
 
 
 def test_figures_are_those_of_scikit_learn():
@@ -150,7 +156,7 @@ def test_the_temperature_is_that_of_the_validation_data():
         ways.probabilities["temperature"]["test"], logits["test"].softmax(dim=-1), rtol=0, atol=0.03
     )
     found = ways.measured(0.2)
-    assert found["temperature"]["nll"] < found["point"]["nll"] and found["temperature"]["cost"] == 1
+    assert found["temperature"]["nll"] < found["point"]["nll"] and found["temperature"]["seconds"] == 3
     assert found["temperature"]["accuracy"] == found["point"]["accuracy"]
 
 
@@ -192,3 +198,43 @@ def test_bad_input_in_one_line(command, tmp_path, options, words):
 def test_an_unknown_reference_names_those_there_are(compared, command):
     done = command("compare", *compared[1], "--against", "moments")
     assert done.exit_code == 2 and "expected a way of plain (point, temperature" in done.output
+
+
+def test_runs_of_another_recipe_or_of_other_ways_are_refused(compared, command, tmp_path):
+    folder, given, _ = compared
+    done = command("compare", *given, "--set", "training.weight_decay=0.3")
+    assert (
+        done.exit_code == 2
+        and "plain/seed-0: expected a run of this recipe, got one of another" in done.output
+    )
+    file = folder / "out" / "latent" / "seed-1" / "compared.json"
+    kept = file.read_bytes()
+    content = json.loads(kept)
+    content["figures"].pop("moments")
+    file.write_text(json.dumps(content))
+    done = command("compare", *given)
+    file.write_bytes(kept)
+    assert done.exit_code == 2 and "latent: expected 'moments' in the figures of every seed" in done.output
+    points = folder / "out" / "latent" / "seed-1" / "compared.safetensors"
+    kept = points.read_bytes()
+    tensors = load_file(points)
+    save_file(tensors | {"labels.test": 1 - tensors["labels.test"]}, points)
+    done = command("compare", *given)
+    points.write_bytes(kept)
+    assert done.exit_code == 2 and "seed-1: expected the test data of" in done.output
+
+
+def test_the_headline_names_what_is_reliably_better(compared):
+    folder, _, _ = compared
+    results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
+    assert headline(results) == "No way answers reliably more at 40% error than the reference"
+    gap = Comparison(
+        model="draws", value=0.2, low=0.1, high=0.3, p=1e-4, corrected=1e-3, seeds=(0.2, 0.2, 0.2)
+    )
+    rows = tuple(
+        row.model_copy(update={"gaps": {"coverage": gap}}) if row.way == "draws" else row
+        for row in results.rows
+    )
+    sizes = {**results.sizes, "test": 500}
+    better = results.model_copy(update={"rows": rows, "sizes": sizes, "seeds": (0, 1, 2)})
+    assert headline(better).startswith("latent, posterior draws, answers reliably more at 40% error: ")
