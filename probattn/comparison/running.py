@@ -271,7 +271,11 @@ def _read(job: _Job, error: float) -> dict[str, Any]:
         raise RunError(f"{problem}; {again}") from problem
     if read["error"] != error:
         raise RunError(f"{file}: expected figures at an error of {error}, got {read['error']}; {again}")
-    if read.get("recipe") != _recipe_digest(job.task()):
+    if "recipe" not in read:
+        raise RunError(
+            f"{file}: expected figures of this version of probattn, got those of an earlier one; {again}"
+        )
+    if read["recipe"] != _recipe_digest(job.task()):
         raise RunError(
             f"{job.folder}: expected a run of this recipe, got one of another; remove the folder, or name another "
             "with --output"

@@ -210,6 +210,9 @@ def test_runs_of_another_recipe_or_of_other_ways_are_refused(compared, command, 
     file = folder / "out" / "latent" / "seed-1" / "compared.json"
     kept = file.read_bytes()
     content = json.loads(kept)
+    file.write_text(json.dumps({name: each for name, each in content.items() if name != "recipe"}))
+    done = command("compare", *given)
+    assert done.exit_code == 2 and "expected figures of this version of probattn" in done.output
     content["figures"].pop("moments")
     file.write_text(json.dumps(content))
     done = command("compare", *given)
