@@ -52,14 +52,15 @@ def run(paired, tmp_path_factory):
 def test_the_report_shows_both_texts(run):
     succeeds("report", run)
     results = read_results(run / "metrics.json")
-    assert all(example.pair for example in (*results.uncertain, *results.mistakes))
+    listed = (*results.uncertain, *results.mistakes, *results.binned)
+    assert all(example.pair for example in listed)
     chosen = results.attention[0]
     assert (chosen.example.text, chosen.example.pair) == ("a good film", 'the "good" plot')
     assert chosen.queries[chosen.second] == "the"
     assert list(chosen.queries).count("[SEP]") == 2
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "a good film \N{MIDDLE DOT} the &#34;good&#34; plot" in page
-    assert page.count('class="pair"') == len(results.uncertain) + len(results.mistakes)
+    assert page.count('class="pair"') == len(listed)
     assert page.count('class="map-divide"') == 4 * len(results.attention)
 
 
