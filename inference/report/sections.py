@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
+import torch
 from markupsafe import Markup
 
 from probattn.inference.report.alignment import alignment_section
@@ -51,6 +51,7 @@ from probattn.inference.report.record import (
 )
 from probattn.inference.report.results import Results
 from probattn.inference.report.sites import edges_section, posterior_section
+from probattn.metrics.functional import bin_index
 
 LONG = 420
 """Characters from which on an input is folded."""
@@ -145,18 +146,15 @@ class _Bin:
 def _bins(results: Results) -> list[_Bin]:
     """Bins of which mistakes are listed, from the least confident on."""
     own = results.score(results.compared, results.in_domain.key)
-    known = () if own is None else own.reliability
-    found = []
-    for each in known:
-        low, high = np.float32(each.low), np.float32(each.high)  # as bin_sums tells bins apart
-        inside = [
-            _card(example, {})
-            for example in results.binned
-            if low <= np.float32(example.probability) < high or example.probability == each.high == 1
-        ]
-        if inside:
-            found.append(_Bin(each, inside))
-    return found
+    found: dict[int, list[dict[str, Any]]] = {}
+    if own is None or not own.reliability or not results.binned:
+        return []
+    number = round(1 / (own.reliability[0].high - own.reliability[0].low))
+    places = bin_index(torch.tensor([each.probability for each in results.binned]), number).tolist()
+    for place, example in zip(places, results.binned, strict=True):
+        found.setdefault(place, []).append(_card(example, {}))
+    known = {round(number * each.low): each for each in own.reliability}
+    return [_Bin(each, found[place]) for place, each in known.items() if place in found]
 
 
 def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -196,15 +196,11 @@ def _drawn(
     """Adds what takes several passes."""
     latent = network.key == "bayesian_mean"
     for way in ("draws", "moments") if latent else ("dropout",):
-        kept: dict[str, Tensor] = {}
-        information: dict[str, Tensor] = {}
+        own: dict[str, Predictions] = {}
         for part, texts in data.items():
             with _timed(found, way if part == "test" else f"{way}: {part}"):
-                kept[part], own = _predicted(task, network, texts, way)
-            if way == "moments":
-                found.closed_form = own.closed_form if part == "test" else found.closed_form
-            elif own.draws is not None:
-                information[part] = mutual_information(own.draws)
+                own[part] = _predicted(task, network, texts, way)
+        kept = {part: each.probabilities for part, each in own.items()}
         once = (
             0.0 if way == "moments" else found.seconds["point"]
         )  # one pass without noise goes along with draws
@@ -216,24 +212,24 @@ def _drawn(
             continue  # nothing drops out
         found.add(way, kept, seconds)
         found.scaled(way, f"{way}_temperature")
-        if "out_of_domain" in information:
-            scores = {part: information[part] for part in ("test", "out_of_domain")}
+        if way == "moments":
+            found.closed_form = own["test"].closed_form
+        elif "out_of_domain" in own:
+            drawn = {part: own[part].draws for part in ("test", "out_of_domain")}
+            scores = {part: mutual_information(each) for part, each in drawn.items() if each is not None}
             found.add(f"{way}_information", kept, seconds, **scores)
 
 
-def _predicted(
-    task: Classification, network: TrainedClassifier, texts: TextDataset, way: str
-) -> tuple[Tensor, Predictions]:
-    """Probabilities ``[N, C]`` of each text in its order, of dropout and of draws the means, and all predictions."""
+def _predicted(task: Classification, network: TrainedClassifier, texts: TextDataset, way: str) -> Predictions:
+    """Predictions of each text in its order; the probabilities of dropout are the means over its draws."""
     batches, back = task.by_length(network, texts)
     options: dict[str, Any] = {"uncertainty": ("moments",)} if way == "moments" else {}
     prediction = task.recipe.prediction
-    predicted = predictions(network, batches, prediction, chunk_size=prediction.chunk_size, **options)[
-        network.key
-    ]
-    own = predicted.rows(back)
-    averaged = way == "dropout" and own.draws is not None
-    return own.draws.mean(dim=0) if averaged and own.draws is not None else own.probabilities, own
+    found = predictions(network, batches, prediction, chunk_size=prediction.chunk_size, **options)
+    own = found[network.key].rows(back)
+    if way != "dropout" or own.draws is None:
+        return own
+    return replace(own, probabilities=own.draws.mean(dim=0))
 
 
 def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:

@@ -95,6 +95,15 @@ def reduced(data: str) -> tuple[str, ...]:
     return (f"data.limits={{{limits}}}", f"training.epochs={PASSES[data]}", *REDUCED)
 
 
+def rounded(content: Any) -> Any:
+    """Numbers to six digits, so that the file stays small."""
+    if isinstance(content, Mapping):
+        return {name: rounded(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [rounded(value) for value in content]
+    return float(f"{content:.6g}") if isinstance(content, float) else content
+
+
 @dataclass(kw_only=True)
 class MethodsStudy:
     """Recipes of one data set, compared over seeds."""
@@ -141,7 +150,7 @@ class MethodsStudy:
     def write(self, part: str, results: ComparisonResults) -> None:
         """Puts the comparison into the file of results, where that of the same part and data set was."""
         known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}
-        own = known.get(part, {}) | {self.data: results.model_dump(mode="json")}
+        own = known.get(part, {}) | {self.data: rounded(results.model_dump(mode="json"))}
         parts = known | {part: {name: own[name] for name in SETTINGS if name in own}}
         study.write_json({name: parts[name] for name in (*GROUPS, DROPOUT) if name in parts}, self.output)
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -23,8 +22,6 @@ from probattn.inference.report.charts.svg import (
     write,
 )
 from probattn.inference.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
-
-NONE: Mapping[float, str] = MappingProxyType({})
 
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
@@ -245,7 +242,11 @@ BARS = 40
 
 
 def reliability_chart(
-    bins: Sequence[ReliabilityBin], floor: float, css: str, title: str, anchors: Mapping[float, str] = NONE
+    bins: Sequence[ReliabilityBin],
+    floor: float,
+    css: str,
+    title: str,
+    anchors: Mapping[float, str] | None = None,
 ) -> Markup:
     """Accuracy against confidence by bin with 95% intervals, gaps shaded; below, the share of examples.
 
@@ -262,7 +263,7 @@ def reliability_chart(
         add(plot.root, "path", f"gap {css}", d=plot(corners) + "Z")
     add(plot.root, "path", "diagonal", d=plot([(floor, floor), (1, 1)]))
     for b in bins:
-        _point(plot, b, css, anchors.get(b.low))
+        _point(plot, b, css, (anchors or {}).get(b.low))
     _histogram(plot, bins, css)
     bottom_axis(plot.root, frame, plot.across, Axis(floor, 1, "confidence", marks), frame.height - 40)
     return text_of(plot.root)
