@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
+import methods_study
 import study
 import torch
 import typer
@@ -31,7 +32,7 @@ TASKS: dict[str, list[str]] = {
     "sentiment": [
         "data.train=sst2",
         f"data.shifted=[customer_reviews, imdb, textfooler_yelp, {', '.join(VADER)}]",
-        "data.max_length=96",
+        "data.max_length=64",
         "data.limits={train: 2000, validation: 500, test: 900, shifted: 500}",
     ],
     "inference": [
@@ -186,8 +187,8 @@ class DomainStudy(study.Study):
             "data.out_of_domain=null",
             "report.baseline=false",
             "training.epochs=2",
-            "training.length_pool=20",
-            "prediction.num_samples=10",
+            *methods_study.KEPT,
+            *methods_study.REDUCED,
         )
         for seed, task, name in product(range(self.seeds), *self.names):
             keys = (*common, *TASKS[task], *VARIANTS[name], *self.overrides, f"training.seed={seed}")
