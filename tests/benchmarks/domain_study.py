@@ -24,7 +24,6 @@ from torch import Tensor
 from probattn.data import TextDataset, text_key
 from probattn.metrics.functional import best_temperature, calibration_error
 from probattn.tasks import Classification, Network, load_network
-from probattn.tasks.programs import predictions
 
 MERGED = "label_map: {neutral: not_entailment, contradiction: not_entailment}"
 VADER = ("vader_movies", "vader_products", "vader_tweets", "vader_editorials")
@@ -84,13 +83,6 @@ def figures(probabilities: Tensor, labels: Tensor, temperature: Tensor) -> dict[
     return found
 
 
-def predicted(network: Network[Any], task: Classification, texts: TextDataset) -> Tensor:
-    """Probabilities of the classes of each text, of latent attention the mean over draws."""
-    batches, back = task.by_length(network, texts)
-    found = predictions(network, batches, task.recipe.prediction, dropout=False, uncertainty=("draws",))
-    return found[network.key].probabilities[back]
-
-
 def measured(network: Network[Any], task: Classification) -> dict[str, dict[str, float]]:
     """Figures by data set, of the mean over draws where attention is latent, and the temperature.
 
@@ -103,7 +95,7 @@ def measured(network: Network[Any], task: Classification) -> dict[str, dict[str,
     temperature = torch.tensor(1.0)
     for key, texts in data.items():
         new = [text_key(text, texts.pair(row)) not in trained for row, text in enumerate(texts.texts)]
-        probabilities = predicted(network, task, texts)[new]
+        probabilities = study.probabilities(network, task, texts)[new]
         labels = torch.tensor(texts.labels)[new]
         if key == "validation":
             temperature = best_temperature(probabilities.double().clamp_min(1e-12).log(), labels)

@@ -29,6 +29,7 @@ import typer
 
 from probattn.data import TextDataset
 from probattn.inference.report import site_heads
+from probattn.metrics.functional import calibration_error, entropy, ood_auroc, overconfidence_error
 from probattn.models import head_redundancy, inspect
 from probattn.models.hosts.projections import head_lengths
 from probattn.tasks import Classification, Network, load_network
@@ -115,6 +116,8 @@ VALIDATED = "validated.json"
 """What the folder of a finished run for the choice of a temperature holds."""
 
 MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
+CALIBRATION = ("ece", "overconfidence", "ood_entropy", "ood_auroc")
+"""Of the form of the paper's figures 4 and 5, in runs whose recipe has texts out of domain."""
 
 
 def job_of(
@@ -154,8 +157,25 @@ def measure(trained: Network[Any], task: Classification, data: TextDataset) -> d
         "cosine": [_between(torch.tensor(site.similarity)) for site in sites],
         "norm": [site.lengths["query"] for site in sites],
     }
-    return {"accuracy": study.accuracy(trained, task, rows)} | {
-        name: statistics.fmean(values) for name, values in found.items()
+    probabilities, labels = study.probabilities(trained, task, rows), torch.tensor(rows.labels)
+    row = {"accuracy": (probabilities.argmax(dim=-1) == labels).double().mean().item()}
+    row |= {name: statistics.fmean(values) for name, values in found.items()}
+    return row | calibration(trained, task, probabilities, labels)
+
+
+def calibration(
+    trained: Network[Any], task: Classification, probabilities: torch.Tensor, labels: torch.Tensor
+) -> dict[str, float]:
+    """Errors of calibration on the test texts, and entropy, in nats, of predictions of texts out of domain."""
+    other = task.measured().get("out_of_domain")
+    if other is None:
+        return {}
+    away = entropy(study.probabilities(trained, task, other))
+    return {
+        "ece": calibration_error(probabilities, labels).item(),
+        "overconfidence": overconfidence_error(probabilities, labels).item(),
+        "ood_entropy": away.mean().item(),
+        "ood_auroc": ood_auroc(entropy(probabilities), away).item(),
     }
 
 
@@ -178,11 +198,13 @@ def summarise(runs: Sequence[study.Run]) -> study.Content:
     for subject, method in dict.fromkeys((run["subject"], run["method"]) for run in runs):
         plain = study.by_seed(runs, subject=subject, method=PLAIN)
         own = [run for run in runs if (run["subject"], run["method"]) == (subject, method)]
-        row = study.means(own, MEASURES)
+        measures = [name for name in (*MEASURES, *CALIBRATION) if all(name in run for run in own)]
+        row = study.means(own, measures)
         if method != PLAIN and plain:
             name = "relative_distance"
             ratio = study.paired(own, plain, lambda run, other, name=name: run[name] / other[name])
-            row |= {"difference": study.differences(own, plain, MEASURES), f"{name}_ratio": ratio}
+            shared = [one for one in measures if all(one in run for run in plain.values())]
+            row |= {"difference": study.differences(own, plain, shared), f"{name}_ratio": ratio}
         summary.setdefault(subject, {})[method] = row
     return summary
 

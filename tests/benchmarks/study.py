@@ -34,6 +34,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference import FitResult, posterior_expectation
 from probattn.metrics.functional import mean_interval
 from probattn.tasks import Network, load_task, train
+from probattn.tasks.programs import predictions
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
@@ -268,6 +269,13 @@ def guessed(trained: Network[Any], task: Any, data: TextDataset) -> tuple[Tensor
     batches = task.batches(trained, data)
     found = [posterior_expectation(trained.program, trained.moved(batch)).argmax(dim=-1) for batch in batches]
     return torch.cat(found).cpu(), torch.tensor(data.labels)
+
+
+def probabilities(trained: Network[Any], task: Any, data: TextDataset) -> Tensor:
+    """Probabilities of the classes of each text, of latent attention the mean over draws."""
+    batches, back = task.by_length(trained, data)
+    found = predictions(trained, batches, task.recipe.prediction, dropout=False, uncertainty=("draws",))
+    return found[trained.key].probabilities[back]
 
 
 def accuracy(trained: Network[Any], task: Any, data: TextDataset) -> float:

@@ -187,7 +187,7 @@ def test_figures_of_other_versions_are_not_added_to(study, tmp_path):
         repulsion_study.STUDY(folder=tmp_path, output=output, add=True).main()
 
 
-def test_measures_are_those_of_the_network():
+def test_measures_are_those_of_the_network(tmp_path):
     """Against loops over texts and pairs of heads, on a network whose heads are known."""
     from probattn.data import TextDataset, word_tokenizer
     from probattn.models import Classifier, SelfAttentiveConfig, SelfAttentiveForSequenceClassification
@@ -200,11 +200,26 @@ def test_measures_are_those_of_the_network():
         SelfAttentiveConfig(vocab_size=len(tokenizer), num_attention_heads=3, **sizes)
     ).eval()
     trained = Network(Classifier(net).eval(), Path(), "deterministic", tokenizer)
-    task = load_task("trec_self_attentive", ["prediction.batch_size=2", "data.max_length=null"])
+    other = tmp_path / "other.csv"
+    other.write_text("text,label\nc a,no\nb b b,yes\nc,yes\n", encoding="utf-8")
+    keys = ["prediction.batch_size=2", "data.max_length=null", f"data.out_of_domain={other}"]
+    task = load_task("trec_self_attentive", keys)
     data = TextDataset(texts, (0, 1, 1), ("no", "yes"), "three texts")
     found = repulsion_study.measure(trained, task, data)
     lengths, gaps, cosines, overlaps, right = [], [], [], [], []
+
+    def sure(text):
+        return net(torch.tensor([tokenizer(text)["input_ids"]])).logits.softmax(dim=-1)[0]
+
+    def entropy(text):
+        return stats.entropy(sure(text).numpy())
+
     with torch.no_grad():
+        own, away = [*map(entropy, texts)], [*map(entropy, ("c a", "b b b", "c"))]
+        bins = {}
+        for text, label in zip(texts, data.labels, strict=True):
+            confidence, said = sure(text).max(dim=-1)
+            bins.setdefault(math.ceil(10 * confidence) - 1, []).append((confidence.item(), said == label))
         for text, label in zip(texts, data.labels, strict=True):
             words = torch.tensor([tokenizer(text)["input_ids"]])
             read = net.sentence(words, output_attentions=True)
@@ -235,8 +250,21 @@ def test_measures_are_those_of_the_network():
         "overlap": mean.overlap,
         "cosine": mean.cosine,
         "norm": sum(norms) / 3,
+        "ece": gaps_of(bins.values()) / 3,
+        "ood_entropy": sum(away) / 3,
+        "ood_auroc": sum(one > two for one in away for two in own) / 9,
     }
+    overconfidence = found.pop("overconfidence")
     assert found == pytest.approx(expected, rel=1e-4)
+    assert 0 <= overconfidence <= found["ece"]
+    assert {*found, "overconfidence"} == {*repulsion_study.MEASURES, *repulsion_study.CALIBRATION}
+    task = load_task("trec_self_attentive", ["data.out_of_domain=null"])
+    assert set(repulsion_study.measure(trained, task, data)) == set(repulsion_study.MEASURES)
+
+
+def gaps_of(bins):
+    """The sum over bins of how far confidence is from the number that is right."""
+    return sum(abs(sum(confidence - right.item() for confidence, right in one)) for one in bins)
 
 
 def test_an_unknown_method_is_refused(tmp_path):
