@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import study
 import torch
 import typer
-from domain_study import predicted
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import binom, binomtest
@@ -179,7 +178,7 @@ def recorded(job: study.Job, place: Path) -> tuple[Tensor, Tensor]:
             ]
             if not new:
                 continue
-            probabilities = predicted(network, task, texts.rows(new))
+            probabilities = study.probabilities(network, task, texts.rows(new))
             labels = torch.tensor([texts.labels[row] for row in new])
             wrong = (probabilities.argmax(dim=-1) != labels).tolist()
             rows += zip((1 - probabilities.double().amax(dim=-1)).tolist(), wrong, strict=True)
