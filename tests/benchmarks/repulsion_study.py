@@ -81,7 +81,7 @@ METHODS: Mapping[str, Sequence[str]] = MappingProxyType(
         "spos": ("repulsion.sampler=spos",),
         "sgld": ("repulsion.sampler=sgld",),
         "svgd_normal": ("repulsion.sampler=svgd", "repulsion.prior=1.0"),
-        "cosine_penalty": ("repulsion=null", "disagreement.method=parameters"),
+        "cosine_penalty": ("repulsion=null", "disagreement={method: parameters, projections: [query]}"),
         "cosine_gradient": ("repulsion.kernel=cosine", "repulsion.offset=0", "repulsion.smoothing=false"),
         "cosine_kernel": ("repulsion.kernel=cosine", "repulsion.offset=0"),
         "frobenius": ("repulsion=null", "disagreement.method=frobenius"),
