@@ -179,6 +179,14 @@ def test_a_temperature_is_chosen_on_validation_data_of_other_seeds(study, keys, 
     assert json.loads(output.read_text(encoding="utf-8")) == found
 
 
+def test_every_method_trains(keys, tmp_path):
+    output = tmp_path / "repulsion.json"
+    options = {"subjects": "trec", "output": output, "set_": keys, "tuning_seeds": 1, "seeds": 1}
+    repulsion_study.STUDY(folder=tmp_path, **options, weights="0.1", temperatures="1e-4").main()
+    found = json.loads(output.read_text(encoding="utf-8"))["summary"]["trec"]
+    assert [*found] == [*repulsion_study.METHODS]
+
+
 def test_figures_of_other_versions_are_not_added_to(study, tmp_path):
     output = tmp_path / "repulsion.json"
     other = {**study, "setting": {**study["setting"], "versions": {"torch": "1.0"}}, "output": ""}
