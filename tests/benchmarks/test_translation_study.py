@@ -62,6 +62,36 @@ def test_the_methods_are_what_they_are_called(tmp_path):
     }
 
 
+def test_parts_and_numbers_of_heads_are_what_they_are_called(tmp_path):
+    found = {}
+    for job in translation_study.STUDY(comparison="parts", folder=tmp_path, seeds=1).jobs():
+        recipe = load_any_recipe(job.recipe, job.keys)
+        assert recipe.training.steps == 1500
+        found[job.head["method"]] = [(part.projections, part.layers) for part in recipe.methods()]
+    assert found.pop("plain") == [] and found.pop("all") == [(("query", "key", "value"), "all")]
+    for name, [(projections, layers)] in found.items():
+        of_one = name in {"query", "key", "value"}
+        assert (projections, layers) == (((name,), "all") if of_one else (("query", "key", "value"), name))
+    assert len(found) == 8
+    for job in translation_study.STUDY(comparison="counts", folder=tmp_path, seeds=1).jobs():
+        method, _, heads = job.head["method"].partition("_")
+        recipe = load_any_recipe(job.recipe, job.keys)
+        assert recipe.network.heads == int(heads) and len(recipe.methods()) == (method == "svgd")
+        assert translation_study.base(job.head["method"]) == f"plain_{heads}"
+
+
+def test_numbers_of_heads_are_paired_with_as_many(tmp_path):
+    figures = dict.fromkeys(translation_study.MEASURES["counts"], 1.0) | {"parameters": 1, "seed": 0}
+    runs = [
+        figures | {"comparison": "counts", "method": method, "bleu": bleu}
+        for method, bleu in {"plain_2": 10.0, "svgd_2": 12.0, "plain_4": 20.0, "svgd_4": 19.0}.items()
+    ]
+    summary = translation_study.summarise(runs)
+    assert summary["svgd_2"]["difference"]["bleu"]["mean"] == 2
+    assert summary["svgd_4"]["difference"]["bleu"]["mean"] == -1
+    assert "difference" not in summary["plain_4"]
+
+
 def test_latent_methods_are_what_they_are_called(tmp_path):
     found = {}
     for job in translation_study.STUDY(comparison="latent", folder=tmp_path, seeds=1).jobs():
@@ -127,7 +157,9 @@ def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, tran
 def test_what_it_does_not_know_is_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, .*, got 'magic'"):
         translation_study.STUDY(comparison="heads", folder=tmp_path, methods="magic")
-    with pytest.raises(typer.BadParameter, match=r"comparison: expected one of heads, latent, got 'magic'"):
+    with pytest.raises(
+        typer.BadParameter, match=r"comparison: expected one of heads, parts, counts, latent, got 'magic'"
+    ):
         translation_study.STUDY(comparison="magic", folder=tmp_path)
     with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):
         translation_study.STUDY(comparison="heads", folder=tmp_path, recipe="demo")

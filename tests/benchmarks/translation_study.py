@@ -1,14 +1,17 @@
 """BLEU of translation networks by what is done to their heads or to their attention, over seeds.
 
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation heads runs/heads --seeds 3
+    PROBATTN_DATA=/data python tests/benchmarks/study.py translation parts runs/parts --seeds 3
+    PROBATTN_DATA=/data python tests/benchmarks/study.py translation counts runs/counts --seeds 3
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation latent runs/latent --seeds 3
 
 Trained for every seed: for `heads` the Transformer of a recipe as it is, with heads that repel each other in all layers
-and in the first of each stack, and with disagreement regularisation (Table 2's and 8's form of An et al. 2020); for
-`latent` the LSTM network with soft attention, variational attention (Deng et al. 2018) by enumeration and by sampling,
-and Bayesian attention modules and belief networks (the table of Zhang et al. 2021). Times are measured after
-that, method after method in several rounds (`translation_times.py`), and kept beside the runs. It writes
-docs/data/translation.json and docs/data/translation_latent.json.
+and in the first of each stack, and with disagreement regularisation (Table 2's form of An et al. 2020); for `parts` it
+with repulsion of one projection, one kind of attention or one layer (Table 8's form); for `counts` it with several
+numbers of heads (the form of Fig. 3b); for `latent` the LSTM network with soft attention, variational attention (Deng
+et al. 2018) by enumeration and by sampling, and Bayesian attention modules and belief networks (the table of Zhang et
+al. 2021). Times are measured after that, method after method in several rounds (`translation_times.py`), and kept
+beside the runs. It writes docs/data/translation.json and, by the names of the others, docs/data/translation_NAME.json.
 """
 
 from __future__ import annotations
@@ -42,6 +45,20 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
             "svgd": (),
             "svgd_first": ("repulsion.layers=first",),
         },
+        "parts": {
+            PLAIN: ("repulsion=null",),
+            "all": (),
+            **{name: (f"repulsion.projections=[{name}]",) for name in ("query", "key", "value")},
+            **{
+                name: (f"repulsion.layers={name}",)
+                for name in ("encoder", "decoder", "cross", "first", "last")
+            },
+        },
+        "counts": {
+            f"{method}_{heads}": (f"network.heads={heads}", *keys)
+            for heads in (2, 4, 8, 12)
+            for method, keys in ((PLAIN, ("repulsion=null",)), ("svgd", ()))
+        },
         "latent": {
             PLAIN: (),
             "va_enumerate": ("attention={method: variational, estimator: enumerate}",),
@@ -53,20 +70,35 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
         },
     }
 )
-"""Keys of the recipe that each method of a comparison changes; the first is what all are compared with."""
+"""Keys of the recipe that each method of a comparison changes; what others are compared with is :func:`base`."""
 
+LATENT = "latent"
+"""The comparison of an LSTM network's attention; the others are of a Transformer's heads."""
 RECIPES: Mapping[str, str] = MappingProxyType(
-    {"heads": "multi30k_reduced", "latent": "multi30k_lstm_reduced"}
+    {name: "multi30k_lstm_reduced" if name == LATENT else "multi30k_reduced" for name in METHODS}
 )
+SHORTER: Mapping[str, Sequence[str]] = MappingProxyType(
+    dict.fromkeys(("parts", "counts"), ("training.steps=1500",))
+)
+"""Keys of the comparisons of many networks, which take fewer updates than the recipe has."""
 QUALITY = ("bleu", "perplexity", "token_accuracy")
 DIFFERENCE = ("distance", "relative_distance", "overlap")
 MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"heads": (*QUALITY, *DIFFERENCE), "latent": QUALITY}
+    {name: QUALITY if name == LATENT else (*QUALITY, *DIFFERENCE) for name in METHODS}
 )
 SEEN = 200
 """Test pairs over which heads are compared."""
 
-OUTPUTS = {"heads": study.DATA / "translation.json", "latent": study.DATA / "translation_latent.json"}
+OUTPUTS = {
+    name: study.DATA / ("translation.json" if name == "heads" else f"translation_{name}.json")
+    for name in METHODS
+}
+
+
+def base(method: str) -> str:
+    """The method that one is compared with: the network as it is, with as many heads where these differ."""
+    _, _, heads = method.partition("_")
+    return f"{PLAIN}_{heads}" if heads.isdigit() else PLAIN
 
 
 def trained_parameters(task: Translation) -> int:
@@ -95,13 +127,13 @@ def heads(trained: Network[Any], test: SentencePairs) -> dict[str, float]:
 
 def summarise(runs: Sequence[study.Run], timed: Mapping[str, Any] | None = None) -> study.Content:
     """Means over seeds by method, differences to the plain network of the same seed, and times where there are."""
-    plain = study.by_seed(runs, method=PLAIN)
     summary: study.Content = {}
     for method in dict.fromkeys(run["method"] for run in runs):
         own = [run for run in runs if run["method"] == method]
         measures = MEASURES[own[0]["comparison"]]
         summary[method] = study.means(own, measures) | {"parameters": own[0]["parameters"]}
-        if method != PLAIN and plain:
+        plain = study.by_seed(runs, method=base(method))
+        if method != base(method) and plain:
             summary[method]["difference"] = study.differences(own, plain, measures)
         if timed is not None:
             summary[method] |= timed["methods"][method]
@@ -112,7 +144,7 @@ def summarise(runs: Sequence[study.Run], timed: Mapping[str, Any] | None = None)
 class TranslationStudy(study.Study):
     """A comparison of methods on one recipe."""
 
-    comparison: Annotated[str, typer.Argument(help="What is compared: heads or latent.")]
+    comparison: Annotated[str, typer.Argument(help=f"What is compared: {', '.join(METHODS)}.")]
     folder: study.Folder
     seeds: study.Seeds = 3
     methods: study.Names = None
@@ -136,16 +168,17 @@ class TranslationStudy(study.Study):
         self.shown = MEASURES[self.comparison]
         self.recipe = self.recipe or RECIPES[self.comparison]
         self.output = self.output or OUTPUTS[self.comparison]
+        self.common = [*SHORTER.get(self.comparison, ()), *self.overrides]
         if not isinstance(load_task(self.recipe), Translation):
             raise typer.BadParameter(f"recipe: expected one of translation, {self.recipe} is not")
 
     def setting(self) -> study.Content:
         methods = {name: list(keys) for name, keys in self.changes.items()}
-        return {"recipe": self.recipe, "methods": methods, "overrides": self.overrides}
+        return {"recipe": self.recipe, "methods": methods, "overrides": self.common}
 
     def jobs(self) -> Iterator[study.Job]:
         for seed, (method, changes) in product(range(self.seeds), self.changes.items()):
-            keys = (*changes, f"training.seed={seed}", "report.baseline=false", *self.overrides)
+            keys = (*changes, f"training.seed={seed}", "report.baseline=false", *self.common)
             head = {"comparison": self.comparison, "method": method, "seed": seed}
             yield study.Job(head, self.recipe, keys, f"{method}/seed-{seed}")
 
@@ -162,7 +195,7 @@ class TranslationStudy(study.Study):
             "signature": results.signature,
             **{name: getattr(scores, name) for name in QUALITY},
         }
-        return found | (heads(load_network(place), task.splits.test) if self.comparison == "heads" else {})
+        return found | ({} if self.comparison == LATENT else heads(load_network(place), task.splits.test))
 
     def main(self) -> study.Content:
         """Adds times of updates to the file after the last run."""
@@ -175,7 +208,7 @@ class TranslationStudy(study.Study):
     def times(self) -> study.Run:
         """Times of an update, measured or as they stand beside the runs."""
         file = self.folder / "times.json"
-        keys = {name: [*own, *self.overrides] for name, own in self.changes.items()}
+        keys = {name: [*own, *self.common] for name, own in self.changes.items()}
         asked = {"recipe": self.recipe, "keys": keys, "rounds": self.rounds}
         if file.exists() and (found := study.read_json(file))["asked"] == asked:
             return found

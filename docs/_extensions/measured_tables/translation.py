@@ -17,7 +17,7 @@ METHODS = {
 def tables(content: Mapping[str, Any]) -> str:
     """Quality and time by method, then how different heads are."""
     rows = content["summary"]
-    return "\n\n".join([quality(rows, METHODS), _heads(rows)])
+    return "\n\n".join([quality(rows, METHODS), heads(rows, METHODS)])
 
 
 def quality(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
@@ -45,13 +45,14 @@ def quality(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
     return table(head, cells)
 
 
-def _heads(rows: Mapping[str, Any]) -> str:
+def heads(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
+    """How different heads are by method, with the arguments of :func:`quality`."""
     cells = []
     for name, row in rows.items():
         gaps = row.get("difference", {})
         cells.append(
             [
-                METHODS[name],
+                methods[name],
                 f"{row['distance']['mean']:#.3g}",
                 interval(row["relative_distance"], ".3f"),
                 interval(gaps.get("relative_distance"), "+.3f"),
