@@ -34,12 +34,14 @@ WEIGHTS = {"cosine_penalty": "weight", "frobenius": "weight"}
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Accuracies, how different heads are, and what was chosen from, for each network and its data."""
+    """Accuracies, heads' differences, calibration and what was chosen from, for each network and its data."""
     parts = []
     for subject, rows in content["summary"].items():
         choices = content.get("choices", {}).get(subject, {})
         names = {name: _label(name, choices) for name in rows}
         parts += [f"{SUBJECTS[subject]}.", _accuracies(rows, names), _heads(rows, names)]
+        if any("ece" in row for row in rows.values()):
+            parts.append(_calibration(rows, names))
         if choices:
             parts.append(_choices(choices))
     return "\n\n".join(parts)
@@ -83,6 +85,27 @@ def _choices(choices: Mapping[str, Any]) -> str:
                 ]
             )
     return table(["choice of T or weight", "value", "validation loss", "validation accuracy", "seeds"], cells)
+
+
+def _calibration(rows: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Calibration errors in percent, and entropy out of domain, of the methods that were measured for it."""
+    cells = []
+    for name, row in rows.items():
+        if "ece" in row:
+            gaps = row.get("difference", {})
+            cells.append(
+                [
+                    names[name],
+                    f"{100 * row['ece']['mean']:.2f}",
+                    interval(gaps.get("ece"), "+.2f", scale=100),
+                    f"{100 * row['overconfidence']['mean']:.2f}",
+                    f"{row['ood_entropy']['mean']:.3f}",
+                    f"{row['ood_auroc']['mean']:.3f}",
+                    interval(gaps.get("ood_auroc"), "+.3f"),
+                ]
+            )
+    head = ["", "ECE", "difference", "OE", "entropy out of domain", "OOD AUROC", "difference"]
+    return table(head, cells)
 
 
 def _heads(rows: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -29,6 +29,20 @@ def test_means_differences_and_ratios(load):
     )
 
 
+def test_calibration_is_shown_of_what_was_measured_for_it(load):
+    tables = load("measured_tables.repulsion")
+    extra = {"overconfidence": 0.02, "ood_entropy": 0.25}
+    runs = [
+        run("plain", 0, 0.8, 0.1) | {"ece": 0.0625, "ood_auroc": 0.75} | extra,
+        run("svgd", 0, 0.8, 0.1) | {"ece": 0.05, "ood_auroc": 0.8125} | extra,
+        run("spos", 0, 0.8, 0.1),
+    ]
+    shown = tables.tables({"summary": repulsion_study.summarise(runs)})
+    assert "| as it is | 6.25 |  | 2.00 | 0.250 | 0.750 |  |" in shown
+    assert "| SVGD | 5.00 | -1.25 | 2.00 | 0.250 | 0.812 | +0.062 |" in shown
+    assert shown.count("| SPOS as printed, noise of one text |") == 2  # accuracy and heads
+
+
 def test_a_chosen_temperature_stands_in_the_name_and_beside_the_others(load):
     tables = load("measured_tables.repulsion")
     tried = [(1.0, 0.52351, 0.8), (1e-6, 0.5, 0.825)]
