@@ -111,7 +111,7 @@ def predict_deterministic(
     Args:
         model: maps a batch to logits.
         batches: a data loader.
-        num_samples: P dropout draws.
+        num_samples: P dropout draws; none with 0.
         seed: of the dropout masks.
         label_name: key of the labels.
         device: where the batches go; they stay where they are by default.
@@ -121,10 +121,10 @@ def predict_deterministic(
         Probabilities on the CPU; no draws where none differs from another, as in a network without dropout.
 
     Raises:
-        ValueError: no batch, or fewer than one draw.
+        ValueError: no batch, or a negative number of draws.
     """
-    if num_samples < 1:
-        raise ValueError(f"predict_deterministic: expected num_samples >= 1, got {num_samples}")
+    if num_samples < 0:
+        raise ValueError(f"predict_deterministic: expected num_samples >= 0, got {num_samples}")
     probabilities, draws, labels = [], [], []
     link: Link = getattr(model, "link", "softmax")
     with torch.no_grad(), _seeded(seed + SEEDS * first_batch, model):
@@ -132,13 +132,15 @@ def predict_deterministic(
             inputs = {name: value for name, value in batch.items() if name != label_name}
             with _mode(model, dropout=False):
                 probabilities.append(linked(model(inputs), link).cpu())
-            with _mode(model, dropout=True):
-                draws.append(_dropout_draws(model, inputs, num_samples, link))
+            if num_samples:
+                with _mode(model, dropout=True):
+                    draws.append(_dropout_draws(model, inputs, num_samples, link))
             labels.append(batch.get(label_name))
     _require(probabilities, "predict_deterministic")
-    drawn = torch.cat(draws, dim=1)
-    varied = bool((drawn != drawn[:1]).any())
-    return DeterministicPredictions(torch.cat(probabilities), drawn if varied else None, _labels(labels))
+    drawn = torch.cat(draws, dim=1) if num_samples else None
+    if drawn is not None and not bool((drawn != drawn[:1]).any()):
+        drawn = None
+    return DeterministicPredictions(torch.cat(probabilities), drawn, _labels(labels))
 
 
 def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int, link: Link) -> Tensor:

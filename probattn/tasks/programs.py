@@ -478,9 +478,9 @@ def predictions(
             found["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
         return found
     logits = predict_deterministic(
-        network.program, batches, options.num_samples if dropout else 1, first_batch=first_batch, **given
+        network.program, batches, options.num_samples if dropout else 0, first_batch=first_batch, **given
     )
-    if logits.draws is None or not dropout:
+    if logits.draws is None:
         return {network.key: Predictions(logits.probabilities)}
     return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}
 

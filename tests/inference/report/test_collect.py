@@ -156,13 +156,22 @@ def test_a_network_without_dropout_has_no_draws() -> None:
     assert predict_deterministic(Dropping(p=0.0), batches(6), 4).draws is None
 
 
+def test_without_draws_a_batch_is_one_pass(dropping: Dropping) -> None:
+    found = predict_deterministic(dropping, batches(6, 2), 0)
+    assert found.draws is None
+    assert dropping.calls == [(6, False), (2, False)]
+    torch.testing.assert_close(
+        found.probabilities, predict_deterministic(dropping, batches(6, 2), 3).probabilities
+    )
+
+
 def test_nothing_to_predict_is_refused(toy: Toy, dropping: Dropping) -> None:
     with pytest.raises(ValueError, match="predict_bayesian: expected at least one batch"):
         predict_bayesian(toy, [])
     with pytest.raises(ValueError, match="predict_deterministic: expected at least one batch"):
         predict_deterministic(dropping, [])
-    with pytest.raises(ValueError, match="num_samples >= 1"):
-        predict_deterministic(dropping, batches(2), 0)
+    with pytest.raises(ValueError, match="num_samples >= 0, got -1"):
+        predict_deterministic(dropping, batches(2), -1)
     mixed = [*batches(2), *batches(2, labels=False)]
     with pytest.raises(ValueError, match="labels in every batch or in none, got them in 1 of 2"):
         predict_deterministic(dropping, mixed, 2)
