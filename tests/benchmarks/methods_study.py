@@ -4,7 +4,7 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py methods runs/methods --data banking77 --group objective
 
 MiniLM is fine-tuned on one data set by several recipes, over seeds, as `probattn compare` does it. The group "methods"
-has the methods of the papers; "objective" has BABN under other objectives, priors and layers, and BAM of other
+has the methods of the papers; "objective" has BABN under other objectives, priors, widths and layers, and BAM of other
 concentrations. The comparison is written after each seed, by group and data set, into docs/data/methods.json. One core
 trains a network of these sizes in some minutes; `--full` takes the sizes of the data.
 """
@@ -77,6 +77,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             WHOLE,
             "attention.prior_strength=learned",
         ),
+        "rho_0": (BABN, "attention.rho=0"),
+        "rho_1": (BABN, "attention.rho=1"),
+        "rho_1.5": (BABN, "attention.rho=1.5"),
         "first_layer": (BABN, "attention.layers=[0]"),
         "last_layer": (BABN, "attention.layers=[-1]"),
         "bam_1": ("attention.method=bam", "attention.concentration=1"),

@@ -29,10 +29,6 @@ VARIANTS: dict[str, list[str]] = {
     "babn KL over keys": ["attention.kl_reduction=keys"],
     "babn KL summed": ["attention.kl_reduction=sum"],
     "babn KL weight 1": ["training.kl_weight=1"],
-    "babn rho 0": ["attention.rho=0"],
-    "babn sigma 1e-6": ["attention.sigma=1e-6"],
-    "babn rho 1.5": ["attention.rho=1.5"],
-    "babn rho 3": ["attention.rho=3"],
     "bam": ["attention.method=bam"],
 }
 BASELINE = "deterministic"
