@@ -4,8 +4,8 @@
 
 Trained for every seed and subject (a network and its data): the network as it is, and with each method. The two with
 noise have a temperature and the two penalties a weight, which is chosen first for each subject: of `--temperatures` or
-`--weights` the one with the least validation loss after training, a mean over `--tuning-seeds` seeds that are none of
-those measured. Test data have no part in that.
+`--weights` the one with the greatest validation likelihood after training, a mean over `--tuning-seeds` seeds that are
+none of those measured. Test data have no part in that.
 
 Networks or their training are smaller than the recipes' (`SUBJECTS`); `--full` takes the recipes as they are. With
 `--finished` nothing is trained. It writes docs/data/repulsion.json, and with `--add` leaves there what is of other
@@ -304,7 +304,12 @@ class RepulsionStudy(study.Study):
         if file.exists() or self.finished:
             return study.read_json(file) if file.exists() else None
         _, result = study.fit(job, self.place(job))
-        found = {key: float(result.validation[key]) for key in ("loss", "accuracy")}
+        found = {
+            "loss": -float(
+                result.validation["log_likelihood"]
+            ),  # without the penalty, which its weight scales
+            "accuracy": float(result.validation["accuracy"]),
+        }
         shown = ", ".join(f"validation {key} {value:.4f}" for key, value in found.items())
         typer.echo(f"{job.folder}: {shown}")
         return study.write_json(found, file)

@@ -187,6 +187,14 @@ def test_every_method_trains(keys, tmp_path):
     assert [*found] == [*repulsion_study.METHODS]
 
 
+def test_the_weight_of_a_penalty_is_chosen_without_the_penalty(keys, tmp_path):
+    options = {"subjects": "trec", "methods": "frobenius", "set_": keys, "tuning_seeds": 1, "seeds": 1}
+    study = repulsion_study.STUDY(folder=tmp_path, output=tmp_path / "made.json", **options)
+    choice = study.choose("trec", "frobenius", [1000.0])
+    last = json.loads(next(tmp_path.rglob("metrics.jsonl")).read_text().splitlines()[-1])
+    assert last["loss"] > 100 > choice["candidates"][0]["validation_loss"] == -last["log_likelihood"] > 0
+
+
 def test_figures_of_other_versions_are_not_added_to(study, tmp_path):
     output = tmp_path / "repulsion.json"
     other = {**study, "setting": {**study["setting"], "versions": {"torch": "1.0"}}, "output": ""}
