@@ -304,12 +304,9 @@ class RepulsionStudy(study.Study):
         if file.exists() or self.finished:
             return study.read_json(file) if file.exists() else None
         _, result = study.fit(job, self.place(job))
-        found = {
-            "loss": -float(
-                result.validation["log_likelihood"]
-            ),  # without the penalty, which its weight scales
-            "accuracy": float(result.validation["accuracy"]),
-        }
+        last = result.validation
+        # not the loss, in which a penalty counts by the weight that is to be chosen
+        found = {"loss": -float(last["log_likelihood"]), "accuracy": float(last["accuracy"])}
         shown = ", ".join(f"validation {key} {value:.4f}" for key, value in found.items())
         typer.echo(f"{job.folder}: {shown}")
         return study.write_json(found, file)
