@@ -8,6 +8,7 @@ Zhang et al. (NeurIPS 2021). The temperature is that of the validation texts of 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -70,6 +71,8 @@ VARIANTS: dict[str, list[str]] = {
 }
 """Keys of the recipe by variant."""
 MEASURES = ("accuracy", "ece", "scaled_ece", "nll", "scaled_nll")
+OTHERS = "other domains"
+"""Name of the mean over the domains that a network was not trained in."""
 
 
 def figures(probabilities: Tensor, labels: Tensor, temperature: Tensor) -> dict[str, float]:
@@ -106,8 +109,16 @@ def measured(network: Network[Any], task: Classification) -> dict[str, dict[str,
     return found
 
 
+def with_mean(run: study.Run) -> study.Run:
+    """The run with the mean over its other domains beside them, each domain counting once."""
+    others = [figures for name, figures in run["data"].items() if name not in {"validation", "home"}]
+    mean = {name: statistics.fmean(each[name] for each in others) for name in MEASURES}
+    return {**run, "data": {**run["data"], OTHERS: mean}} if len(others) > 1 else run
+
+
 def summarise(runs: Sequence[study.Run]) -> study.Content:
     """By task, data set and variant: means with intervals, and differences to soft attention of the same seed."""
+    runs = [with_mean(run) for run in runs]
     summary: study.Content = {}
     for task, variant in dict.fromkeys((run["task"], run["variant"]) for run in runs):
         own = [*study.by_seed(runs, task=task, variant=variant).values()]

@@ -30,6 +30,8 @@ def test_every_variant_is_measured_in_every_domain(recipe, tmp_path, monkeypatch
         assert set(variants) == {"soft", "label smoothing", "bam"}
         assert variants["bam"]["accuracy"]["difference"]["seeds"] == 2
         assert all(0 <= row["scaled_ece"]["value"]["mean"] <= 1 for row in variants.values())
+    one, two = content["runs"][0]["data"], domain_study.with_mean(content["runs"][0])["data"]
+    assert one == two  # of one other domain the mean is itself
     task = load_task(str(recipe), [f"data.shifted={source}", "data.limits={train: 60, shifted: 30}"]).texts
     (shifted,) = task.shifted
     left = len(shifted) - shifted.shared_with(task.train)
@@ -37,6 +39,23 @@ def test_every_variant_is_measured_in_every_domain(recipe, tmp_path, monkeypatch
     assert {run["data"][source]["texts"] for run in content["runs"]} == {left}
     soft, smoothed = (content["runs"][place]["data"]["home"] for place in (0, 1))
     assert soft != smoothed
+
+
+def test_the_mean_of_other_domains_has_an_interval_of_its_own():
+    def run(variant, seed, *accuracies):
+        names = ("home", "near", "far")
+        figures = [dict.fromkeys(domain_study.MEASURES, 0.5) | {"accuracy": each} for each in accuracies]
+        data = {"validation": {"temperature": 1.0}} | dict(zip(names, figures, strict=True))
+        return {"task": "sentiment", "variant": variant, "seed": seed, "data": data}
+
+    runs = [run("soft", 0, 0.9, 0.8, 0.6), run("soft", 1, 0.9, 0.7, 0.5)]
+    runs += [run("babn", 0, 0.9, 0.9, 0.7), run("babn", 1, 0.9, 0.8, 0.8)]
+    summary = domain_study.summarise(runs)["sentiment"]
+    assert [*summary] == ["home", "near", "far", "other domains"]
+    found = summary["other domains"]["babn"]["accuracy"]
+    assert found["value"]["mean"] == pytest.approx(0.8)
+    assert found["difference"]["mean"] == pytest.approx(0.15)  # 0.1 and 0.2
+    assert found["difference"]["high"] == pytest.approx(0.15 + 12.7062047 * 0.05)
 
 
 def test_the_tasks_are_recipes() -> None:
