@@ -57,8 +57,10 @@ SMALL_CLASSIFIER = (
 )
 SUBJECTS: Mapping[str, Subject] = MappingProxyType(
     {
-        "trec": Subject("trec_self_attentive", SMALL_CLASSIFIER),
-        "sst2": Subject("sst2_self_attentive", (*SMALL_CLASSIFIER, "training.epochs=2")),
+        "trec": Subject("trec_self_attentive", (*SMALL_CLASSIFIER, "data.out_of_domain=sst2")),
+        "sst2": Subject(
+            "sst2_self_attentive", (*SMALL_CLASSIFIER, "data.out_of_domain=trec", "training.epochs=2")
+        ),
         "sst2_transformer": Subject(
             "sentiment_repulsive",
             (
@@ -117,7 +119,7 @@ VALIDATED = "validated.json"
 
 MEASURES = ("accuracy", "distance", "relative_distance", "overlap", "cosine", "norm")
 CALIBRATION = ("ece", "overconfidence", "ood_entropy", "ood_auroc")
-"""Of the form of the paper's figures 4 and 5, in runs whose recipe has texts out of domain."""
+"""Of the form of the paper's figures 4 and 5, in runs that have texts out of domain."""
 
 
 def job_of(

@@ -33,7 +33,7 @@ CHOSEN = {
 def keys(reviews):
     """What makes a run tiny."""
     found = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
-    return [*found, "network.embeddings=null", "training.learning_rate=0.5"]
+    return [*found, "network.embeddings=null", "training.learning_rate=0.5", "data.out_of_domain=null"]
 
 
 @pytest.fixture(scope="module")
