@@ -159,7 +159,7 @@ def measure(trained: Network[Any], task: Classification, data: TextDataset) -> d
         "cosine": [_between(torch.tensor(site.similarity)) for site in sites],
         "norm": [site.lengths["query"] for site in sites],
     }
-    probabilities, labels = study.probabilities(trained, task, rows), torch.tensor(rows.labels)
+    probabilities, labels = study.probabilities(trained, task, data), torch.tensor(data.labels)
     row = {"accuracy": (probabilities.argmax(dim=-1) == labels).double().mean().item()}
     row |= {name: statistics.fmean(values) for name, values in found.items()}
     return row | calibration(trained, task, probabilities, labels)
@@ -200,13 +200,13 @@ def summarise(runs: Sequence[study.Run]) -> study.Content:
     for subject, method in dict.fromkeys((run["subject"], run["method"]) for run in runs):
         plain = study.by_seed(runs, subject=subject, method=PLAIN)
         own = [run for run in runs if (run["subject"], run["method"]) == (subject, method)]
-        measures = [name for name in (*MEASURES, *CALIBRATION) if all(name in run for run in own)]
+        known = (*own, *plain.values())
+        measures = [name for name in (*MEASURES, *CALIBRATION) if all(name in run for run in known)]
         row = study.means(own, measures)
         if method != PLAIN and plain:
             name = "relative_distance"
             ratio = study.paired(own, plain, lambda run, other, name=name: run[name] / other[name])
-            shared = [one for one in measures if all(one in run for run in plain.values())]
-            row |= {"difference": study.differences(own, plain, shared), f"{name}_ratio": ratio}
+            row |= {"difference": study.differences(own, plain, measures), f"{name}_ratio": ratio}
         summary.setdefault(subject, {})[method] = row
     return summary
 

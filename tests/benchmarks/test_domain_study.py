@@ -58,7 +58,10 @@ def test_the_mean_of_other_domains_has_an_interval_of_its_own():
     assert found["difference"]["high"] == pytest.approx(0.15 + 12.7062047 * 0.05)
 
 
-def test_the_tasks_are_recipes() -> None:
-    for keys in domain_study.TASKS.values():
-        for variant in domain_study.VARIANTS.values():
-            load_recipe("sentiment_babn", [*keys, *variant, "data.out_of_domain=null"])
+def test_the_jobs_are_recipes_that_keep_their_best_pass(tmp_path) -> None:
+    jobs = [*domain_study.STUDY(folder=tmp_path, seeds=1, tasks=",".join(domain_study.TASKS)).jobs()]
+    assert len(jobs) == len(domain_study.TASKS) * len(domain_study.VARIANTS)
+    for job in jobs:
+        training = load_recipe(job.recipe, job.keys).training
+        assert (training.early_stopping.metric, training.early_stopping.mode) == ("log_likelihood", "max")
+        assert training.epochs < training.early_stopping.patience

@@ -14,6 +14,8 @@ import torch
 import typer
 from scipy import stats
 
+from probattn.data import TextDataset, word_tokenizer
+from probattn.models import Classifier, SelfAttentiveConfig, SelfAttentiveForSequenceClassification
 from probattn.recipes import load_any_recipe
 from probattn.tasks import Network, load_task
 
@@ -203,39 +205,33 @@ def test_figures_of_other_versions_are_not_added_to(study, tmp_path):
         repulsion_study.STUDY(folder=tmp_path, output=output, add=True).main()
 
 
-def test_measures_are_those_of_the_network(tmp_path):
-    """Against loops over texts and pairs of heads, on a network whose heads are known."""
-    from probattn.data import TextDataset, word_tokenizer
-    from probattn.models import Classifier, SelfAttentiveConfig, SelfAttentiveForSequenceClassification
+TEXTS = ("a b c", "b a", "c c a b a")
+SIZED = ["prediction.batch_size=2", "data.max_length=null"]
 
-    texts = ("a b c", "b a", "c c a b a")
-    tokenizer = word_tokenizer(texts)
+
+@pytest.fixture
+def known():
+    """A network with three heads of two classes, and its tokenizer."""
+    tokenizer = word_tokenizer(TEXTS)
     torch.manual_seed(0)
     sizes = {"embedding_size": 3, "hidden_size": 2, "attention_size": 4, "classifier_size": 3}
-    net = SelfAttentiveForSequenceClassification(
-        SelfAttentiveConfig(vocab_size=len(tokenizer), num_attention_heads=3, **sizes)
-    ).eval()
-    trained = Network(Classifier(net).eval(), Path(), "deterministic", tokenizer)
-    other = tmp_path / "other.csv"
-    other.write_text("text,label\nc a,no\nb b b,yes\nc,yes\n", encoding="utf-8")
-    keys = ["prediction.batch_size=2", "data.max_length=null", f"data.out_of_domain={other}"]
-    task = load_task("trec_self_attentive", keys)
-    data = TextDataset(texts, (0, 1, 1), ("no", "yes"), "three texts")
-    found = repulsion_study.measure(trained, task, data)
+    config = SelfAttentiveConfig(vocab_size=len(tokenizer), num_attention_heads=3, **sizes)
+    net = SelfAttentiveForSequenceClassification(config).eval()
+    *_, last = (part for part in net.modules() if isinstance(part, torch.nn.Linear))
+    with torch.no_grad():  # so that texts differ in what is predicted
+        last.bias -= net(torch.tensor([tokenizer(TEXTS[0])["input_ids"]])).logits[0]
+        last.bias += torch.tensor([0.0, 1e-3])
+    return Network(Classifier(net).eval(), Path(), "deterministic", tokenizer)
+
+
+def test_measures_are_those_of_the_network(known):
+    """Against loops over texts and pairs of heads, on a network whose heads are known."""
+    net, tokenizer, texts = known.net, known.codec, TEXTS
+    task = load_task("trec_self_attentive", [*SIZED, "data.out_of_domain=null"])
+    data = TextDataset(texts, (1, 0, 0), ("no", "yes"), "three texts")
+    found = repulsion_study.measure(known, task, data)
     lengths, gaps, cosines, overlaps, right = [], [], [], [], []
-
-    def sure(text):
-        return net(torch.tensor([tokenizer(text)["input_ids"]])).logits.softmax(dim=-1)[0]
-
-    def entropy(text):
-        return stats.entropy(sure(text).numpy())
-
     with torch.no_grad():
-        own, away = [*map(entropy, texts)], [*map(entropy, ("c a", "b b b", "c"))]
-        bins = {}
-        for text, label in zip(texts, data.labels, strict=True):
-            confidence, said = sure(text).max(dim=-1)
-            bins.setdefault(math.ceil(10 * confidence) - 1, []).append((confidence.item(), said == label))
         for text, label in zip(texts, data.labels, strict=True):
             words = torch.tensor([tokenizer(text)["input_ids"]])
             read = net.sentence(words, output_attentions=True)
@@ -266,21 +262,35 @@ def test_measures_are_those_of_the_network(tmp_path):
         "overlap": mean.overlap,
         "cosine": mean.cosine,
         "norm": sum(norms) / 3,
-        "ece": gaps_of(bins.values()) / 3,
-        "ood_entropy": sum(away) / 3,
-        "ood_auroc": sum(one > two for one in away for two in own) / 9,
     }
-    overconfidence = found.pop("overconfidence")
     assert found == pytest.approx(expected, rel=1e-4)
-    assert 0 <= overconfidence <= found["ece"]
-    assert {*found, "overconfidence"} == {*repulsion_study.MEASURES, *repulsion_study.CALIBRATION}
-    task = load_task("trec_self_attentive", ["data.out_of_domain=null"])
-    assert set(repulsion_study.measure(trained, task, data)) == set(repulsion_study.MEASURES)
 
 
-def gaps_of(bins):
-    """The sum over bins of how far confidence is from the number that is right."""
-    return sum(abs(sum(confidence - right.item() for confidence, right in one)) for one in bins)
+def test_calibration_is_that_of_the_probabilities_and_entropies_those_of_the_network(known, tmp_path):
+    other = tmp_path / "other.csv"
+    other.write_text("text,label\nc a,no\nb b b,yes\nc,yes\n", encoding="utf-8")
+    task = load_task("trec_self_attentive", [*SIZED, f"data.out_of_domain={other}"])
+    given = [[0.2, 0.8], [0.2, 0.8], [0.45, 0.55], [0.35, 0.65]]
+    passes = []
+    handle = known.net.register_forward_hook(lambda _, __, out: passes.append(len(out.logits)))
+    found = repulsion_study.calibration(known, task, torch.tensor(given), torch.tensor([1, 0, 1, 1]))
+    handle.remove()
+    assert sum(passes) == 3  # a text is predicted once, without a draw of dropout
+    with torch.no_grad():
+        logits = [
+            known.net(torch.tensor([known.codec(text)["input_ids"]])).logits[0]
+            for text in ("c a", "b b b", "c")
+        ]
+    away = [stats.entropy(each.softmax(dim=-1).numpy()) for each in logits]
+    own = [stats.entropy(row) for row in given]
+    expected = {
+        "ece": (2 * 0.3 + 0.45 + 0.35) / 4,  # two of 0.8, of which one is right
+        "overconfidence": 2 * 0.8 * 0.3 / 4,
+        "ood_entropy": sum(away) / 3,
+        "ood_auroc": sum(one > two for one in away for two in own) / 12,
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert set(found) == set(repulsion_study.CALIBRATION)
 
 
 def test_an_unknown_method_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Tables of docs/data/translation.json, which `tests/benchmarks/study.py translation` writes."""
+"""Tables of docs/data/translation.json, which `tests/benchmarks/study.py translation` writes, and of its `parts`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,23 @@ METHODS = {
     "disagreement": "disagreement of outputs (Li et al. 2018)",
     "svgd": "repulsive, all layers",
     "svgd_first": "repulsive, first layers",
+    "all": "repulsive, all layers and projections",
+    "query": "queries alone",
+    "key": "keys alone",
+    "value": "values alone",
+    "encoder": "in the encoder alone",
+    "decoder": "in the decoder alone",
+    "cross": "from decoder to encoder alone",
+    "first": "first layers alone",
+    "last": "last layers alone",
 }
+"""Those of `heads`, then those of `parts`, which shares the first."""
 
 
 def tables(content: Mapping[str, Any]) -> str:
     """Quality and time by method, then how different heads are."""
     rows = content["summary"]
-    return "\n\n".join([quality(rows, METHODS), heads(rows, METHODS)])
+    return "\n\n".join([quality(rows, METHODS), _heads(rows)])
 
 
 def quality(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
@@ -45,14 +55,13 @@ def quality(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
     return table(head, cells)
 
 
-def heads(rows: Mapping[str, Any], methods: Mapping[str, str]) -> str:
-    """How different heads are by method, with the arguments of :func:`quality`."""
+def _heads(rows: Mapping[str, Any]) -> str:
     cells = []
     for name, row in rows.items():
         gaps = row.get("difference", {})
         cells.append(
             [
-                methods[name],
+                METHODS[name],
                 f"{row['distance']['mean']:#.3g}",
                 interval(row["relative_distance"], ".3f"),
                 interval(gaps.get("relative_distance"), "+.3f"),
