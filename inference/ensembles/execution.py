@@ -15,6 +15,7 @@ from torch.func import vmap
 
 from probattn.checks import check_choice, check_integer
 from probattn.inference.session import evaluating, preserved_random_state
+from probattn.sites.scores import exact_products
 from probattn.sites.site import LatentSite
 
 ExecutionName = Literal["auto", "vectorized", "loop"]
@@ -79,7 +80,7 @@ def _choose_execution(owner: nn.Module, stacks: Mapping[str, Tensor], one: OnePa
     stacks = {name: stack.detach().clone() for name, stack in stacks.items()}
     training, graded = owner.training, torch.is_grad_enabled()
     device = next(iter(stacks.values())).device
-    with preserved_random_state(device):
+    with preserved_random_state(device), exact_products():
         with evaluating(owner):
             apart = _values(stacks, one, vectorized=False)
         try:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from probattn.models.hosts.interface import implementations, restore
+from probattn.sites.scores import exact_products
 
 ENCODER_LENGTH = 7
 DECODER_LENGTH = 5
@@ -179,7 +180,7 @@ def tensors(answer: Any) -> list[Tensor]:
 
 @contextmanager
 def untouched(net: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards, also after an error, everything is as before.
+    """Evaluation mode without gradients, products exact; afterwards, also after an error, everything is as before.
 
     That is: every module's attributes (modes, hooks, buffers with their contents), the attention implementation in
     every configuration, and the random generators of Python, numpy and torch.
@@ -189,7 +190,7 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
     before, generators = implementations(net), get_rng_state()
     devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        with torch.no_grad(), exact_products(), torch.random.fork_rng(devices=devices):
             net.eval()
             yield
     finally:

@@ -1,6 +1,10 @@
-"""Attention scores before normalisation."""
+"""Attention scores before normalisation, and the precision of matrix products."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,3 +61,21 @@ def attention_scores(
     if mask is not None:
         scores = scores + mask.additive.to(scores.dtype)
     return scores
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Matrix products of float32 in float32, also where the user has allowed TF32 or bfloat16.
+
+    For comparisons whose tolerance is that of rounding in the tensors' own type. The user's settings are back
+    afterwards, whether they were made by ``torch.set_float32_matmul_precision`` or for each backend.
+    """
+    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision

@@ -90,6 +90,31 @@ def test_modes_and_generators_survive(by_name):
     assert torch.equal(state, torch.get_rng_state())
 
 
+def precisions():
+    """Settings of matrix products: the one for all backends, and each backend's."""
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    return torch.get_float32_matmul_precision(), *(backend.fp32_precision for backend in backends)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_are_exact_where_the_user_allows_others(precision):
+    """Else a network in TF32 or bfloat16, of usual width, looks like one whose attention is more than a softmax."""
+    sizes = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 64, "vocab_size": 100}
+    net = hf.BertModel(hf.BertConfig(**sizes, num_hidden_layers=1))
+    try:
+        torch.set_float32_matmul_precision(precision)
+        allowed = precisions()
+        with untouched(net):
+            assert precisions()[1:] == ("ieee", "ieee")
+        assert precisions() == allowed and allowed[0] == precision
+        assert find_calls(net)
+        with pytest.raises(KeyError), untouched(net):
+            raise KeyError
+        assert precisions() == allowed
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_what_a_pass_changes_is_put_back(by_name):
     """Swin's layers shrink their windows to the image they see; random generators and buffers may be used."""
     by_name["swin"].require()
