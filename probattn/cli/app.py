@@ -228,8 +228,7 @@ def predict(
         options = FileOptions(input_, output, format_, text_column, pair_column, quiet, as_json)
         with devices.on(device):
             count = predict_file(task, run, options, answering.columns, **drawing)
-        if output is not None:
-            _echo(f"predictions: {output} ({count:,} rows)")
+        _tell_file(output, count, None if policy is None else answering)
         return
     for option, value in (("--output", output), ("--format", format_), ("--text-column", text_column)):
         if value is not None:
@@ -245,6 +244,17 @@ def predict(
         _echo(answers)
     else:
         show(answers)
+
+
+def _tell_file(output: Path | None, count: int, applied: Any) -> None:
+    """Where predictions are and, of a policy, what it decided and whether the inputs are like those it was made on."""
+    if output is not None:
+        _echo(f"predictions: {output} ({count:,} rows)")
+    if applied is not None:
+        decided, warning = applied.summary()
+        _echo(f"decisions: {decided}", err=output is None)
+        if warning is not None:
+            _echo(f"warning: {warning}", err=True)
 
 
 def _decided_by(place: Path, task: Any, run: Path) -> tuple[Any, dict[str, Any]]:
@@ -445,10 +455,10 @@ def _in_part(results: Any) -> None:
         )
 
 
-def _echo(text: str) -> None:
+def _echo(text: str, *, err: bool = False) -> None:
     from probattn.inference.report import printable_lines
 
-    typer.echo(printable_lines(text))
+    typer.echo(printable_lines(text), err=err)
 
 
 def show(sheet: Sheet) -> None:

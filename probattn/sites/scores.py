@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ def exact_products() -> Iterator[None]:
     For comparisons whose tolerance is that of rounding in the tensors' own type. The user's settings are back
     afterwards, whether they were made by ``torch.set_float32_matmul_precision`` or for each backend.
     """
-    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]
+    backends = [torch.backends.cuda.matmul, cast(Any, torch.backends.mkldnn).matmul]
     before = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:

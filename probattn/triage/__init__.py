@@ -2,13 +2,15 @@
 
 ``probattn triage RUN --error 0.05`` and :func:`triage_run` find the largest uncertainty at which the error among
 answered inputs is below the promise with the promised confidence, on held-out data, and write it as a
-:class:`Policy`, which ``probattn predict --policy`` applies. :func:`calibrate` does so with predictions from anywhere.
+:class:`Policy`, which ``probattn predict --policy`` applies. :func:`calibrate` does so with predictions from anywhere;
+:func:`dataset_shift` tells whether new inputs are of the same kind.
 """
 
 from probattn.triage.calibration import Judged, TriageOptions, calibrate, judged_probabilities
 from probattn.triage.policy import Decision, Limit, Policy, Score, SetRule, read_policy, write_policy
 from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
 from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
+from probattn.triage.shift import Seen, Shift, dataset_shift
 from probattn.triage.tables import decisions_table, triage_table
 
 __all__ = [
@@ -20,12 +22,15 @@ __all__ = [
     "Outcome",
     "Policy",
     "Score",
+    "Seen",
     "SetRule",
+    "Shift",
     "TriageOptions",
     "TriageResults",
     "Wrong",
     "apply_policy",
     "calibrate",
+    "dataset_shift",
     "decisions_table",
     "judged_probabilities",
     "read_policy",

@@ -28,6 +28,7 @@ from probattn.metrics.functional import (
 from probattn.tasks.errors import RunError
 from probattn.triage.policy import Answer, Limit, Policy, Score, SetRule, score_of
 from probattn.triage.results import ClassRow, Costs, Outcome, Promised, Wrong
+from probattn.triage.shift import Seen, Shift, dataset_shift
 
 PROMISES = (0.01, 0.02, 0.05, 0.1)
 """Errors for which a page says what can be answered."""
@@ -121,6 +122,10 @@ class Judged:
         pairs = zip(self.answers, self.labels, strict=True)
         return torch.tensor([answer["label"] != label for answer, label in pairs], dtype=torch.bool)
 
+    def seen(self, score: Score) -> Seen:
+        """What a comparison with other inputs needs (:func:`dataset_shift`)."""
+        return Seen.of(self.scores(score), [answer["label"] for answer in self.answers])
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
@@ -213,6 +218,7 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
         classes=held.classes,
         data=held.source,
         size=len(held),
+        held=held.seen(options.score),
     )
 
 
@@ -291,8 +297,9 @@ def error_curve(held: Judged, score: Score) -> RiskCoverage:
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
 
 
-def outcome(judged: Judged, answered: Tensor) -> Outcome:
-    """What becomes of a data set; ``answered`` is that of :func:`decisions`."""
+def outcome(judged: Judged, policy: Policy) -> Outcome:
+    """What becomes of a data set, and how it differs from the one that the policy was calibrated on."""
+    answered = decisions(judged, policy)
     known = judged.labels is not None
     return Outcome(
         title=judged.title,
@@ -301,7 +308,13 @@ def outcome(judged: Judged, answered: Tensor) -> Outcome:
         answered=int(answered.sum()),
         errors=int((answered & judged.wrong).sum()) if known else None,
         wrong=int(judged.wrong.sum()) if known else None,
+        shift=shift_of(judged, policy),
     )
+
+
+def shift_of(judged: Judged, policy: Policy) -> Shift | None:
+    """How a data set differs from the one that the policy was calibrated on."""
+    return None if policy.held is None else dataset_shift(judged.seen(policy.score), policy.held)
 
 
 def decisions(judged: Judged, policy: Policy) -> Tensor:

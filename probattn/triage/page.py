@@ -12,7 +12,7 @@ from probattn.inference.report.charts.svg import Axis
 from probattn.inference.report.markup import Section, plain
 from probattn.inference.report.page import render_page, run_section
 from probattn.triage.results import TriageResults
-from probattn.triage.tables import headline, opening, percent, promise_words, share
+from probattn.triage.tables import differ, headline, opening, percent, promise_words, share
 
 SHOWN_CLASSES = 40
 """Classes that the page shows, those that are predicted most."""
@@ -41,7 +41,13 @@ def page(results: TriageResults) -> str:
 
 
 def _sections(results: TriageResults) -> Iterator[Section]:
-    shared = {"results": results, "policy": results.policy, "share": share, "percent": percent}
+    shared = {
+        "results": results,
+        "policy": results.policy,
+        "share": share,
+        "percent": percent,
+        "differ": differ,
+    }
 
     def section(part: str, title: str, heading: str, **context: Any) -> Section:
         return Section(part, title, heading, "triage.html", {**shared, "part": part, **context})

@@ -16,6 +16,7 @@ from probattn.inference.moments import Uncertainty
 from probattn.inference.report.record import Count, Probability, Record
 from probattn.metrics.functional import ConformalScore, prediction_sets
 from probattn.tasks.errors import RunError
+from probattn.triage.shift import Seen
 
 POLICY = "policy.json"
 """Usual name of the file, in the folder of its run."""
@@ -73,6 +74,7 @@ class Policy(Record):
         classes: names.
         data: what it was calibrated on.
         size: number of these inputs.
+        held: their uncertainties and predicted classes, with which others are compared; None in policies of before.
     """
 
     kind: Literal["policy"] = "policy"
@@ -88,6 +90,7 @@ class Policy(Record):
     classes: tuple[str, ...]
     data: str
     size: Count
+    held: Seen | None = None
 
     @property
     def drawing(self) -> dict[str, Any]:

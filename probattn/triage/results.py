@@ -10,6 +10,7 @@ from pydantic import Field
 from probattn.inference.report import RiskCoverage, RunDescription
 from probattn.inference.report.record import Count, Probability, Record
 from probattn.triage.policy import Limit, Policy
+from probattn.triage.shift import Shift
 
 
 class Promised(Record):
@@ -29,6 +30,7 @@ class Outcome(Record):
         answered: of them.
         errors: wrong ones of the answered; None where the classes are unknown.
         wrong: wrong predictions of all; None where the classes are unknown.
+        shift: how they differ from the calibration data; None in records of before, and without inputs.
     """
 
     title: str
@@ -37,6 +39,7 @@ class Outcome(Record):
     answered: Count
     errors: Count | None
     wrong: Count | None
+    shift: Shift | None = None
 
 
 class ClassRow(Record):
@@ -80,6 +83,7 @@ class TriageResults(Record):
         promises: the same for other promised errors, each by itself.
         curve: error among the most confident inputs of the calibration data.
         outcomes: what the policy does to each data set, the calibration data first.
+        pilot: how the validation data, which say where the tests begin, differ from the calibration data.
         classes: by class, on the calibration data.
         confused: wrong predictions of the calibration data, the most frequent first.
         costs: by cost of a wrong answer.
@@ -92,6 +96,7 @@ class TriageResults(Record):
     promises: tuple[Promised, ...]
     curve: RiskCoverage
     outcomes: tuple[Outcome, ...]
+    pilot: Shift | None = None
     classes: tuple[ClassRow, ...]
     confused: tuple[Wrong, ...]
     costs: tuple[Costs, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,22 @@ from probattn.triage.calibration import (
     outcome,
     promises,
     set_sizes,
+    shift_of,
 )
 from probattn.triage.page import page
-from probattn.triage.policy import POLICY, Answer, Decision, Policy, named, read_policy, write_policy
+from probattn.triage.policy import (
+    POLICY,
+    Answer,
+    Decision,
+    Policy,
+    named,
+    read_policy,
+    score_of,
+    write_policy,
+)
 from probattn.triage.results import TriageResults
-from probattn.triage.tables import decision_columns, decisions_table
+from probattn.triage.shift import Seen, dataset_shift
+from probattn.triage.tables import decision_columns, decision_words, decisions_table, shift_words
 
 
 def triage_run(
@@ -83,10 +94,8 @@ def triage_run(
         policy=policy,
         promises=promises(held, pilot, options),
         curve=error_curve(held, policy.score),
-        outcomes=(
-            outcome(held, answered),
-            *(outcome(each, decisions(each, policy)) for each in judged.values()),
-        ),
+        outcomes=tuple(outcome(each, policy) for each in (held, *judged.values())),
+        pilot=shift_of(pilot, policy),
         classes=class_rows(held, answered, policy.confidence),
         confused=confusions(held, answered),
         costs=costs(held, answered, policy),
@@ -138,15 +147,19 @@ class AppliedPolicy:
         task: of the run.
         policy: what decides.
         why_unsure: names the words that make an answer unsure; None where nothing does.
+        decided_on: uncertainty, predicted class and decision of each answer until now.
     """
 
     task: Task[Any, Any]
     policy: Policy
     why_unsure: Callable[[Answer], Sequence[str]] | None
+    decided_on: list[tuple[float, str, bool]] = field(default_factory=list)
 
     def decided(self, answer: Answer) -> tuple[Decision, tuple[str, ...]]:
         """What becomes of an object of :meth:`probattn.tasks.Task.answers`, and the words that make it unsure."""
         decision = self.policy.decide(answer)
+        answer = named(answer)
+        self.decided_on.append((score_of(answer, self.policy.score), answer["label"], decision.answered))
         if decision.answered or self.why_unsure is None:
             return decision, ()
         return decision, tuple(self.why_unsure(answer))
@@ -164,6 +177,13 @@ class AppliedPolicy:
             {**each, **decision_columns(*decision)} for each, decision in zip(objects, decisions, strict=True)
         ]
         return decisions_table(objects, decisions, self.policy), both
+
+    def summary(self) -> tuple[str, str | None]:
+        """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
+        scores, labels, answered = zip(*self.decided_on, strict=True) if self.decided_on else ((), (), ())
+        held = self.policy.held
+        shift = None if held is None else dataset_shift(Seen.of(scores, labels), held)
+        return decision_words(sum(answered), len(answered), self.policy), shift_words(shift, self.policy)
 
 
 def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:

@@ -8,6 +8,7 @@ from typing import Any
 from probattn.inference.report import Group, Sheet
 from probattn.triage.policy import Decision, Limit, Policy
 from probattn.triage.results import TriageResults
+from probattn.triage.shift import Shift
 
 CLASSES = 12
 """Classes that a table for a terminal shows, those with the most inputs."""
@@ -87,6 +88,16 @@ def triage_table(results: TriageResults) -> Sheet:
     words = [f"{headline(results)}. {opening(results)}", f"Promise: {promise_words(policy)}."]
     if any(each.role != "in_domain" for each in results.outcomes):
         words.append("No promise holds on shifted and out-of-domain data.")
+    words += [
+        f"{each.title}: unlike the held-out inputs, {listed}."
+        for each in results.outcomes
+        if (listed := differ(each.shift))
+    ]
+    if listed := differ(results.pilot):
+        words.append(
+            f"The validation data are unlike the held-out inputs, {listed}: the tests begin at their threshold, so "
+            "that fewer inputs may be answered than could be."
+        )
     if policy.sets is not None and results.set_sizes:
         mean = sum(size * count for size, count in results.set_sizes.items()) / policy.size
         words.append(
@@ -104,6 +115,31 @@ def triage_table(results: TriageResults) -> Sheet:
         ("", "answered", "wrong", f"at most ({percent(policy.confidence)})"),
         tuple(groups),
         notes=tuple(words),
+    )
+
+
+def differ(shift: Shift | None) -> str:
+    """What differs, where anything does."""
+    return "" if shift is None else ", ".join(shift.differences)
+
+
+def decision_words(answered: int, size: int, policy: Policy) -> str:
+    """How many inputs were answered, beside the share of the held-out ones."""
+    expected = share(sum(each.answered for each in policy.limits), policy.size)
+    return (
+        f"{answered:,} of {size:,} answered ({share(answered, size)}; of the held-out inputs {expected}), "
+        f"{size - answered:,} for a person"
+    )
+
+
+def shift_words(shift: Shift | None, policy: Policy) -> str | None:
+    """A warning of inputs unlike the held-out ones; None where they are alike."""
+    if not (listed := differ(shift)):
+        return None
+    return (
+        f"these inputs are unlike the {policy.size:,} that the policy was calibrated on ({policy.data}): {listed}. "
+        "Its promise holds for inputs of the same kind alone. Label some of these, and make a policy for them: "
+        "probattn triage RUN --data FILE"
     )
 
 

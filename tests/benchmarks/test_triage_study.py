@@ -46,6 +46,22 @@ def test_figures_are_those_of_the_population() -> None:
     scores = torch.linspace(0, 1, 3000).double()
     wrong = scores > 0.5
     assert triage_study.oracle(scores, wrong, 0.1) == pytest.approx(0.5 / 0.9, abs=1e-3)
-    row = triage_study.figures(scores, wrong, 50, 0.95, 1000)["0.1"]
+    own = triage_study.Population(scores, [0] * 3000, wrong)
+    others = {
+        "surer": triage_study.Population(scores / 4, [0] * 3000, ~wrong),
+        "unlabelled": triage_study.Population(scores / 2, [0] * 3000, None),
+    }
+    row = triage_study.figures(own, others, 50, 0.95, 1000)["0.1"]
     assert row["held"] >= 0.86 and 0.5 < row["answered"] < row["oracle"] and row["error"] < 0.1
     assert 0.5 < row["certain"] < row["oracle"] and row["certain"] == pytest.approx(row["answered"], abs=0.02)
+    assert row["elsewhere"]["surer"] == {"answered": 1.0, "error": pytest.approx(0.5, abs=1e-3)}
+    assert row["elsewhere"]["unlabelled"] == {"answered": 1.0, "error": None}
+
+
+def test_other_data_are_noticed_and_own_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triage_study, "COMPARED", 20)
+    scores = torch.linspace(0, 1, 2000).double()
+    own = triage_study.Population(scores, [0, 1] * 1000, scores > 0.5)
+    found = triage_study.noticed(own, triage_study.Population(scores / 2, [0, 1] * 1000, None), 500)
+    assert found["300"]["share"] == 1.0 and found["300"]["interval"][0] > 0.8
+    assert all(each["share"] == 0.0 for each in triage_study.noticed(own, own, 500).values())

@@ -6,7 +6,9 @@ MiniLM is fine-tuned on four tasks. Its predictions of 4,000 or more texts that 
 inputs that there are, so that the error at each threshold is known. From them 500 inputs are drawn that say where the
 tests of a policy begin, and 2,000 (`--calibrate`) that test the promise, all with replacement: is the error among all
 inputs that the policy answers at most the promised one, and how many more would the oracle answer, which knows the
-largest threshold whose error is the promised one? It writes docs/data/triage.json.
+largest threshold whose error is the promised one? Beside them stand the network's predictions of other data: what
+the policy answers there, and in how many of random files they are noticed without labels. It writes
+docs/data/triage.json.
 """
 
 from __future__ import annotations
@@ -25,30 +27,63 @@ from rich.table import Table
 from scipy.stats import binom, binomtest
 from torch import Tensor
 
-from probattn.data import text_key
+from probattn.data import TextDataset, text_key
 from probattn.metrics.functional import controlled_threshold, risk_coverage_curve, sequence_start
 from probattn.tasks import load_network
+from probattn.triage import Seen, dataset_shift
 
 PILOT = 500
 SETTINGS: dict[str, list[str]] = {
     "clinc150": [
         "data.train=clinc150",
+        "data.out_of_domain=clinc150_out_of_scope",
         "data.max_length=32",
         "training.epochs=2",
         "training.learning_rate=3e-4",
     ],
     "banking77": [
         "data.train=banking77",
+        "data.out_of_domain=clinc150",
         "data.max_length=64",
-        "data.limits={train: 6000}",
+        "data.limits={train: 6000, out_of_domain: 1000}",
         "training.epochs=3",
         "training.learning_rate=3e-4",
     ],
-    "rotten_tomatoes": ["data.train=rotten_tomatoes", "data.limits={train: 3000}", "training.epochs=2"],
-    "snli": ["data.train=snli", "data.max_length=64", "data.limits={train: 4000}", "training.epochs=2"],
+    "rotten_tomatoes": [
+        "data.train=rotten_tomatoes",
+        "data.shifted=[imdb, customer_reviews]",
+        "data.limits={train: 3000, shifted: 1000}",
+        "training.epochs=2",
+    ],
+    "snli": [
+        "data.train=snli",
+        "data.shifted=[mnli, sick]",
+        "data.max_length=64",
+        "data.limits={train: 4000, shifted: 1000}",
+        "training.epochs=2",
+    ],
 }
 """Keys of the recipe by task."""
 PROMISES = (0.02, 0.05, 0.1)
+OWN = "own"
+"""Name of the inputs of the network's own kind, among the other data."""
+FILES = (30, 100, 300)
+"""Inputs of a file that is compared with the held-out ones."""
+COMPARED = 300
+"""Files of each size."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """Predictions that stand for all inputs: uncertainty, predicted class, and error where the classes are known."""
+
+    scores: Tensor
+    labels: Sequence[int]
+    wrong: Tensor | None
+
+    def seen(self, rows: Tensor) -> Seen:
+        """What a policy keeps of some of them."""
+        return Seen.of(self.scores[rows], [str(self.labels[row]) for row in rows.tolist()])
 
 
 def oracle(scores: Tensor, wrong: Tensor, error: float) -> float:
@@ -71,24 +106,57 @@ def certain(scores: Tensor, wrong: Tensor, error: float, confidence: float, size
 
 def drawn(
     scores: Tensor, wrong: Tensor, error: float, confidence: float, size: int, seed: int
-) -> tuple[float, float]:
-    """Of one draw of calibration inputs: the share of all inputs that the policy answers, and the error among them."""
+) -> tuple[float, float, float]:
+    """Of one draw of calibration inputs: the share of all inputs that are answered, the error, the threshold."""
     rows = torch.randint(len(scores), (PILOT + size,), generator=torch.Generator().manual_seed(seed))
     pilot, held = rows[:PILOT], rows[PILOT:]
     start = sequence_start(scores[pilot], wrong[pilot], error=error)
     found = controlled_threshold(scores[held], wrong[held], error=error, confidence=confidence, start=start)
     answered = scores <= found.threshold
-    return float(answered.double().mean()), float(wrong[answered].double().mean()) if answered.any() else 0.0
+    mistakes = float(wrong[answered].double().mean()) if answered.any() else 0.0
+    return float(answered.double().mean()), mistakes, found.threshold
 
 
-def figures(scores: Tensor, wrong: Tensor, splits: int, confidence: float, size: int) -> study.Content:
-    """By promised error: how often it holds, and the answered share beside the oracle's."""
+def elsewhere(other: Population, thresholds: Sequence[float]) -> study.Content:
+    """Means over policies: the share of other data that they answer, and the error among all that they answer."""
+    kept = [other.scores <= threshold for threshold in thresholds]
+    answers = sum(int(each.sum()) for each in kept)
+    error = None
+    if other.wrong is not None and answers:
+        wrong = other.wrong
+        error = sum(int((each & wrong).sum()) for each in kept) / answers
+    return {"answered": answers / len(other.scores) / len(thresholds), "error": error}
+
+
+def noticed(own: Population, other: Population, size: int) -> study.Content:
+    """By number of inputs, in how many of :data:`COMPARED` files they are called unlike the held-out inputs."""
     found: study.Content = {}
+    for number in FILES:
+        told = 0
+        for seed in range(COMPARED):
+            generator = torch.Generator().manual_seed(seed)
+            held = torch.randint(len(own.scores), (size,), generator=generator)
+            new = torch.randint(len(other.scores), (number,), generator=generator)
+            shift = dataset_shift(other.seen(new), own.seen(held))
+            told += shift is not None and bool(shift.differences)
+        interval = binomtest(told, COMPARED).proportion_ci(method="exact")
+        found[str(number)] = {"share": told / COMPARED, "interval": list(interval)}
+    return found
+
+
+def figures(
+    own: Population, others: Mapping[str, Population], splits: int, confidence: float, size: int
+) -> study.Content:
+    """By promised error: how often it holds, the answered share beside the oracle's, and what is answered elsewhere."""
+    found: study.Content = {}
+    scores, wrong = own.scores, own.wrong
+    assert wrong is not None
     for error in PROMISES:
         rows = [drawn(scores, wrong, error, confidence, size, seed) for seed in range(splits)]
-        held = sum(wrong <= error for _, wrong in rows)
-        shares = torch.tensor([answered for answered, _ in rows], dtype=torch.float64)
-        share, mistakes = (sum(values) / splits for values in zip(*rows, strict=True))
+        answers, errors, thresholds = zip(*rows, strict=True)
+        held = sum(each <= error for each in errors)
+        shares = torch.tensor(answers, dtype=torch.float64)
+        share, mistakes = sum(answers) / splits, sum(errors) / splits
         found[str(error)] = {
             "held": held / splits,
             "interval": list(binomtest(held, splits).proportion_ci(method="exact")),
@@ -97,7 +165,8 @@ def figures(scores: Tensor, wrong: Tensor, splits: int, confidence: float, size:
             "error": mistakes,
             "certain": certain(scores, wrong, error, confidence, size),
             "oracle": oracle(scores, wrong, error),
-            "none": sum(not answered for answered, _ in rows) / splits,
+            "none": sum(not answered for answered in answers) / splits,
+            "elsewhere": {name: elsewhere(other, thresholds) for name, other in others.items()},
         }
     return found
 
@@ -135,11 +204,15 @@ class TriageStudy(study.Study):
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network, records its predictions of all texts that it was not trained on, and draws from them."""
         place = self.place(job)
-        scores, wrong = recorded(job, place)
+        found = recorded(job, place)
+        own = found[OWN]
+        others = {name: each for name, each in found.items() if name != OWN}
+        assert own.wrong is not None
         return {
-            "predictions": len(scores),
-            "error": float(wrong.double().mean()),
-            "promises": figures(scores, wrong, self.splits, self.confidence, self.calibrate),
+            "predictions": len(own.scores),
+            "error": float(own.wrong.double().mean()),
+            "promises": figures(own, others, self.splits, self.confidence, self.calibrate),
+            "noticed": {name: noticed(own, each, self.calibrate) for name, each in found.items()},
         }
 
     def said(self, run: study.Run) -> str:
@@ -164,35 +237,46 @@ def _held(runs: Sequence[study.Run]) -> Iterator[float]:
         yield from (row["held"] for row in run["promises"].values())
 
 
-def recorded(job: study.Job, place: Path) -> tuple[Tensor, Tensor]:
-    """Uncertainty and error of each text that was not trained on, kept in the run's folder."""
+def recorded(job: study.Job, place: Path) -> dict[str, Population]:
+    """Predictions of the texts that were not trained on, by data set, kept in the run's folder."""
     file = place / "recorded.json"
     if not file.exists():
         task, _ = study.fit(job, place)
         network = load_network(place)
         trained = task.texts.train.keys()
-        rows: list[tuple[float, bool]] = []
-        for texts in unseen(task):
+        rows: dict[str, list[tuple[float, int, bool | None]]] = {}
+        for name, texts in unseen(task):
             new = [
                 row for row, text in enumerate(texts.texts) if text_key(text, texts.pair(row)) not in trained
             ]
             if not new:
                 continue
-            probabilities = study.probabilities(network, task, texts.rows(new))
-            labels = torch.tensor([texts.labels[row] for row in new])
-            wrong = (probabilities.argmax(dim=-1) != labels).tolist()
-            rows += zip((1 - probabilities.double().amax(dim=-1)).tolist(), wrong, strict=True)
+            probabilities = study.probabilities(network, task, texts.rows(new)).double()
+            classes = probabilities.argmax(dim=-1).tolist()
+            labels = None if texts.labels is None else [texts.labels[row] for row in new]
+            wrong = [None if labels is None else each != labels[place] for place, each in enumerate(classes)]
+            rows.setdefault(name, []).extend(
+                zip((1 - probabilities.amax(dim=-1)).tolist(), classes, wrong, strict=True)
+            )
         study.write_json(rows, file)
-    found = json.loads(file.read_text())
-    return torch.tensor([row[0] for row in found], dtype=torch.float64), torch.tensor(
-        [row[1] for row in found]
+    return {name: population(each) for name, each in json.loads(file.read_text()).items()}
+
+
+def population(rows: Sequence[tuple[float, int, bool | None]]) -> Population:
+    """Recorded predictions as tensors."""
+    scores, labels, wrong = zip(*rows, strict=True)
+    return Population(
+        torch.tensor(scores, dtype=torch.float64), labels, None if None in wrong else torch.tensor(wrong)
     )
 
 
-def unseen(task: Any) -> Iterator[Any]:
-    """The parts that were not trained on, and the rest of the training part, which the limit left out."""
+def unseen(task: Any) -> Iterator[tuple[str, TextDataset]]:
+    """The parts that were not trained on, the rest of the training part, which the limit left out, and other data."""
     whole = task.recipe.data.model_copy(update={"limits": type(task.recipe.data.limits)()}).load()
-    yield from (whole.validation, whole.test, whole.train)
+    yield from ((OWN, texts) for texts in (whole.validation, whole.test, whole.train))
+    yield from (
+        (texts.source.partition(" ")[0], texts) for role, texts in task.measured().items() if role != "test"
+    )
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> Table:

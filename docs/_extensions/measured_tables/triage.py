@@ -1,6 +1,6 @@
 """The table of docs/data/triage.json, which `tests/benchmarks/study.py triage` writes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from measured_tables.markdown import table
@@ -14,8 +14,65 @@ NAMES = {
 }
 
 
+OTHERS = {
+    "own": "inputs of the same kind",
+    "imdb": "IMDB",
+    "customer_reviews": "customer reviews",
+    "mnli": "MNLI",
+    "sick": "SICK",
+    "clinc150": "CLINC150",
+    "clinc150_out_of_scope": "queries out of scope",
+}
+PROMISE = "0.1"
+"""Promise of the policies that other data are shown for."""
+
+
 def tables(content: Mapping[str, Any]) -> str:
-    """By task and promise, in percent."""
+    """By task and promise, in percent; then what is answered of other data, and how often they are noticed."""
+    return "\n\n".join([_promises(content), *_others(content)])
+
+
+def _others(content: Mapping[str, Any]) -> Iterator[str]:
+    runs = [run for run in content["runs"] if "noticed" in run]
+    if not runs:
+        return
+    sizes = list(next(iter(runs[0]["noticed"].values())))
+    rows = []
+    for run in runs:
+        policy = run["promises"][PROMISE]
+        found = {"own": policy, **policy["elsewhere"]}
+        for place, (name, noticed) in enumerate(run["noticed"].items()):
+            answers = found[name]
+            rows.append(
+                [
+                    "" if place else NAMES.get(run["task"], run["task"]),
+                    OTHERS.get(name, name),
+                    f"{100 * answers['answered']:.1f}",
+                    "" if answers["error"] is None else f"{100 * answers['error']:.1f}",
+                    *(interval(noticed[size]) for size in sizes),
+                ]
+            )
+    head = [
+        "trained on",
+        "inputs",
+        "answered, %",
+        "wrong among them, %",
+        *(f"told of {size}, %" for size in sizes),
+    ]
+    yield (
+        f"Other data under policies that promise {100 * float(PROMISE):g}%, means over the same draws, and in how many "
+        "random files of so many inputs `predict` would tell that they are unlike the held-out inputs:\n\n"
+        f"{table(head, rows)}"
+    )
+
+
+def interval(share: Mapping[str, Any]) -> str:
+    """A share of files with its interval, in percent."""
+    low, high = share["interval"]
+    return f"{100 * share['share']:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def _promises(content: Mapping[str, Any]) -> str:
     setting = content["setting"]
     rows = [
         [
@@ -41,6 +98,6 @@ def tables(content: Mapping[str, Any]) -> str:
     ]
     return (
         f"{setting['splits']:,} draws of {setting['calibrate']:,} calibration inputs, confidence "
-        f"{100 * setting['confidence']:g}%; one network a task. Intervals are Clopper and Pearson's at 95%.\n\n"
+        f"{100 * setting['confidence']:g}%; one network a task. Intervals are Clopper and Pearson's at 95%, over draws.\n\n"
         f"{table(head, rows)}"
     )

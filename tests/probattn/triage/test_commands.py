@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from probattn.tasks import run_task
 from probattn.triage import TriageResults, read_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -142,7 +143,9 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path):
         place,
         "--quiet",
     ]
-    assert command("predict", folder, *options).exit_code == 0
+    done = command("predict", folder, *options)
+    assert done.exit_code == 0
+    assert "decisions: 1 of 2 answered (50.0%; of the held-out inputs" in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["decision"] for row in rows] == [each["decision"] for each in answers]
     assert list(rows[0])[:4] == ["text", "decision", "unsure_about", "set"]
@@ -201,3 +204,21 @@ def test_a_run_without_classes_is_refused(translation_run, command):
     assert "expected a run that gives one class to each input, got one of translation" in done.output
     done = command("predict", translation_run, "ein haus", "--policy", translation_run)
     assert done.exit_code == 2 and "`probattn triage RUN` makes one" in done.output
+
+
+def test_a_file_of_another_kind_is_told(triaged, command, tmp_path):
+    """The held-out texts themselves are alike; thirty copies of one text are not."""
+    folder, _ = triaged
+    policy = read_policy(folder)
+    held = [json.loads(line) for line in (folder / "held_out" / "test.jsonl").read_text().splitlines()[1:]]
+    assert policy.held.predicted == Counter(each["label"] for each in held) and policy.held.size == len(held)
+    task = run_task(folder)
+    for name, texts, unlike in (("same", task.texts.test.texts, False), ("other", ["a bad plot"] * 30, True)):
+        file = tmp_path / f"{name}.txt"
+        file.write_text("\n".join(texts), encoding="utf-8")
+        options = ["--input", file, "--policy", folder, "--quiet"]
+        done = command("predict", folder, *options, "--output", tmp_path / f"{name}.csv")
+        assert done.exit_code == 0 and f" of {len(texts)} answered" in done.stdout
+        assert ("warning: these inputs are unlike the" in done.stderr) is unlike
+        done = command("predict", folder, *options)
+        assert "answered" not in done.stdout and "decisions: " in done.stderr  # standard output has the rows

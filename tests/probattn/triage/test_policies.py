@@ -5,14 +5,18 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 
 from probattn.metrics.functional import uncertainty
 from probattn.tasks import RunError
 from probattn.triage import (
+    Seen,
     TriageOptions,
     calibrate,
+    dataset_shift,
     judged_probabilities,
     read_policy,
+    shift,
     write_policy,
 )
 from probattn.triage.calibration import class_rows, confusions, costs, decisions, outcome, promises
@@ -57,7 +61,7 @@ def test_decisions_are_those_of_the_threshold(tmp_path):
     assert [policy.decide(each).answered for each in held.answers] == answered.tolist()
     assert (limit.answered, limit.errors) == (int(answered.sum()), int((answered & wrong).sum()))
     assert 0.3 < limit.answered / 600 < 1 and limit.bound <= 0.1
-    row = outcome(held, decisions(held, policy))
+    row = outcome(held, policy)
     assert (row.answered, row.errors, row.wrong) == (limit.answered, limit.errors, int(wrong.sum()))
     assert [each.error for each in promises(held, None, TriageOptions())] == [0.01, 0.02, 0.05, 0.1]
 
@@ -141,3 +145,69 @@ def test_bad_input(tmp_path):
         judged_probabilities(torch.ones(2, 2), None, NAMES)
     with pytest.raises(ValueError, match=r"target: expected \[2\], got \[3\]"):
         judged_probabilities(torch.ones(2, 3), torch.zeros(3, dtype=int), NAMES)
+
+
+def seen(seed, size, mean=0.0, shares=(0.6, 0.3, 0.1)):
+    """Uncertainties of a normal distribution and classes of these shares."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(size, generator=generator) + mean
+    classes = torch.multinomial(torch.tensor(shares), size, replacement=True, generator=generator)
+    return scores.tolist(), [NAMES[each] for each in classes]
+
+
+def test_shift_is_that_of_scipys_tests():
+    (scores, labels), (others, other_labels) = seen(0, 300, 0.3), seen(1, 500, shares=(0.56, 0.32, 0.12))
+    found = dataset_shift(Seen.of(scores, labels), Seen.of(others, other_labels))
+    expected = stats.ks_2samp(scores, others, method="asymp")
+    assert (found.uncertainty, found.uncertainty_p) == pytest.approx((expected.statistic, expected.pvalue))
+    counts = [[each.count(name) for name in NAMES] for each in (labels, other_labels)]
+    assert found.classes_p == pytest.approx(stats.chi2_contingency(counts, correction=False).pvalue, rel=0.1)
+    shares = [[count / sum(row) for count in row] for row in counts]
+    assert found.classes == pytest.approx(sum(max(a - b, 0) for a, b in zip(*shares, strict=True)))
+    assert found.size == 300
+    few = dataset_shift(Seen.of(scores[:40], labels[:40]), Seen.of(others, other_labels))
+    assert few.uncertainty_p == pytest.approx(stats.ks_2samp(scores[:40], others, method="exact").pvalue)
+
+
+def test_inputs_of_one_kind_are_rarely_called_another(monkeypatch):
+    """At the level of one in a hundred, over 400 samples: more than 10 have a probability of 0.3%."""
+    monkeypatch.setattr(shift, "TABLES", 1000)  # for speed
+    generator = torch.Generator().manual_seed(0)
+    many = torch.tensor([0.3, 0.2, 0.1, *[0.4 / 40] * 40])
+
+    def inputs(size):
+        classes = torch.multinomial(many, size, replacement=True, generator=generator)
+        return Seen.of(torch.randn(size, generator=generator), map(str, classes.tolist()))
+
+    called = [0, 0]
+    for _ in range(400):
+        found = dataset_shift(inputs(60), inputs(900))
+        called = [a + (p < 0.01) for a, p in zip(called, (found.uncertainty_p, found.classes_p), strict=True)]
+    assert max(called) <= 10 and sum(called) > 0
+
+
+def test_shifts_are_found_and_small_ones_are_not_worth_a_word():
+    held = Seen.of(*seen(0, 1500))
+    assert len(held.scores) == 1000 and held.size == 1500  # quantiles
+    (words,) = dataset_shift(Seen.of(*seen(1, 200, 0.6)), held).differences
+    assert words == "uncertainty by 20 points (p = 1e-06)"
+    (words,) = dataset_shift(Seen.of(*seen(1, 200, shares=(0.2, 0.3, 0.5))), held).differences
+    assert words.startswith("predicted classes by 4")
+    one_class = Seen.of(seen(1, 20)[0], ["unknown"] * 20)
+    (words,) = dataset_shift(one_class, held).differences
+    assert words.startswith("predicted classes by 100 points")
+    wide = Seen.of(*seen(2, 200_000)), Seen.of(*seen(3, 200_000, shares=(0.62, 0.28, 0.1)))
+    assert dataset_shift(*wide).classes_p < 1e-4 and not dataset_shift(*wide).differences
+    assert dataset_shift(Seen.of([], []), held) is None
+
+
+def test_policies_of_before_compare_nothing(tmp_path):
+    held, _, _ = judged(9)
+    policy = calibrate(held, None, TriageOptions(error=0.2))
+    assert policy.held == held.seen(policy.score) and outcome(held, policy).shift.uncertainty == 0
+    written = json.loads(policy.model_dump_json())
+    del written["held"]
+    (tmp_path / "policy.json").write_text(json.dumps(written))
+    old = read_policy(tmp_path)
+    assert old.held is None and outcome(held, old).shift is None
+    assert outcome(held, old).answered == outcome(held, policy).answered

@@ -1,0 +1,141 @@
+"""Whether inputs are of the same kind as those that a policy was calibrated on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import ks_2samp
+from torch import Tensor
+
+from probattn.inference.report.record import Count, Probability, Record
+
+KEPT = 1000
+"""Most uncertainties that are kept, evenly spaced among the sorted ones."""
+FEW = 100
+"""Most inputs for which the distribution of D is exact; of many, scipy may fail at it."""
+TABLES = 20_000
+"""Random tables for the probability of predicted classes."""
+PART = 1_000
+"""Tables that are held at once."""
+LEVEL = 0.001
+"""Probability with which inputs of the same kind are called another."""
+LEAST = 0.05
+"""Smallest difference of shares that is worth a word, however many inputs show it."""
+
+
+class Seen(Record):
+    """Uncertainty and predicted class of inputs.
+
+    Attributes:
+        size: number of inputs.
+        scores: their uncertainties, ascending; of more than 1,000 as many quantiles.
+        predicted: number of inputs by predicted class.
+    """
+
+    size: Count
+    scores: tuple[float, ...]
+    predicted: Mapping[str, Count]
+
+    @classmethod
+    def of(cls, scores: Sequence[float] | Tensor, labels: Iterable[str]) -> Seen:
+        """What is kept of inputs with these uncertainties and predicted classes."""
+        ordered = torch.as_tensor(scores, dtype=torch.float64).sort().values
+        if len(ordered) > KEPT:
+            ordered = ordered[torch.linspace(0, len(ordered) - 1, KEPT).round().long()]
+        predicted = dict(sorted(Counter(labels).items()))
+        return cls(size=sum(predicted.values()), scores=tuple(ordered.tolist()), predicted=predicted)
+
+
+class Shift(Record):
+    r"""How inputs differ from held-out ones, by what the network makes of them (Rabanser et al. 2019).
+
+    .. math:: D = \max_\lambda |\hat F(\lambda) - \hat F_0(\lambda)|, \qquad
+        V = \tfrac12 \sum_c |\hat p(c) - \hat p_0(c)|
+
+    with the distributions of uncertainty and of the predicted class. So D is the most by which the answered shares can
+    differ, whatever the threshold.
+
+    Attributes:
+        size: number of inputs.
+        uncertainty: D, 0 to 1.
+        uncertainty_p: of the test of Kolmogorov and Smirnov: probability of such a D between inputs of one kind.
+        classes: V, 0 to 1; between inputs of one kind it is the larger the more classes and the fewer inputs there are.
+        classes_p: of the chi-square statistic, among 20,000 random tables of the same totals; so it is 5e-5 or more.
+    """
+
+    size: Count
+    uncertainty: Probability
+    uncertainty_p: Probability
+    classes: Probability
+    classes_p: Probability
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Differences of five points or more that inputs of one kind have in fewer than one of 2,000 samples each."""
+        found = (
+            ("uncertainty", self.uncertainty, self.uncertainty_p),
+            ("predicted classes", self.classes, self.classes_p),
+        )
+        return tuple(
+            f"{name} by {100 * value:.0f} points ({'p < 1e-12' if p < 1e-12 else f'p = {p:.1g}'})"
+            for name, value, p in found
+            if p < LEVEL / 2 and value >= LEAST  # Bonferroni
+        )
+
+
+def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
+    """Compares inputs with held-out ones, without labels.
+
+    The test sees what changes uncertainty or predicted classes, and nothing else: inputs on which a network is as sure
+    as ever, and wrong, look alike.
+
+    Args:
+        seen: the inputs.
+        held: those that a policy was calibrated on, :attr:`Policy.held`.
+
+    Returns:
+        The differences; None where there are no inputs.
+
+    Example:
+        >>> held = Seen.of([each / 500 for each in range(500)], ["yes"] * 400 + ["no"] * 100)
+        >>> found = dataset_shift(Seen.of([0.5 + each / 200 for each in range(100)], ["yes"] * 70 + ["no"] * 30), held)
+        >>> found.differences
+        ('uncertainty by 50 points (p < 1e-12)',)
+        >>> round(found.classes, 2), round(found.classes_p, 2)
+        (0.1, 0.03)
+    """
+    if not seen.size or not held.size:
+        return None
+    few = min(len(seen.scores), len(held.scores)) <= FEW
+    test = ks_2samp(seen.scores, held.scores, method="exact" if few else "asymp")
+    names = held.predicted.keys() | seen.predicted.keys()
+    rows = [[each.predicted.get(name, 0) for name in names] for each in (seen, held)]
+    return Shift(
+        size=seen.size,
+        uncertainty=float(test.statistic),
+        uncertainty_p=min(float(test.pvalue), 1.0),
+        classes=min(sum(abs(a / seen.size - b / held.size) for a, b in zip(*rows, strict=True)) / 2, 1.0),
+        classes_p=_same_classes(*rows),
+    )
+
+
+def _same_classes(one: Sequence[int], other: Sequence[int]) -> float:
+    """P-value of two rows of counts by class, of the chi-square statistic among random tables of the same margins."""
+    rows = np.array([one, other])
+    rows = rows[:, rows.sum(axis=0) > 0]
+    totals = rows.sum(axis=0)
+    expected = totals * (rows[0].sum() / rows.sum())
+    generator = np.random.default_rng(0)
+
+    def distances(counts: Any) -> Any:
+        return ((counts - expected) ** 2 / totals).sum(axis=-1)  # the statistic, but for a factor
+
+    least, reached = distances(rows[0]) * (1 - 1e-12), 0  # equal but for rounding
+    for _ in range(TABLES // PART):
+        drawn = generator.multivariate_hypergeometric(totals, rows[0].sum(), size=PART, method="marginals")
+        reached += int((distances(drawn) >= least).sum())
+    return (1 + reached) / (1 + TABLES)
