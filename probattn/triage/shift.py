@@ -81,7 +81,7 @@ class Shift(Record):
             ("predicted classes", self.classes, self.classes_p),
         )
         return tuple(
-            f"{name} by {100 * value:.0f} points ({'p < 1e-12' if p < 1e-12 else f'p = {p:.1g}'})"
+            f"{name} by {100 * value:.0f} points ({'p < 0.0001' if p < 1e-4 else f'p = {p:.1g}'})"
             for name, value, p in found
             if p < LEVEL / 2 and value >= LEAST  # Bonferroni
         )
@@ -104,7 +104,7 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
         >>> held = Seen.of([each / 500 for each in range(500)], ["yes"] * 400 + ["no"] * 100)
         >>> found = dataset_shift(Seen.of([0.5 + each / 200 for each in range(100)], ["yes"] * 70 + ["no"] * 30), held)
         >>> found.differences
-        ('uncertainty by 50 points (p < 1e-12)',)
+        ('uncertainty by 50 points (p < 0.0001)',)
         >>> round(found.classes, 2), round(found.classes_p, 2)
         (0.1, 0.03)
     """

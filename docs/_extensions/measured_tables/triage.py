@@ -98,6 +98,7 @@ def _promises(content: Mapping[str, Any]) -> str:
     ]
     return (
         f"{setting['splits']:,} draws of {setting['calibrate']:,} calibration inputs, confidence "
-        f"{100 * setting['confidence']:g}%; one network a task. Intervals are Clopper and Pearson's at 95%, over draws.\n\n"
+        f"{100 * setting['confidence']:g}%; one network a task. Intervals are Clopper and Pearson's at 95%, over "
+        "draws.\n\n"
         f"{table(head, rows)}"
     )
