@@ -8,12 +8,12 @@ from typing import Any
 from pyro.nn import PyroModule
 from transformers import Trainer, TrainingArguments
 
+from probattn.checks import check_share
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.models.program import HeadProgram
 
 PROCESSES = "launch plain processes (accelerate launch, torchrun)"
 REASONS: Mapping[str, str] = {
-    "label_smoothing_factor": "the likelihood is that of the program; smooth it there, such as "
-    "program=functools.partial(probattn.models.Translator, label_smoothing=0.1)",
     "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "
     f"program; {PROCESSES}",
     "fsdp": "sharded parameters are whole only inside the network's own call, and the divergence of the attention "
@@ -58,6 +58,25 @@ def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> 
             f"threads that Pyro's handlers do not reach; {PROCESSES}, or leave one device visible "
             "(CUDA_VISIBLE_DEVICES=0)"
         )
+
+
+def smooth_labels(program: HeadProgram, factor: float) -> None:
+    """Gives the program its ``args.label_smoothing_factor``; refuses one that has no smoothing, or its own."""
+    if not factor:
+        return
+    check_share("ProbabilisticTrainer", "args.label_smoothing_factor", factor, one=False)
+    name, own = type(program).__name__, getattr(program, "label_smoothing", None)
+    if own is None:
+        raise ValueError(
+            f"ProbabilisticTrainer: label_smoothing_factor={factor} is not supported with {name}, whose likelihood "
+            "has no label smoothing; leave it out, or give a program that has: program=..."
+        )
+    if own not in (0, factor):
+        raise ValueError(
+            f"ProbabilisticTrainer: label_smoothing_factor={factor}, but the program has label_smoothing={own}; give "
+            "one of them"
+        )
+    program.label_smoothing = factor
 
 
 def refuse_other_loss(loss: Any) -> None:

@@ -38,7 +38,7 @@ from probattn.trainer.evaluation import (
     prediction_words,
     real_rows,
 )
-from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss
+from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss, smooth_labels
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 TRAINING = 0
@@ -91,8 +91,8 @@ class ProbabilisticTrainer(CheckpointReader):
         NonFiniteError: (in training) the loss or its gradient is not finite; the message names the site.
         TypeError: a program or an ensemble in place of the network; no program is known for it; a class mixed in has a
             ``compute_loss`` of its own, which would be left out.
-        ValueError: an option out of its range; label smoothing, ``compute_loss_func``, ``torch.nn.DataParallel``,
-            DeepSpeed, FSDP or ``torch_compile``.
+        ValueError: an option out of its range; label smoothing of a head without it, ``compute_loss_func``,
+            ``torch.nn.DataParallel``, DeepSpeed, FSDP or ``torch_compile``.
 
     Example:
         >>> import tempfile
@@ -180,7 +180,9 @@ class ProbabilisticTrainer(CheckpointReader):
     def _bound(self) -> Objective:
         """The objective of the present network."""
         if self._objective is None or self._objective.program.net is not self.model:
-            self._objective = Objective(self._make_program(self.model))
+            program = self._make_program(self.model)
+            smooth_labels(program, self.args.label_smoothing_factor)
+            self._objective = Objective(program)
         return self._objective
 
     def _chosen_program(self, net: Any) -> HeadProgram:

@@ -32,7 +32,6 @@ def changed(scene, folder, **values):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"label_smoothing_factor": 0.1}, r"label_smoothing_factor=0\.1 .*program=functools\.partial"),
         ({"deepspeed": "ds.json"}, r"deepspeed='ds\.json' .*plain processes"),
         ({"fsdp": "full_shard"}, r"fsdp='full_shard' .*plain processes"),
         ({"torch_compile": True}, r"torch_compile=True .*pyro\.sample"),
@@ -43,6 +42,23 @@ def test_arguments_that_change_the_objective_are_refused_by_name(scene, tmp_path
     with pytest.raises(ValueError, match=f"ProbabilisticTrainer: {reason}") as caught:
         ProbabilisticTrainer(model=scene.network(), args=changed(scene, tmp_path, **values))
     assert "\n" not in str(caught.value)
+
+
+def test_labels_are_smoothed_once_and_where_the_head_can(scene, tmp_path):
+    args = changed(scene, tmp_path, label_smoothing_factor=0.1)
+    trainer = ProbabilisticTrainer(model=scene.network(), args=args, program=partial(Classifier))
+    assert trainer.program.label_smoothing == 0.1
+    with pytest.raises(
+        ValueError, match=r"label_smoothing_factor=0\.1, but .* label_smoothing=0\.2; give one"
+    ):
+        ProbabilisticTrainer(
+            model=scene.network(), args=args, program=partial(Classifier, label_smoothing=0.2)
+        )
+    with pytest.raises(ValueError, match=r"not supported with SpanExtractor, whose likelihood has no label"):
+        ProbabilisticTrainer(model=scene.network(lambda: scene.bert("QuestionAnswering")), args=args)
+    args = changed(scene, tmp_path, label_smoothing_factor=1.0)
+    with pytest.raises(ValueError, match=r"label_smoothing_factor: expected a number in \[0, 1\), got 1\.0"):
+        ProbabilisticTrainer(model=scene.network(), args=args)
 
 
 @pytest.mark.parametrize(
