@@ -74,7 +74,8 @@ class Policy(Record):
         classes: names.
         data: what it was calibrated on.
         size: number of these inputs.
-        held: their uncertainties and predicted classes, with which others are compared; None in policies of before.
+        held: their uncertainties and predicted classes, with which others are compared; None in files of
+            earlier versions.
     """
 
     kind: Literal["policy"] = "policy"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -147,19 +149,22 @@ class AppliedPolicy:
         task: of the run.
         policy: what decides.
         why_unsure: names the words that make an answer unsure; None where nothing does.
-        decided_on: uncertainty, predicted class and decision of each answer until now.
+        scores: uncertainty of each answer until now.
+        decided: number of answers until now, by predicted class and whether they were given.
     """
 
     task: Task[Any, Any]
     policy: Policy
     why_unsure: Callable[[Answer], Sequence[str]] | None
-    decided_on: list[tuple[float, str, bool]] = field(default_factory=list)
+    scores: array[float] = field(default_factory=lambda: array("d"))
+    decided: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def decided(self, answer: Answer) -> tuple[Decision, tuple[str, ...]]:
+    def decide(self, answer: Answer) -> tuple[Decision, tuple[str, ...]]:
         """What becomes of an object of :meth:`probattn.tasks.Task.answers`, and the words that make it unsure."""
         decision = self.policy.decide(answer)
         answer = named(answer)
-        self.decided_on.append((score_of(answer, self.policy.score), answer["label"], decision.answered))
+        self.scores.append(score_of(answer, self.policy.score))
+        self.decided[answer["label"], decision.answered] += 1
         if decision.answered or self.why_unsure is None:
             return decision, ()
         return decision, tuple(self.why_unsure(answer))
@@ -167,12 +172,12 @@ class AppliedPolicy:
     def columns(self, answer: Any) -> dict[str, Any]:
         """Columns for a file of one answer of :meth:`probattn.tasks.Task.predict`, the decision first."""
         given = self.task.answers([answer])[1][0]
-        return {**decision_columns(*self.decided(given)), **self.task.columns(answer)}
+        return {**decision_columns(*self.decide(given)), **self.task.columns(answer)}
 
     def answers(self, found: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
         objects = self.task.answers(found)[1]
-        decisions = [self.decided(each) for each in objects]
+        decisions = [self.decide(each) for each in objects]
         both = [
             {**each, **decision_columns(*decision)} for each, decision in zip(objects, decisions, strict=True)
         ]
@@ -180,10 +185,10 @@ class AppliedPolicy:
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
-        scores, labels, answered = zip(*self.decided_on, strict=True) if self.decided_on else ((), (), ())
-        held = self.policy.held
-        shift = None if held is None else dataset_shift(Seen.of(scores, labels), held)
-        return decision_words(sum(answered), len(answered), self.policy), shift_words(shift, self.policy)
+        held, answered = self.policy.held, sum(count for (_, given), count in self.decided.items() if given)
+        seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()))
+        shift = None if held is None else dataset_shift(seen, held)
+        return decision_words(answered, seen.size, self.policy), shift_words(shift, self.policy)
 
 
 def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
