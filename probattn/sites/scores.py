@@ -73,9 +73,13 @@ def exact_products() -> Iterator[None]:
     backends = [torch.backends.cuda.matmul, cast(Any, torch.backends.mkldnn).matmul]
     before = [backend.fp32_precision for backend in backends]
     try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
+        shared = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set for a backend alone, and is no longer known for all
+        shared = "highest"
+    try:
+        torch.set_float32_matmul_precision("highest")  # torch refuses to run where the two ways disagree
         yield
     finally:
+        torch.set_float32_matmul_precision(shared)
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision

@@ -91,28 +91,35 @@ def test_modes_and_generators_survive(by_name):
 
 
 def precisions():
-    """Settings of matrix products: the one for all backends, and each backend's."""
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    return torch.get_float32_matmul_precision(), *(backend.fp32_precision for backend in backends)
+    """Settings of matrix products of each backend."""
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
 
 
-@pytest.mark.parametrize("precision", ["high", "medium"])
+@pytest.mark.parametrize("precision", ["highest", "high", "medium", "of one backend"])
 def test_products_are_exact_where_the_user_allows_others(precision):
     """Else a network in TF32 or bfloat16, of usual width, looks like one whose attention is more than a softmax."""
     sizes = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 64, "vocab_size": 100}
     net = hf.BertModel(hf.BertConfig(**sizes, num_hidden_layers=1))
+    before = precisions()
     try:
-        torch.set_float32_matmul_precision(precision)
+        if precision == "of one backend":
+            torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        else:
+            torch.set_float32_matmul_precision(precision)
         allowed = precisions()
         with untouched(net):
-            assert precisions()[1:] == ("ieee", "ieee")
-        assert precisions() == allowed and allowed[0] == precision
+            assert precisions() == ("ieee", "ieee")
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert precisions() == allowed
         assert find_calls(net)
         with pytest.raises(KeyError), untouched(net):
             raise KeyError
         assert precisions() == allowed
+        if precision != "of one backend":
+            assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = before
 
 
 def test_what_a_pass_changes_is_put_back(by_name):
