@@ -74,6 +74,10 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         on_long: what becomes of longer texts: "truncate" keeps their beginning (of a pair, tokens are taken off the
             longer one) and warns with their number, once a source and process; "refuse" raises.
 
+    Attributes:
+        truncated: number of texts that were truncated.
+        longest: tokens of the longest of them, 0 without any.
+
     Raises:
         DataError: a ``max_length`` that leaves no room for a token (of either text of a pair) or is above what the
             network takes; texts too long and ``on_long="refuse"``.
@@ -97,6 +101,7 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         self.max_length = _checked_length(max_length, length_limit(tokenizer, config), least, special)
         self._names = FEATURES if getattr(config, "type_vocab_size", 2) > 1 else FEATURES[:2]
         self._rows: list[dict[str, list[int]]] = []
+        self.truncated, self.longest = 0, 0
         long: list[tuple[int, int]] = []
         for start in range(0, len(data), CHUNK):
             for encoded in self._encode(tokenizer, range(start, min(start + CHUNK, len(data)))):
@@ -143,6 +148,7 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         shortened = self._encode(tokenizer, [row for _, row in long], self.max_length)
         for (_, row), encoded in zip(long, shortened, strict=True):
             self._rows[row] = encoded
+        self.truncated, self.longest = len(long), longest
         # Without its place, which depends on the order of reading: the same texts are warned of in the same words.
         warn_truncated(
             self.data.source, self.max_length or 0, len(long), f"{message} (the longest has {longest:,})"

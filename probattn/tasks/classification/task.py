@@ -584,14 +584,22 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     ) -> Iterator[Answer]:
         prediction, classes = self.recipe.prediction, class_names(network)
         rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
+        size = truncated = longest = 0
+        most: int | None = None
         for number, batch in enumerate(in_batches(rows, prediction.batch_size)):
             firsts, seconds = zip(*batch, strict=True)
             given = None if pairs is None else seconds
             data = TextDataset(firsts, None, (), GIVEN, pairs=given)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # one at the end counts all
+                batches = self.batches(network, data)
+            tokens = cast(TokenizedTexts, batches.dataset)
+            size, truncated, most = size + len(data), truncated + tokens.truncated, tokens.max_length
+            longest = max(longest, tokens.longest)
             described = DataSet(key="given", title="Given", role="in_domain", size=len(data), labelled=False)
             models = predictions(
                 network,
-                self._given(network, data),
+                batches,
                 prediction,
                 chunk_size=prediction.chunk_size,
                 dropout=False,
@@ -601,20 +609,13 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             predicted = models[network.key]
             item = PredictedData(described, None, {network.key: predicted})
             yield from answers_from(item, network.key, data, classes)
-
-    def _given(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
-        """Batches of texts that are read bit by bit, with a warning of truncated ones in the same words for each."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", DataWarning)
-            batches = self.batches(network, data)
-        for each in caught:
-            if not issubclass(each.category, DataWarning):
-                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-        if any(issubclass(each.category, DataWarning) for each in caught):
-            most = cast(TokenizedTexts, batches.dataset).max_length
-            message = f"{data.source}: texts longer than {most} tokens are truncated"
-            warnings.warn(message, DataWarning, stacklevel=2)
-        return batches
+        if truncated:
+            warnings.warn(
+                f"{GIVEN}: {truncated:,} of {size:,} are longer than {most} tokens (the longest has {longest:,}): "
+                "they are truncated",
+                DataWarning,
+                stacklevel=2,
+            )
 
     @classmethod
     def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:

@@ -173,3 +173,12 @@ def test_an_interruption_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         rows.write_rows(endless(), "csv", tmp_path / "out.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_truncated_texts_are_counted_once_over_all_batches(run, command, tmp_path):
+    texts = [*TEXTS, "good " * 200, *TEXTS * 20, "bad " * 300]
+    (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    result = command("predict", run, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.csv")
+    told = [line for line in result.output.splitlines() if "they are truncated" in line]
+    assert len(told) == 1 and "texts given: 2 of 65 are longer than" in told[0]
+    assert "(the longest has 302)" in told[0]
