@@ -60,8 +60,8 @@ def _others(content: Mapping[str, Any]) -> Iterator[str]:
         *(f"files of {size} noticed, %" for size in sizes),
     ]
     yield (
-        f"Other data under policies that promise {100 * float(PROMISE):g}%, means over the same draws, and how many of 300 "
-        "random files of so many inputs `predict --policy` calls unlike the held-out inputs:\n\n"
+        f"Other data under policies that promise {100 * float(PROMISE):g}%, means over the same draws, and how many of "
+        "300 random files of so many inputs `predict --policy` calls unlike the held-out inputs:\n\n"
         f"{table(head, rows)}"
     )
 
