@@ -106,6 +106,10 @@ def test_a_saved_network_predicts_as_it_did(home, name):
     torch.testing.assert_close(drawn, torch.tensor(expected["drawn"]), atol=1e-5, rtol=1e-5)
 
 
+RANKED = {"auroc", "fpr95", "aurc"}
+"""Measures of the order of uncertainties."""
+
+
 @pytest.mark.parametrize("name", [*CLASSIFIED, *TRANSLATED, "graph", "copying", "keyword"])
 def test_a_finished_run_is_reported_and_measured_again(run, name):
     folder = run(name)
@@ -122,7 +126,11 @@ def test_a_finished_run_is_reported_and_measured_again(run, name):
 
     for part in ("scores", "conditions"):
         for one, other in zip(before.get(part, ()), found(part), strict=True):
-            assert numbers(other, one) == pytest.approx(numbers(one, one), rel=1e-4, abs=1e-5)
+            was, now = numbers(one, one), numbers(other, one)
+            # Two texts that differ by rounding alone change places on another processor: 1 of 480 pairs is 0.002.
+            for measure in was.keys() & RANKED:
+                assert now.pop(measure) == pytest.approx(was.pop(measure), abs=0.01)
+            assert now == pytest.approx(was, rel=1e-4, abs=1e-5)
     assert len(found("differences")) == len(before.get("differences", ()))
 
 
