@@ -60,10 +60,8 @@ def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> 
         )
 
 
-def smooth_labels(program: HeadProgram, factor: float) -> None:
-    """Gives the program its ``args.label_smoothing_factor``; refuses one that has no smoothing, or its own."""
-    if not factor:
-        return
+def refuse_smoothing(program: HeadProgram, factor: float) -> None:
+    """Refuses a ``label_smoothing_factor`` out of its range, or for a program that has no smoothing or its own."""
     check_share("ProbabilisticTrainer", "args.label_smoothing_factor", factor, one=False)
     name, own = type(program).__name__, getattr(program, "label_smoothing", None)
     if own is None:
@@ -76,7 +74,6 @@ def smooth_labels(program: HeadProgram, factor: float) -> None:
             f"ProbabilisticTrainer: label_smoothing_factor={factor}, but the program has label_smoothing={own}; give "
             "one of them"
         )
-    program.label_smoothing = factor
 
 
 def refuse_other_loss(loss: Any) -> None:

@@ -18,6 +18,7 @@ from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
 from probattn.inference.session import (
     derived_seed,
+    evaluating,
     frozen_parameters,
     preserved_random_state,
     seed_generators,
@@ -38,7 +39,7 @@ from probattn.trainer.evaluation import (
     prediction_words,
     real_rows,
 )
-from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss, smooth_labels
+from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss, refuse_smoothing
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 TRAINING = 0
@@ -181,7 +182,9 @@ class ProbabilisticTrainer(CheckpointReader):
         """The objective of the present network."""
         if self._objective is None or self._objective.program.net is not self.model:
             program = self._make_program(self.model)
-            smooth_labels(program, self.args.label_smoothing_factor)
+            if factor := self.args.label_smoothing_factor:
+                refuse_smoothing(program, factor)
+                program.label_smoothing = factor
             self._objective = Objective(program)
         return self._objective
 
@@ -370,7 +373,8 @@ class ProbabilisticTrainer(CheckpointReader):
         labels = self.program.observations(batch)
         if labels == 0:
             return torch.zeros((), device=self.args.device)
-        with self.accelerator.autocast():
+        # Trainer sets the network's mode alone; a program that smooths labels does so while it trains.
+        with evaluating(self.program), self.accelerator.autocast():
             terms = self._bound()(batch)
         self._evaluation.add(terms, rows, labels)
         loss: Tensor = terms.loss * (rows / labels)

@@ -297,9 +297,8 @@ def error_curve(held: Judged, score: Score) -> RiskCoverage:
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
 
 
-def outcome(judged: Judged, policy: Policy) -> Outcome:
-    """What becomes of a data set, and how it differs from the one that the policy was calibrated on."""
-    answered = decisions(judged, policy)
+def outcome(judged: Judged, answered: Tensor, shift: Shift | None = None) -> Outcome:
+    """What becomes of a data set; ``answered`` is that of :func:`decisions`, ``shift`` that of :func:`shift_of`."""
     known = judged.labels is not None
     return Outcome(
         title=judged.title,
@@ -308,7 +307,7 @@ def outcome(judged: Judged, policy: Policy) -> Outcome:
         answered=int(answered.sum()),
         errors=int((answered & judged.wrong).sum()) if known else None,
         wrong=int(judged.wrong.sum()) if known else None,
-        shift=shift_of(judged, policy),
+        shift=shift,
     )
 
 

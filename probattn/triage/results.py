@@ -30,8 +30,8 @@ class Outcome(Record):
         answered: of them.
         errors: wrong ones of the answered; None where the classes are unknown.
         wrong: wrong predictions of all; None where the classes are unknown.
-        shift: how they differ from the calibration data; None in files of earlier versions, and without
-            inputs.
+        shift: how they differ from the calibration data; None for the calibration data themselves,
+            without inputs, and in files of earlier versions.
     """
 
     title: str

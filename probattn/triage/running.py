@@ -96,7 +96,10 @@ def triage_run(
         policy=policy,
         promises=promises(held, pilot, options),
         curve=error_curve(held, policy.score),
-        outcomes=tuple(outcome(each, policy) for each in (held, *judged.values())),
+        outcomes=(
+            outcome(held, answered),
+            *(outcome(each, decisions(each, policy), shift_of(each, policy)) for each in judged.values()),
+        ),
         pilot=shift_of(pilot, policy),
         classes=class_rows(held, answered, policy.confidence),
         confused=confusions(held, answered),

@@ -31,12 +31,10 @@ class Seen(Record):
     """Uncertainty and predicted class of inputs.
 
     Attributes:
-        size: number of inputs.
-        scores: their uncertainties, ascending; of more than 1,000 as many quantiles.
+        scores: uncertainties, ascending; of more than 1,000 as many quantiles.
         predicted: number of inputs by predicted class.
     """
 
-    size: Count
     scores: tuple[float, ...]
     predicted: Mapping[str, Count]
 
@@ -46,8 +44,12 @@ class Seen(Record):
         ordered = torch.as_tensor(scores, dtype=torch.float64).sort().values
         if len(ordered) > KEPT:
             ordered = ordered[torch.linspace(0, len(ordered) - 1, KEPT).round().long()]
-        predicted = dict(sorted(Counter(labels).items()))
-        return cls(size=sum(predicted.values()), scores=tuple(ordered.tolist()), predicted=predicted)
+        return cls(scores=tuple(ordered.tolist()), predicted=dict(sorted(Counter(labels).items())))
+
+    @property
+    def size(self) -> int:
+        """Number of inputs."""
+        return sum(self.predicted.values())
 
 
 class Shift(Record):
@@ -60,14 +62,12 @@ class Shift(Record):
     differ, whatever the threshold.
 
     Attributes:
-        size: number of inputs.
         uncertainty: D, 0 to 1.
         uncertainty_p: of the test of Kolmogorov and Smirnov: probability of such a D between inputs of one kind.
         classes: V, 0 to 1; between inputs of one kind it is the larger the more classes and the fewer inputs there are.
         classes_p: of the chi-square statistic, among 20,000 random tables of the same totals; so it is 5e-5 or more.
     """
 
-    size: Count
     uncertainty: Probability
     uncertainty_p: Probability
     classes: Probability
@@ -115,7 +115,6 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
     names = held.predicted.keys() | seen.predicted.keys()
     rows = [[each.predicted.get(name, 0) for name in names] for each in (seen, held)]
     return Shift(
-        size=seen.size,
         uncertainty=float(test.statistic),
         uncertainty_p=min(float(test.pvalue), 1.0),
         classes=min(sum(abs(a / seen.size - b / held.size) for a, b in zip(*rows, strict=True)) / 2, 1.0),

@@ -191,7 +191,7 @@ class TriageStudy(study.Study):
     def setting(self) -> study.Content:
         """What all runs have in common."""
         common = {"splits": self.splits, "calibrate": self.calibrate, "confidence": self.confidence}
-        return {"recipe": self.recipe, "pilot": PILOT, "set": self.overrides, **common}
+        return {"recipe": self.recipe, "pilot": PILOT, "set": self.overrides, "files": COMPARED, **common}
 
     def jobs(self) -> Iterator[study.Job]:
         """The tasks, seed by seed."""

@@ -1,9 +1,9 @@
 """The table of docs/data/triage.json, which `tests/benchmarks/study.py triage` writes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from measured_tables.markdown import table
+from measured_tables.markdown import interval, table
 
 SOURCE = "tests/benchmarks/study.py triage"
 NAMES = {
@@ -49,7 +49,7 @@ def _others(content: Mapping[str, Any]) -> Iterator[str]:
                     OTHERS.get(name, name),
                     f"{100 * answers['answered']:.1f}",
                     "" if answers["error"] is None else f"{100 * answers['error']:.1f}",
-                    *(interval(noticed[size]) for size in sizes),
+                    *(share(noticed[size]["share"], noticed[size]["interval"], ".0f") for size in sizes),
                 ]
             )
     head = [
@@ -61,15 +61,15 @@ def _others(content: Mapping[str, Any]) -> Iterator[str]:
     ]
     yield (
         f"Other data under policies that promise {100 * float(PROMISE):g}%, means over the same draws, and how many of "
-        "300 random files of so many inputs `predict --policy` calls unlike the held-out inputs:\n\n"
+        f"{content['setting']['files']} random files of so many inputs `predict --policy` calls unlike the held-out "
+        "inputs:\n\n"
         f"{table(head, rows)}"
     )
 
 
-def interval(share: Mapping[str, Any]) -> str:
-    """A share of files with its interval, in percent."""
-    low, high = share["interval"]
-    return f"{100 * share['share']:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+def share(value: float, ends: Sequence[float], form: str = ".1f") -> str:
+    """A share with its interval, in percent."""
+    return interval({"mean": value, "low": ends[0], "high": ends[1]}, form, scale=100)
 
 
 def _promises(content: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def _promises(content: Mapping[str, Any]) -> str:
         [
             f"{NAMES.get(run['task'], run['task'])} ({run['predictions']:,}, {100 * run['error']:.1f} wrong)",
             f"{100 * float(error):g}",
-            f"{100 * row['held']:.1f} [{100 * row['interval'][0]:.1f}, {100 * row['interval'][1]:.1f}]",
+            share(row["held"], row["interval"]),
             f"{100 * row['error']:.1f}",
             f"{100 * row['answered']:.1f}",
             f"{100 * row['certain']:.1f}",

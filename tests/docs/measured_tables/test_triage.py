@@ -15,7 +15,10 @@ def test_other_data_stand_below_those_of_the_task(load):
         "elsewhere": {"mnli": {"answered": 0.5, "error": None}},
     }
     run = {"task": "snli", "predictions": 4000, "error": 0.24, "promises": {"0.1": promise}}
-    content = {"setting": {"splits": 1000, "calibrate": 2000, "confidence": 0.95}, "runs": [run]}
+    content = {
+        "setting": {"splits": 1000, "calibrate": 2000, "confidence": 0.95, "files": 300},
+        "runs": [run],
+    }
     tables = load("measured_tables.triage").tables
     first = "| SNLI (4,000, 24.0 wrong) | 10 | 97.0 [95.0, 98.0] | 8.0 | 75.0 | 80.0 | 90.0 |"
     assert tables(content).endswith(first)

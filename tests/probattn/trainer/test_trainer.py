@@ -263,11 +263,12 @@ def test_a_sequence_to_sequence_trainer_generates(scene, tmp_path):
 
     data = [{"input_ids": ids, "labels": ids[:4]} for ids in scene.words(6)]
     options = {"predict_with_generate": True, "generation_max_length": 5, "max_steps": 2}
+    options["label_smoothing_factor"] = 0.1
     args = scene.arguments(tmp_path, **options)
     net = scene.network(scene.bart, BAYESIAN)
-    trainer = Mine(model=net, args=args, train_dataset=data, program=partial(Translator, label_smoothing=0.1))
+    trainer = Mine(model=net, args=args, train_dataset=data)
     trainer.train()
-    assert trainer.program.label_smoothing == 0.1
+    assert isinstance(trainer.program, Translator) and trainer.program.label_smoothing == 0.1
     found = trainer.predict(data)
     expected = net.eval().generate(input_ids=scene.collate(data)["input_ids"], max_length=5)
     assert found.predictions[:, : expected.shape[1]].tolist() == expected.tolist()
