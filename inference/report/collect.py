@@ -118,14 +118,14 @@ def predict_deterministic(
         first_batch: number of the first batch, where those before it are predicted elsewhere.
 
     Returns:
-        Probabilities on the CPU; no draws where none differs from another, as in a network without dropout.
+        Probabilities on the CPU; no draws of a network that takes no random numbers, such as one without dropout.
 
     Raises:
         ValueError: no batch, or a negative number of draws.
     """
     if num_samples < 0:
         raise ValueError(f"predict_deterministic: expected num_samples >= 0, got {num_samples}")
-    probabilities, draws, labels = [], [], []
+    probabilities, draws, labels, random = [], [], [], False
     link: Link = getattr(model, "link", "softmax")
     with torch.no_grad(), _seeded(seed + SEEDS * first_batch, model):
         for batch in moved(batches, device):
@@ -133,13 +133,13 @@ def predict_deterministic(
             with _mode(model, dropout=False):
                 probabilities.append(linked(model(inputs), link).cpu())
             if num_samples:
+                before = _generator_states(model)
                 with _mode(model, dropout=True):
                     draws.append(_dropout_draws(model, inputs, num_samples, link))
+                random = random or not all(map(torch.equal, before, _generator_states(model)))
             labels.append(batch.get(label_name))
     _require(probabilities, "predict_deterministic")
-    drawn = torch.cat(draws, dim=1) if num_samples else None
-    if drawn is not None and not bool((drawn != drawn[:1]).any()):
-        drawn = None
+    drawn = torch.cat(draws, dim=1) if random else None
     return DeterministicPredictions(torch.cat(probabilities), drawn, _labels(labels))
 
 
@@ -175,6 +175,15 @@ def _seeded(seed: int, model: nn.Module) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
+
+
+def _generator_states(model: nn.Module) -> list[Tensor]:
+    """States of torch's generators that a pass may draw from: an accelerator's rounding is no difference of theirs."""
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type != "cpu"}
+    return [
+        torch.get_rng_state(),
+        *(torch.get_device_module(each).get_rng_state(each) for each in sorted(devices, key=str)),
+    ]
 
 
 def moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -260,6 +261,14 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
         before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
         return torch.cat([start, before], dim=1)
+
+    def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
+        """As transformers' networks do, over words and entities."""
+        entities = options["entity_ids"] if "entity_ids" in options else options["encoder_outputs"].entity_types
+        searching = copy(self)  # beam search took the number of words from the configuration before transformers 5.18
+        searching.config = deepcopy(self.config)
+        searching.config.vocab_size += entities.shape[1]
+        return super(GraphWriterForGeneration, searching).generate(inputs, **options)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

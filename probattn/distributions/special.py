@@ -203,10 +203,12 @@ def log_gamma_and_digamma_1p(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
-    """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, by a polynomial of as few terms as ``largest`` allows.
+    """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, on a CPU by a polynomial of as few terms as ``largest`` allows.
 
     The relative error is 1e-6 in float32 at most. Not differentiable by autograd.
     """
+    if x.device.type != "cpu" and largest <= _RECIPROCAL_GAMMA_COEFFICIENTS[-1][0]:
+        return log_gamma_1p(x).neg_().exp_()
     for bound, coefficients in _RECIPROCAL_GAMMA_COEFFICIENTS:
         if largest <= bound:
             series = _polynomial(x, coefficients, torch.empty_like(x))
