@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,10 +74,17 @@ def bert(by_name: dict[str, Any]) -> Any:
     return by_name["bert"]
 
 
-def pytest_configure() -> None:
-    """Tests interrupt programs, which a shell lets ignore it that runs the tests in the background."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests interrupt programs, which a shell lets ignore it that runs the tests in the background.
+
+    ArviZ writes a file at its first import of a day, which fails where two workers import it at once: before them,
+    the process that starts them imports it.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("numprocesses", None) and importlib.util.find_spec("arviz") is not None:
+        with warnings.catch_warnings(action="ignore"):
+            importlib.import_module("arviz")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -264,8 +264,12 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
 
     def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
         """As transformers' networks do, over words and entities."""
-        entities = options["entity_ids"] if "entity_ids" in options else options["encoder_outputs"].entity_types
-        searching = copy(self)  # beam search took the number of words from the configuration before transformers 5.18
+        entities = (
+            options["entity_ids"] if "entity_ids" in options else options["encoder_outputs"].entity_types
+        )
+        searching = copy(
+            self
+        )  # beam search took the number of words from the configuration before transformers 5.18
         searching.config = deepcopy(self.config)
         searching.config.vocab_size += entities.shape[1]
         return super(GraphWriterForGeneration, searching).generate(inputs, **options)

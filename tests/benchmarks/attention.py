@@ -494,16 +494,15 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     for sizes in (replace(each, dtype=dtype) for dtype in dtypes.split(",") for each in shapes):
         results: list[dict[str, Any]] = []
-        for kind in kinds.split(",") if kinds else variants:
-            results += measured(kind, variants[kind], sizes, count, torch.device(device), memory=not quick)
-        if lengths:  # bars are for a shape's own length
-            results = [
-                result | dict.fromkeys(("bar", "passed", "memory_bar", "memory_passed")) for result in results
-            ]
         runs.append({"shape": asdict(sizes), "results": results})
-        print_tables(results, console)
-        content = {"machine": about, "rounds": count} | ({"runs": runs} if lengths else runs[0])
-        output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        for kind in kinds.split(",") if kinds else variants:
+            own = measured(kind, variants[kind], sizes, count, torch.device(device), memory=not quick)
+            if lengths:  # bars are for a shape's own length
+                own = [each | dict.fromkeys(("bar", "passed", "memory_bar", "memory_passed")) for each in own]
+            results += own
+            print_tables(own, console)
+            content = {"machine": about, "rounds": count} | ({"runs": runs} if lengths else runs[0])
+            output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     console.print(f"Written to {output}")
 
 

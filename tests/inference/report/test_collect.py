@@ -156,6 +156,21 @@ def test_a_network_without_dropout_has_no_draws() -> None:
     assert predict_deterministic(Dropping(p=0.0), batches(6), 4).draws is None
 
 
+def test_rounding_is_no_draw() -> None:
+    """An accelerator rounds the rows of a larger batch in another way."""
+
+    class Rounding(Dropping):
+        def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            logits = super().forward(batch)
+            return logits * (1 + 1e-6 * torch.arange(len(logits))[:, None])
+
+    torch.manual_seed(0)
+    assert predict_deterministic(Rounding(p=0.0), batches(6), 4).draws is None
+    found = predict_deterministic(Rounding(p=0.1), batches(6), 4).draws
+    assert found is not None
+    assert found.shape == (4, 6, 3)
+
+
 def test_without_draws_a_batch_is_one_pass(dropping: Dropping) -> None:
     found = predict_deterministic(dropping, batches(6, 2), 0)
     assert found.draws is None

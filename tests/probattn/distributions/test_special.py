@@ -9,6 +9,7 @@ from scipy import special as scipy_special
 from probattn.distributions.special import (
     digamma_1p,
     log_gamma_1p,
+    log_gamma_and_digamma_1p,
     log_gamma_doubling_excess,
     reciprocal_gamma_1p,
 )
@@ -102,6 +103,28 @@ def test_reciprocal_gamma_against_scipy(largest):
     assert (reciprocal_gamma_1p(x, largest).double() / exact - 1).abs().max() < 1e-6
     error = (reciprocal_gamma_1p(x.double(), largest) / exact.double() - 1).abs().max()
     assert error < 6e-8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_off_the_cpu_no_operation_takes_numbers_of_the_cpu(dtype):
+    """Meta tensors refuse them as those of an accelerator do; values of the CPU's own kernels are another matter."""
+    x = torch.rand(3, 5, device="meta", dtype=dtype)
+    for found in (
+        *(reciprocal_gamma_1p(x, largest) for largest in (0.3, 1.0, 2.0)),
+        log_gamma_1p(x),
+        digamma_1p(x),
+        *log_gamma_and_digamma_1p(x),
+        log_gamma_doubling_excess(x),
+    ):
+        assert (found.shape, found.dtype, found.device.type) == (x.shape, dtype, "meta")
+
+
+@pytest.mark.parametrize("largest", [0.3, 1.0, 2.0])
+@pytest.mark.cuda
+def test_reciprocal_gamma_on_a_cuda_device(largest):
+    x = torch.linspace(0, largest, 10001)
+    exact = torch.from_numpy(scipy_special.rgamma(1 + x.double().numpy()))
+    assert (reciprocal_gamma_1p(x.cuda(), largest).cpu().double() / exact - 1).abs().max() < 1e-6
 
 
 def test_reciprocal_gamma_has_an_end():

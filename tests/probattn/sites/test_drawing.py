@@ -18,6 +18,7 @@ from probattn.sites.site import AttentionSite
 from probattn.sites.upward import UpwardChain
 
 SHAPE = (4, 2, 5, 7)
+on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 
 
 def by_hand(scores, positive, uniform, rho, floor):
@@ -31,15 +32,15 @@ def by_hand(scores, positive, uniform, rho, floor):
 
 @pytest.mark.parametrize("low", [3.0, 1.2, 0.6, 0.1, 0.004])
 @pytest.mark.parametrize("floor", [0.0, 0.3])
-def test_against_float64(low, floor):
+@on_devices
+def test_against_float64(low, floor, device):
     torch.manual_seed(1)
     scores, uniform = 3 * torch.randn(SHAPE), torch.rand(SHAPE)
     positive = low + torch.rand(2, *SHAPE[1:])
     positive[1] += 1  # rows of one call may take different ways
     logs, weights = by_hand(scores, positive, uniform, 1.0, floor)
-    value, found = draw_weights(
-        scores.clone(), Positive(positive), uniform.clone(), WeibullOptions(1.0, floor, 1.0)
-    )
+    given = scores.clone().to(device), Positive(positive.to(device)), uniform.clone().to(device)
+    value, found = (each.cpu() for each in draw_weights(*given, WeibullOptions(1.0, floor, 1.0)))
     assert value.isfinite().all() and (value >= 0).all()
     inside = logs > math.log(torch.finfo(torch.float32).tiny)
     torch.testing.assert_close(value.double()[inside].log(), logs[inside], atol=3e-5, rtol=3e-6)
@@ -78,8 +79,8 @@ def sites(calls, method=None):
     return [AttentionSite(method, spec, chain).eval() for _ in range(calls)]
 
 
-def padding(rows):
-    valid = torch.arange(5)[None] < torch.tensor([5, 3, 0])[:, None]
+def padding(rows, device="cpu"):
+    valid = torch.arange(5, device=device)[None] < torch.tensor([5, 3, 0], device=device)[:, None]
     return AttentionMask(valid[:, None, None].repeat(rows // 3, 1, 5, 1), valid.repeat(rows // 3, 1))
 
 
@@ -118,15 +119,16 @@ def test_the_default_is_drawn_with_its_weights_at_once(monkeypatch, method, fuse
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_a_prediction_is_a_draw_of_the_guide(method):
+@on_devices
+def test_a_prediction_is_a_draw_of_the_guide(method, device):
     """Three calls in a chain, two draws folded and one alone, against the guide of training draw by draw."""
-    chain = sites(3, method)
+    chain = [site.to(device) for site in sites(3, method)]
     torch.manual_seed(3)
-    tokens = torch.randn(3, 2, 5, 3)
+    tokens = torch.randn(3, 2, 5, 3).to(device)
     shared, seeds, found = SharedUpward(), [5, 6, 7], []
 
     def network(rows):
-        hidden, mask, weights = tokens.repeat(rows // 3, 1, 1, 1), padding(rows), []
+        hidden, mask, weights = tokens.repeat(rows // 3, 1, 1, 1), padding(rows, device), []
         for number, site in enumerate(chain):
             hidden, own = site(f"site{number}", hidden, hidden, hidden, mask)
             weights.append(own)
@@ -138,11 +140,11 @@ def test_a_prediction_is_a_draw_of_the_guide(method):
 
     with torch.no_grad():
         for part in (seeds[:2], seeds[2:]):
-            with Predicting(network, noise=SeededNoise(part, "cpu")):
+            with Predicting(network, noise=SeededNoise(part, device)):
                 found.append(network(3 * len(part)))
         expected = []
         for seed in seeds:
-            with AttentionGuide(network, noise=SeededNoise([seed], "cpu")):
+            with AttentionGuide(network, noise=SeededNoise([seed], device)):
                 expected.append(network(3))
     torch.testing.assert_close(torch.cat(found), torch.cat(expected), atol=2e-5, rtol=1e-4)
     assert torch.cat(found)[2, 0].eq(0).all()  # a datum without tokens
