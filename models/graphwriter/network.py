@@ -262,17 +262,15 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
         return torch.cat([start, before], dim=1)
 
-    def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
+    def generate(self, *inputs: Any, **options: Any) -> Any:
         """As transformers' networks do, over words and entities."""
-        entities = (
-            options["entity_ids"] if "entity_ids" in options else options["encoder_outputs"].entity_types
-        )
-        searching = copy(
-            self
-        )  # beam search took the number of words from the configuration before transformers 5.18
+        read = options.get("encoder_outputs")
+        entities = options.get("entity_ids") if read is None else read.entity_types
+        # Beam search takes the number of words from the configuration before transformers 5.18.
+        searching: Any = copy(self)
         searching.config = deepcopy(self.config)
-        searching.config.vocab_size += entities.shape[1]
-        return super(GraphWriterForGeneration, searching).generate(inputs, **options)
+        searching.config.vocab_size += 0 if entities is None else entities.shape[1]
+        return GenerationMixin.generate(searching, *inputs, **options)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
