@@ -11,6 +11,8 @@ where a short run ends before accuracy has settled, that is what makes small dif
 
     python tests/benchmarks/study.py alignment runs/first --seeds 5 --methods '' --output runs/first.json
     python tests/benchmarks/study.py alignment runs/alignment --seeds 5 --start runs/first/soft/weight-0
+
+`--reduction sum --no-sweep --output docs/data/alignment_sum.json` has the weights of the papers' text.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import study
 import torch
@@ -38,8 +40,6 @@ from probattn.tasks.task import MODEL, RECIPE
 
 SOFT = "soft"
 METHODS = ("gan", "ot", "ct", "mmd")
-REDUCTION = "mean"
-"""Weights count as in the release of Zhang et al. 2021: over heads and layers the divergence is averaged."""
 OPTIONS: Mapping[str, Sequence[str]] = MappingProxyType({"ot": ("alignment.sweeps=0",)})
 """Keys of the recipe that a method changes: transport is solved at its fastest."""
 RECOMMENDED: Mapping[str, float] = MappingProxyType({"gan": 0.01, "ot": 0.001, "ct": 0.01, "mmd": 0.01})
@@ -169,6 +169,13 @@ class AlignmentStudy(study.Study):
         typer.Option(help="Folder of the runs seed-0, seed-1, ... whose networks runs start from."),
     ] = None
     output: study.Output = study.DATA / "alignment.json"
+    reduction: Annotated[
+        Literal["mean", "sum"],
+        typer.Option(
+            help="Of the divergence over heads and layers: as in the release of Zhang et al. 2021, or in their text."
+        ),
+    ] = "mean"
+    sweep: Annotated[bool, typer.Option(help="Whether to take other weights, and alignment alone.")] = True
     alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps
     set_: study.Keys = None
 
@@ -184,7 +191,7 @@ class AlignmentStudy(study.Study):
             "overrides": self.overrides,
             "texts": load_task(self.recipe, self.overrides).recipe.report.alignment_texts,
             "recommended": {name: RECOMMENDED[name] for name in self.names},
-            "reduction": REDUCTION,
+            "reduction": self.reduction,
             "options": {name: list(OPTIONS.get(name, ())) for name in self.names},
             "alone": asdict(self.alone),
             "start": None if self.start is None else _training(self.start / "seed-0" / RECIPE),
@@ -199,7 +206,7 @@ class AlignmentStudy(study.Study):
                 yield self.job("start", SOFT, 0.0, seed)
             for method in self.names:
                 yield self.job("tuned", method, RECOMMENDED[method], seed)
-        for method in self.names:
+        for method in self.names if self.sweep else ():
             for weight in SWEEP:
                 if weight != RECOMMENDED[method]:
                     yield self.job("tuned", method, weight, 0)
@@ -207,7 +214,7 @@ class AlignmentStudy(study.Study):
 
     def job(self, kind: str, method: str, weight: float, seed: int) -> study.Job:
         """One network."""
-        options = {"method": method, "weight": weight, "reduction": REDUCTION}
+        options = {"method": method, "weight": weight, "reduction": self.reduction}
         aligned = [f"alignment.{name}={value}" for name, value in options.items()]
         keys = [*self.overrides, f"training.seed={seed}", "report.baseline=false"]
         keys += ["alignment=null"] if method == SOFT else [*aligned, *OPTIONS.get(method, ())]

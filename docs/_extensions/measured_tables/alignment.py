@@ -25,16 +25,19 @@ def tables(content: Mapping[str, Any]) -> str:
     """Accuracies and distances over seeds, then one seed by weight and alignment alone."""
     summary, setting = content["summary"], content["setting"]
     weights = ", ".join(f"{name.upper()} {weight:g}" for name, weight in setting["recommended"].items())
+    reduced = {"mean": "averaged", "sum": "summed"}[setting["reduction"]]
     recommended = (
-        f"{_start(setting['start'])}Weights, averaged over heads and layers: {weights}. Queries and keys over "
+        f"{_start(setting['start'])}Weights, {reduced} over heads and layers: {weights}. Queries and keys over "
         f"{setting['texts']} test pairs."
     )
+    parts = [recommended, _accuracies(summary["main"]), _distances(summary["main"])]
     alone = setting["alone"]
+    if not any(run["kind"] == "alone" for run in summary["alone"]):
+        return "\n\n".join(parts)
     apart = (
         f"Alone: {alone['steps']} updates on the divergence and nothing else, learning rate "
         f"{alone['learning_rate']:g}, one seed."
     )
-    parts = [recommended, _accuracies(summary["main"]), _distances(summary["main"])]
     return "\n\n".join(
         [*parts, "One seed, by weight.", _sweep(summary["sweep"]), apart, _alone(summary["alone"])]
     )
