@@ -48,7 +48,8 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
 
     .. math:: \frac{P R}{0.9 P + 0.1 R} \bigl(1 - 0.5 (c / m)^3\bigr)
 
-    METEOR 1.5 (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases.
+    nltk looks synonyms up by stems: a word that is not its own stem, such as "automobile", has none. METEOR 1.5
+    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases.
 
     Args:
         hypotheses: texts, words with spaces between them.
