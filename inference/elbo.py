@@ -193,10 +193,10 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
                     f"{site['fn']}; torch.distributions.register_kl adds one, pyro.infer.Trace_ELBO draws it"
                 )
             kl = kl + divergence.sum()
-    reference = torch.as_tensor(log_likelihood)
+    terms = (log_likelihood, kl, factors)
+    reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
     kl_nats = sum((term.kl_nats for term in sites.values()), reference.new_zeros(()))
-    tensors = [torch.as_tensor(term, device=reference.device) for term in (log_likelihood, kl, factors)]
-    likelihood_term, kl_term, factor_term = tensors
+    likelihood_term, kl_term, factor_term = (torch.as_tensor(term, device=reference.device) for term in terms)
     loss = kl_term - likelihood_term - factor_term
     return ELBOTerms(loss, likelihood_term, kl_term, kl_nats, factor_term), sites
 

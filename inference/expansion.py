@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import combinations_with_replacement
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor
+from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
@@ -35,6 +36,7 @@ from probattn.inference.predictive import (
 from probattn.inference.session import evaluating
 from probattn.sites.building import as_program
 from probattn.sites.posterior import MeanPoint, SitePosterior
+from probattn.sites.scores import without_cudnn
 from probattn.sites.site import INFER_KEY
 
 OWNER = "posterior_moments"
@@ -216,7 +218,16 @@ def _expanded(
 ) -> Moments | None:
     """The expansion of some rows, which may depend on one another; None where draws cost less and may be taken."""
     # Tensors made in inference mode cannot be saved for a backward pass.
-    with evaluating(model), torch.inference_mode(False), torch.enable_grad(), Expansion() as expansion:
+    recurrent = (
+        without_cudnn() if any(isinstance(part, nn.RNNBase) for part in model.modules()) else nullcontext()
+    )
+    with (
+        evaluating(model),
+        recurrent,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        Expansion() as expansion,
+    ):
         own = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
         logits = at_positions(model(own), 0, asked.positions)
         points = expansion.points.values()

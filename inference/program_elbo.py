@@ -49,7 +49,10 @@ class ProgramELBOModule(AttentionELBOModule):
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             require_data(model_trace)
             loss = differentiable_loss(self.elbo, model_trace, guide_trace)
-            likelihood, factors = expected_observations(model_trace, guide_trace)
+            # Where there are no such sites, they are numbers of the CPU.
+            likelihood, factors = (
+                term.to(loss.device) for term in expected_observations(model_trace, guide_trace)
+            )
             kl = loss.detach() + likelihood + factors
             size = data_size(model_trace)
             terms = (loss, likelihood, kl, kl, factors)

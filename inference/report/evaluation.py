@@ -228,7 +228,9 @@ def _scores(
         mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
         reliability=() if labels is None else reliability_bins(own.bin_sums(None)),
         risk_coverage=None if labels is None else _risk_coverage(own),
-        pavpu_curve=() if labels is None or draws is None else _pavpu_curve(draws, labels, thresholds),
+        pavpu_curve=()
+        if labels is None or draws is None
+        else _pavpu_curve(draws.cpu(), labels.cpu(), thresholds),
         draws=predictions.source,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -111,13 +111,13 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         )
     failure: Exception | None = None
     with untouched(net):
-        generators = get_rng_state()
+        restore = _generators(net.device)
         for part, inputs in _forms(base, net):
             recorder = _Recorder()
             try:
                 switch(net, "eager")
                 eager = tensors(part(**inputs))
-                set_rng_state(generators)
+                restore()
                 switch(net, IMPLEMENTATION)
                 recorded, once = recorder.run(net, part, inputs)
             except UnreadableError:
@@ -131,6 +131,19 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     raise ValueError(
         f"{type(net).__name__}: expected a network that runs on a short input of the forms known; it gave {reason}"
     ) from failure
+
+
+def _generators(device: torch.device) -> Callable[[], None]:
+    """Puts the generators of the CPU and of a device back to where they are now."""
+    states, module = get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
+    own = None if module is None else module.get_rng_state(device)
+
+    def restore() -> None:
+        set_rng_state(states)
+        if module is not None:
+            module.set_rng_state(own, device)
+
+    return restore
 
 
 def _forms(

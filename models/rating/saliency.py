@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.dry_run import untouched
 from probattn.probes import SaliencyKind, gradient_saliency
+from probattn.sites.scores import without_cudnn
 
 
 def word_saliency(
@@ -57,7 +56,7 @@ def word_saliency(
         saliency: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
         return saliency
 
-    with untouched(net), _without_cudnn():
+    with untouched(net), without_cudnn():
         saliency = gradient_saliency(
             score,
             table(batch["input_ids"]),
@@ -66,17 +65,3 @@ def word_saliency(
             table=table.weight if kind == "replace" else None,
         )
     return saliency if saliency.ndim == 3 else saliency[:, None]
-
-
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """cuDNN has no backward pass of a recurrent network in evaluation mode.
-
-    ``torch.backends.cudnn.flags`` would set its other flags too, of which torch 2.9 warns.
-    """
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.enabled = before

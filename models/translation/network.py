@@ -113,7 +113,7 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
         decoder_start_token_id=BEGIN,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         net = MarianMTModel(config)
     net.generation_config = GenerationConfig(
         pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END, decoder_start_token_id=BEGIN

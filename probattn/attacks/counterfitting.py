@@ -97,6 +97,7 @@ def counter_fit(
         (True, True)
     """
     options = options or CounterFitting()
+    vectors = vectors.cpu()
     norms = vectors.float().norm(dim=-1, keepdim=True)
     if len(words) != len(vectors):
         raise ValueError(f"counter_fit: expected {len(words)} vectors, one a word, got {len(vectors)}")

@@ -83,3 +83,17 @@ def exact_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(shared)
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """cuDNN has no backward pass of a recurrent network in evaluation mode.
+
+    ``torch.backends.cudnn.flags`` would set its other flags too, of which torch 2.9 warns.
+    """
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before

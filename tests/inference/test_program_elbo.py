@@ -144,6 +144,34 @@ def test_an_automatic_guide_is_trained_once_it_has_run():
     assert not torch.equal(before, guide.locs.m)
 
 
+class Unobserved(PyroModule):
+    """What is known of m is a factor, or one observation without a factor."""
+
+    def __init__(self, observed):
+        super().__init__()
+        self.observed = observed
+        self.shift = nn.Parameter(torch.tensor(0.2))
+
+    def forward(self, batch):
+        with pyro.plate("data", SIZE, subsample=torch.arange(len(batch["y"]), device=self.shift.device)):
+            if self.observed:
+                pyro.sample("y", dist.Normal(self.shift, 1.0), obs=batch["y"])
+            else:
+                pyro.factor("fit", -((self.shift - batch["y"]) ** 2))
+
+
+@pytest.mark.parametrize("elbo", [None, Trace_ELBO()], ids=["attention", "trace"])
+@pytest.mark.parametrize("observed", [True, False], ids=["no factor", "nothing observed"])
+@pytest.mark.cuda
+def test_terms_that_are_not_there_are_on_the_device_of_the_others(observed, elbo):
+    model = Unobserved(observed)
+    guide = AttentionGuide(model) if elbo is None else nn.Module()
+    if elbo is not None:
+        guide.forward = lambda _: None
+    driver(model, guide, elbo=elbo, cpu=False).fit(DATA, steps=2)
+    assert model.shift.is_cuda
+
+
 def test_attention_elbo_stays_the_default():
     model = Normals()
     guide = AttentionGuide(model)

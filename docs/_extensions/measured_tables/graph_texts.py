@@ -19,6 +19,7 @@ MEASURES = {
     "entities": ("entities named, %", 100, ""),
     "repeated_runs": ("repeated 4-grams, %", 100, ""),
     "repeated_clauses": ("repeated clauses, %", 100, ""),
+    "words": ("words a text", 1, ""),
 }
 """Title of a measure, what it is shown times, and the paper's figures in the order of the columns."""
 
@@ -37,10 +38,11 @@ def tables(content: Mapping[str, Any]) -> str:
                 paper,
             ]
         )
+    setting, signature = content["setting"], content["runs"][0]["signature"]
     words = (
-        f"`{content['setting']['recipe']}`, {len(seeds)} seeds ({content['runs'][0]['signature']}): means over seeds, and the "
-        "differences of the same seed, with 95% intervals (Student's t). The paper's figures are of 38,720 training texts, "
-        "in the order of the columns and as they stand, not as differences; METEOR there is another version."
+        f"`{setting['recipe']}`, {len(seeds)} seeds ({signature}): means over seeds, and the differences of the same "
+        "seed, with 95% intervals (Student's t). The paper's figures are of 38,720 training texts, in the order of the "
+        "columns and as they stand, not as differences; METEOR there is another version."
     )
     head = ["measure", "soft attention", "penalty on cosines", "repulsive heads", "An et al. 2020, table 4"]
     return f"{words}\n\n{table(head, rows)}"

@@ -154,7 +154,7 @@ def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
         tensor([1, 1, 2])
     """
     entropies = check_scores(entropies, "entropies")
-    return torch.searchsorted(entropies.sort().values, grid.to(entropies.dtype), right=True)
+    return torch.searchsorted(entropies.sort().values, grid.to(entropies), right=True)
 
 
 def entropy_grid(num_classes: int, n_points: int = 101) -> Tensor:

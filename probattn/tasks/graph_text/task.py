@@ -171,7 +171,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             attention_dropout=network.attention_dropout,
         )
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.recipe.training.seed)
+            torch.default_generator.manual_seed(self.recipe.training.seed)
             return GraphWriterForGeneration(config).train()
 
     def program(self, *, baseline: bool = False) -> GraphTextProgram:

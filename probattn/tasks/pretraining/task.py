@@ -172,7 +172,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             "pad_token_id": codec.pad_token_id,
         }
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.recipe.training.seed)
+            torch.default_generator.manual_seed(self.recipe.training.seed)
             net = ElectraForPreTraining(ElectraConfig(**common, **network.sizes()))
             return net.train(), ElectraForMaskedLM(
                 ElectraConfig(**common, **network.generator_sizes())

@@ -30,7 +30,7 @@ def build_network(recipe: TranslationRecipe, vocabulary: int) -> PreTrainedModel
     network, seed = recipe.network, recipe.training.seed
     if network.name == "lstm":
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return RecurrentForTranslation(recurrent_config(network, vocabulary)).train()
     size = TransformerSize(
         width=network.width,

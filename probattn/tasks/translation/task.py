@@ -194,7 +194,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         if not isinstance(program, VariationalTranslator):
             return {}
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.recipe.training.seed)
+            torch.default_generator.manual_seed(self.recipe.training.seed)
             guide = AlignmentGuide(program, self.recipe.attention.estimator)
         exact = self.recipe.attention.estimator == "enumerate"
         elbo = TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraphMeanFieldELBO()

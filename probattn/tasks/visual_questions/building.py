@@ -128,7 +128,7 @@ def new_network(
         label2id={name: number for number, name in names.items()},
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
+        torch.default_generator.manual_seed(recipe.training.seed)
         net = McanForQuestionAnswering(config).train()
     if vectors is not None:
         with torch.no_grad():

@@ -163,6 +163,14 @@ def seen(seed, size, mean=0.0, shares=(0.6, 0.3, 0.1)):
     return scores.tolist(), [NAMES[each] for each in classes]
 
 
+def test_rounding_is_no_shift():
+    """Scipy's exact p-value of 30 inputs fails there with a warning and is replaced."""
+    scores = torch.rand(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    other = torch.nextafter(scores, torch.full_like(scores, 2.0))
+    found = dataset_shift(Seen.of(other.tolist(), ["a"] * 30), Seen.of(scores.tolist(), ["a"] * 30))
+    assert (found.differences, found.uncertainty_p) == ((), 1.0)
+
+
 def test_shift_is_that_of_scipys_tests():
     (scores, labels), (others, other_labels) = seen(0, 300, 0.3), seen(1, 500, shares=(0.56, 0.32, 0.12))
     found = dataset_shift(Seen.of(scores, labels), Seen.of(others, other_labels))

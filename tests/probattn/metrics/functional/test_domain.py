@@ -96,6 +96,12 @@ def test_cdf_against_plain_count() -> None:
     assert got[-1] == 1
 
 
+@pytest.mark.cuda
+def test_a_grid_of_the_cpu_serves_entropies_of_a_device() -> None:
+    entropies, grid = torch.rand(50), entropy_grid(3)
+    assert torch.equal(entropy_cdf(entropies.cuda(), grid).cpu(), entropy_cdf(entropies, grid))
+
+
 def test_uniform_predictions_lie_at_the_end_of_the_grid() -> None:
     from probattn.metrics.functional import predictive_entropy
 
