@@ -20,6 +20,7 @@ from accelerate.utils import DistributedDataParallelKwargs, DistributedType, Gra
 from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 
+from probattn.inference.checkpoint import CheckpointError
 from probattn.sites.threads import SHARED_STATE
 
 Precision = Literal["no", "bf16", "fp16"]
@@ -139,8 +140,9 @@ def capture_random_state(device: torch.device) -> RandomState:
 def restore_random_state(state: RandomState, device: torch.device) -> None:
     """Puts back what :func:`capture_random_state` returned on the same kind of device."""
     if device.type != "cpu" and "device" not in state:
-        raise ValueError(
-            f"random states: expected the state of a {device.type} generator, got one saved on a CPU"
+        raise CheckpointError(
+            f"random states: expected the state of a {device.type} generator, got one saved on a CPU, where the run "
+            "goes on (CUDA_VISIBLE_DEVICES= hides a GPU); on another device train anew"
         )
     python, numpy = state["python"], state["numpy"]
     key: Tensor = numpy["key"]

@@ -158,6 +158,7 @@ def deleted(batches: Iterable[Mapping[str, Tensor]], program: Any) -> dict[str, 
 
 def scores_of(posterior: Posterior, labels: Tensor) -> dict[str, float]:
     """AUROC of errors and AURC by two scores, and PAvPU by Welch's test."""
+    labels = labels.to(posterior.logits.device)
     wrong = posterior.mean_probabilities.argmax(dim=-1) != labels
     found = {}
     for name in SCORES:

@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.tracking import GeneralTracker
 from scipy import stats
 
+from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.session import (
     accelerator_session,
     capture_random_state,
@@ -73,7 +74,7 @@ def test_what_is_drawn_inside_is_not_seen_outside() -> None:
 
 
 def test_a_cpu_state_is_refused_on_another_device() -> None:
-    with pytest.raises(ValueError, match="state of a cuda generator"):
+    with pytest.raises(CheckpointError, match=r"state of a cuda generator.*CUDA_VISIBLE_DEVICES="):
         restore_random_state(capture_random_state(CPU), torch.device("cuda"))
 
 

@@ -33,11 +33,11 @@ def batch(task, victim, texts=TEXTS):
 
 def test_point_and_moments_are_the_librarys(task, trained):
     point = NetworkVictim(task, trained, "point")
-    inputs = batch(task, point)
-    expected = posterior_expectation(trained.program, inputs).softmax(-1).double()
+    inputs = trained.moved(batch(task, point))
+    expected = posterior_expectation(trained.program, inputs).softmax(-1).double().cpu()
     torch.testing.assert_close(point(TEXTS), expected, atol=1e-6, rtol=0)
     moments = NetworkVictim(task, trained, "moments")
-    expected = posterior_moments(trained.program, inputs, method="expansion").mean_probabilities
+    expected = posterior_moments(trained.program, inputs, method="expansion").mean_probabilities.cpu()
     torch.testing.assert_close(moments(TEXTS), expected.double(), atol=1e-6, rtol=0)
     assert point.classes == ("negative", "positive")
 

@@ -128,9 +128,14 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, monkeypatch):
     succeeds("agreement", runs["learned"], "--uniform", runs["uniform"], "--quiet")
     data = run_task(runs["learned"]).data
     assert fits == [(len(data.train), 4, 2, 1e-2, {"steps": 6, "epochs": None})]
-    net = load_network(runs["learned"]).net
+    network = load_network(runs["learned"])
     batches = list(data.watched.batches())
-    saliency = RatedWords.flat(batches, lambda batch: word_saliency(net, batch))
+
+    def rate(batch):
+        moved = {name: each.to(network.device) for name, each in batch.items()}
+        return word_saliency(network.net, moved).cpu()
+
+    saliency = RatedWords.flat(batches, rate)
     last = rated(runs["learned"], 6)
     found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
     (own,) = [item for item in found["pairs"] if (item["first"], item["second"]) == ("saliency", "probe")]

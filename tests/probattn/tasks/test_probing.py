@@ -39,6 +39,7 @@ def test_files_hold_what_the_network_says(watched):
         texts = recipe.data.load().validation.take(7)
     rows = TokenizedTexts(texts, trained.codec)
     batch = PadCollate(trained.codec)([rows[row] for row in range(7)])
+    batch = {name: each.to(trained.device) for name, each in batch.items()}
     now = RatedWords.gather([rate_words(trained.net, batch)])
     last = RatedWords.load(watched / "probe" / "step-000006.safetensors")
     torch.testing.assert_close(last.attention, now.attention)

@@ -82,8 +82,8 @@ def test_maps_of_both_networks_stand_side_by_side(aligned, report):
         (load_network(aligned), shown.mean),
         (load_network(aligned / "baseline"), shown.baseline),
     ):
-        inputs = model.codec(example.example.text, return_tensors="pt")
-        weights = capture(model.net, dict(inputs))[shown.site].weights[0].mean(dim=0)
+        inputs = model.moved(model.codec(example.example.text, return_tensors="pt"))
+        weights = capture(model.net, inputs)[shown.site].weights[0].mean(dim=0).cpu()
         torch.testing.assert_close(torch.tensor(rows), weights, atol=1e-4, rtol=0)
     page = (aligned / "report.html").read_text(encoding="utf-8")
     assert page.count("Deterministic attention weights, ") > 0 and "Aligned attention weights, " in page

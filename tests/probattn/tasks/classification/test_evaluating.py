@@ -20,10 +20,10 @@ def test_predictions_stand_in_the_order_of_the_data(run, recipe):
     task = Classification(load_recipe(recipe, ["prediction.batch_size=2"]))
     found = task.predict_data([baseline, trained], "out_of_domain", data).models
     for row in range(len(texts)):
-        batch = next(iter(task.batches(trained, data.rows([row]))))
-        alone = posterior_expectation(trained.program, batch).softmax(dim=-1)[0]
+        batch = trained.moved(next(iter(task.batches(trained, data.rows([row])))))
+        alone = posterior_expectation(trained.program, batch).softmax(dim=-1)[0].cpu()
         torch.testing.assert_close(found["bayesian_expectation"].probabilities[row], alone)
-        plain = baseline.program(batch).softmax(dim=-1)[0]
+        plain = baseline.program(batch).softmax(dim=-1)[0].cpu()
         torch.testing.assert_close(found["deterministic"].probabilities[row], plain)
     spread = found["bayesian_mean"].draws.std(dim=0)  # [N, C]
     assert spread.shape == (5, 2) and bool((spread > 0).all())

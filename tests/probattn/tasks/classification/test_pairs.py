@@ -158,7 +158,7 @@ report: {{resamples: 100, uncertain: 1, texts: [a good film], pairs: [the bad pl
     ]
     assert results.attention and results.attribution
     network = load_network(run)
-    batch = next(iter(network_batches(network)))
+    batch = network.moved(next(iter(network_batches(network))))
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
     turned = batch | {"token_type_ids": 1 - batch["token_type_ids"]}
     assert not network.program(batch).equal(network.program(turned))

@@ -93,7 +93,7 @@ def test_it_starts_from_the_vectors(recipe, tmp_path):
     keys = ("--set", "training.learning_rate=1e-30", "--set", "report.baseline=false", "--quiet")
     succeeds("train", recipe, "-o", tmp_path / "still", *keys)
     trained = load_network(tmp_path / "still")
-    weight = trained.net.get_input_embeddings().weight
+    weight = trained.net.get_input_embeddings().weight.cpu()
     number = trained.codec.get_vocab()
     assert torch.equal(weight[number["good"]], torch.tensor([1.0, 0.5, -0.25]))
     assert (weight[0] == 0).all() and weight[number["was"]].abs().sum() > 0

@@ -199,5 +199,5 @@ def test_what_is_no_pair_of_texts_is_refused(recipe, tmp_path, content, expected
 
 def test_a_network_of_the_run_generates_by_itself(run):
     network = load_network(run)
-    ids = network.codec("the a film", return_tensors="pt")["input_ids"]
+    ids = network.codec("the a film", return_tensors="pt")["input_ids"].to(network.device)
     assert network.net.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4).shape[0] == 1
