@@ -218,9 +218,8 @@ def _expanded(
 ) -> Moments | None:
     """The expansion of some rows, which may depend on one another; None where draws cost less and may be taken."""
     # Tensors made in inference mode cannot be saved for a backward pass.
-    recurrent = (
-        without_cudnn() if any(isinstance(part, nn.RNNBase) for part in model.modules()) else nullcontext()
-    )
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    recurrent = without_cudnn() if any(isinstance(part, nn.RNNBase) for part in parts) else nullcontext()
     with (
         evaluating(model),
         recurrent,

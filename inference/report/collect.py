@@ -180,10 +180,11 @@ def _seeded(seed: int, model: nn.Module) -> Iterator[None]:
 def _generator_states(model: nn.Module) -> list[Tensor]:
     """States of torch's generators that a pass may draw from: an accelerator's rounding is no difference of theirs."""
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type != "cpu"}
-    return [
-        torch.get_rng_state(),
-        *(torch.get_device_module(each).get_rng_state(each) for each in sorted(devices, key=str)),
-    ]
+    states = [torch.get_rng_state()]
+    for device in sorted(devices, key=str):
+        which = () if device.type == "mps" else (device,)  # there is one
+        states.append(torch.get_device_module(device).get_rng_state(*which))
+    return states
 
 
 def moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:

@@ -136,12 +136,13 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
 def _generators(device: torch.device) -> Callable[[], None]:
     """Puts the generators of the CPU and of a device back to where they are now."""
     states, module = get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
-    own = None if module is None else module.get_rng_state(device)
+    which = () if device.type == "mps" else (device,)  # there is one
+    own = None if module is None else module.get_rng_state(*which)
 
     def restore() -> None:
         set_rng_state(states)
         if module is not None:
-            module.set_rng_state(own, device)
+            module.set_rng_state(own, *which)
 
     return restore
 
