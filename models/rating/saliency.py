@@ -35,6 +35,7 @@ def word_saliency(
         ValueError: no labels.
 
     Example:
+        >>> import torch
         >>> from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification
         >>> sizes = {"vocab_size": 9, "hidden_size": 4, "attention_size": 4, "num_attention_heads": 1}
         >>> net = SelfAttentiveForSequenceClassification(SelfAttentiveConfig(**sizes, classifier_size=4))
