@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -114,6 +114,15 @@ def seed_generators(*seed: int) -> None:
 def derived_seed(*entropy: int) -> int:
     """A seed of 63 bits from integers >= 0; other integers give unrelated ones."""
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def generator_states(devices: Iterable[torch.device]) -> list[Tensor]:
+    """States of torch's generators of the CPU and of devices: a pass that changes them has drawn random numbers."""
+    states = [torch.get_rng_state()]
+    for device in sorted({each for each in devices if each.type != "cpu"}, key=str):
+        which = () if device.type == "mps" else (device,)  # there is one
+        states.append(torch.get_device_module(device).get_rng_state(*which))
+    return states
 
 
 def capture_random_state(device: torch.device) -> RandomState:

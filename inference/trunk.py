@@ -17,6 +17,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from probattn.inference.session import generator_states
+
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 """What a module may take and give beside tensors, if it is to be skipped."""
 
@@ -135,12 +137,12 @@ class Trunk:
             else value
             for name, value in self.inputs.items()
         }
-        devices = sorted({value.device.index for value in batch.values() if value.is_cuda})
-        with torch.random.fork_rng(devices):
-            before = _random_states(devices)
+        devices = {value.device for value in batch.values()}
+        with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
+            before = generator_states(devices)
             with suppress(_LatentReachedError), _UntilLatent(self._speaks):
                 self.model(batch)
-            if not all(map(torch.equal, before, _random_states(devices))):
+            if not all(map(torch.equal, before, generator_states(devices))):
                 self._log.clear()
         self._running.clear()
 
@@ -257,7 +259,3 @@ def _sizes_and_values(arguments: Any) -> list[object] | None:
 def _has_rows(size: object, rows: int) -> TypeGuard[torch.Size]:
     """Whether a tensor's first dimension is that of the batch."""
     return isinstance(size, torch.Size) and len(size) > 0 and size[0] == rows
-
-
-def _random_states(devices: Iterable[int]) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]

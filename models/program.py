@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
 import pyro
@@ -21,6 +21,14 @@ Link = Literal["softmax", "sigmoid", "identity"]
 
 IGNORED = -100
 """Label of a position that is not observed; transformers' own convention."""
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """For building a network on the CPU: its parameters come from the seed, and every generator stays where it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed those of devices too
+        yield
 
 
 class Program(PyroModule):

@@ -16,6 +16,7 @@ from probattn.inference.moments import Moments
 from probattn.inference.posterior import Link, linked
 from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
 from probattn.inference.report.record import Curve, ModelKey
+from probattn.inference.session import generator_states
 
 Batch = Mapping[str, Tensor]
 SEEDS = 2**31
@@ -125,21 +126,24 @@ def predict_deterministic(
     """
     if num_samples < 0:
         raise ValueError(f"predict_deterministic: expected num_samples >= 0, got {num_samples}")
-    probabilities, draws, labels, random = [], [], [], False
+    probabilities, labels, drawing = [], [], num_samples > 0
+    draws: list[Tensor] = []
     link: Link = getattr(model, "link", "softmax")
+    used = {parameter.device for parameter in model.parameters()}
     with torch.no_grad(), _seeded(seed + SEEDS * first_batch, model):
         for batch in moved(batches, device):
             inputs = {name: value for name, value in batch.items() if name != label_name}
             with _mode(model, dropout=False):
                 probabilities.append(linked(model(inputs), link).cpu())
-            if num_samples:
-                before = _generator_states(model)
+            if drawing:
+                # An accelerator rounds repeated passes in several ways: values do not tell whether anything was drawn.
+                before = generator_states(used)
                 with _mode(model, dropout=True):
                     draws.append(_dropout_draws(model, inputs, num_samples, link))
-                random = random or not all(map(torch.equal, before, _generator_states(model)))
+                drawing = not all(map(torch.equal, before, generator_states(used)))
             labels.append(batch.get(label_name))
     _require(probabilities, "predict_deterministic")
-    drawn = torch.cat(draws, dim=1) if random else None
+    drawn = torch.cat(draws, dim=1) if drawing else None
     return DeterministicPredictions(torch.cat(probabilities), drawn, _labels(labels))
 
 
@@ -175,16 +179,6 @@ def _seeded(seed: int, model: nn.Module) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
-
-
-def _generator_states(model: nn.Module) -> list[Tensor]:
-    """States of torch's generators that a pass may draw from: an accelerator's rounding is no difference of theirs."""
-    devices = {parameter.device for parameter in model.parameters() if parameter.device.type != "cpu"}
-    states = [torch.get_rng_state()]
-    for device in sorted(devices, key=str):
-        which = () if device.type == "mps" else (device,)  # there is one
-        states.append(torch.get_device_module(device).get_rng_state(*which))
-    return states
 
 
 def moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterator[Batch]:

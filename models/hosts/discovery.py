@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 import transformers
-from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION
 from probattn.models.hosts.bridges import has_bridge
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, tensors, untouched
+from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
 from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
@@ -111,13 +110,12 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         )
     failure: Exception | None = None
     with untouched(net):
-        restore = _generators(net.device)
         for part, inputs in _forms(base, net):
             recorder = _Recorder()
             try:
                 switch(net, "eager")
-                eager = tensors(part(**inputs))
-                restore()
+                with kept_generators(net):  # so that both passes draw the same, if they draw
+                    eager = tensors(part(**inputs))
                 switch(net, IMPLEMENTATION)
                 recorded, once = recorder.run(net, part, inputs)
             except UnreadableError:
@@ -131,20 +129,6 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     raise ValueError(
         f"{type(net).__name__}: expected a network that runs on a short input of the forms known; it gave {reason}"
     ) from failure
-
-
-def _generators(device: torch.device) -> Callable[[], None]:
-    """Puts the generators of the CPU and of a device back to where they are now."""
-    states, module = get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
-    which = () if device.type == "mps" else (device,)  # there is one
-    own = None if module is None else module.get_rng_state(*which)
-
-    def restore() -> None:
-        set_rng_state(states)
-        if module is not None:
-            module.set_rng_state(own, *which)
-
-    return restore
 
 
 def _forms(

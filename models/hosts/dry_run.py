@@ -179,6 +179,18 @@ def tensors(answer: Any) -> list[Tensor]:
 
 
 @contextmanager
+def kept_generators(net: PreTrainedModel) -> Iterator[None]:
+    """The generators of Python, numpy, torch and the net's devices are afterwards where they were."""
+    before = get_rng_state()
+    devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        set_rng_state(before)
+
+
+@contextmanager
 def untouched(net: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode without gradients, products exact; afterwards, also after an error, everything is as before.
 
@@ -187,14 +199,12 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
     """
     attributes = [(module, dict(vars(module)), _copied_dicts(module)) for module in net.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
-    before, generators = implementations(net), get_rng_state()
-    devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})
+    before = implementations(net)
     try:
-        with torch.no_grad(), exact_products(), torch.random.fork_rng(devices=devices):
+        with torch.no_grad(), exact_products(), kept_generators(net):
             net.eval()
             yield
     finally:
-        set_rng_state(generators)
         restore(before)
         with torch.no_grad():
             for buffer, content in buffers:

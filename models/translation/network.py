@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
+
+from probattn.models.program import seeded
 
 PAD, UNKNOWN, BEGIN, END = range(4)
 """Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
@@ -112,8 +113,7 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
         forced_eos_token_id=None,
         decoder_start_token_id=BEGIN,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         net = MarianMTModel(config)
     net.generation_config = GenerationConfig(
         pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END, decoder_start_token_id=BEGIN

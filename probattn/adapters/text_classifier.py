@@ -28,6 +28,7 @@ from probattn.inference import (
 )
 from probattn.inference.moments import Uncertainty
 from probattn.models import Classifier, convert
+from probattn.models.program import seeded
 from probattn.sites.bayesian import BayesianAttention
 from probattn.tasks.classification.networks import load_classifier, load_tokenizer
 from probattn.tasks.classification.recipe import MINILM, NetworkRecipe
@@ -125,8 +126,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         classes, codes = np.unique(targets, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"fit: expected two classes or more, got {len(classes)}: {classes.tolist()}")
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             net, tokenizer = self._network(texts, [str(each) for each in classes])
             methods = BayesianAttention() if self.method is None else self.method
             methods = list(methods) if isinstance(methods, Sequence) else [methods]

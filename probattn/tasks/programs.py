@@ -44,6 +44,7 @@ from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall
 from probattn.models.hosts.card import describe as describe_network
 from probattn.models.hosts.convert import conversion
+from probattn.models.program import seeded
 from probattn.models.sentence.network import SelfAttentiveAttention
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.probes import frozen_probe
@@ -590,8 +591,7 @@ def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, na
     """
     if not methods:
         return
-    with torch.random.fork_rng():
-        torch.manual_seed(recipe.training.seed)
+    with seeded(recipe.training.seed):
         try:
             convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
         except (TypeError, ValueError) as error:

@@ -45,6 +45,19 @@ class Logits(torch.nn.Module):
         return found if found.dim() == 2 else found[:, -1]
 
 
+class Recurrent(torch.nn.Module):
+    """An LSTM reads what a network gives; it notes whether cuDNN, which differentiates none in evaluation, may run."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.allowed = net, []
+        self.lstm = torch.nn.LSTM(net.config.num_labels, 2, batch_first=True)
+
+    def forward(self, inputs):
+        self.allowed.append(torch.backends.cudnn.enabled)
+        return self.lstm(self.net(**inputs).logits[:, None])[0][:, 0]
+
+
 def difference(posterior, moments):
     """The number that is attributed, of draws."""
     leading = posterior.logits.gather(
@@ -222,6 +235,16 @@ def test_wide_posteriors_are_checked_against_draws():
     torch.testing.assert_close(moments.logits, exact.logits.mean(dim=0))
     assert posterior_moments(wide, rows(), method="expansion").source == "expansion"
     assert posterior_moments(network(), rows()).check is None
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_recurrent_network_behind_a_site(by_name, device):
+    net = convert(by_name["bert"].classification(), probattn.BayesianAttention()).eval()
+    model = Recurrent(net).to(device)
+    inputs = {name: value.to(device) for name, value in by_name["bert"].inputs().items()}
+    found = posterior_moments(model, inputs, method="expansion")
+    assert found.source == "expansion" and found.covariance.isfinite().all()
+    assert False in model.allowed and torch.backends.cudnn.enabled
 
 
 def test_rows_that_depend_on_one_another(families, by_name):

@@ -10,6 +10,7 @@ from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import constraints
 
+from probattn import BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, OptimizerOptions, SVIDriver
 from probattn.inference.program_elbo import ProgramELBOModule, bind
 
@@ -144,31 +145,39 @@ def test_an_automatic_guide_is_trained_once_it_has_run():
     assert not torch.equal(before, guide.locs.m)
 
 
-class Unobserved(PyroModule):
-    """What is known of m is a factor, or one observation without a factor."""
+class Fitted(PyroModule):
+    """A parameter that an observation or a factor draws to the data, and attention where it is asked for."""
 
-    def __init__(self, observed):
+    def __init__(self, *, observed=False, attention=False):
         super().__init__()
         self.observed = observed
         self.shift = nn.Parameter(torch.tensor(0.2))
+        self.site = BayesianAttention().build(1, 2) if attention else None
 
     def forward(self, batch):
         with pyro.plate("data", SIZE, subsample=torch.arange(len(batch["y"]), device=self.shift.device)):
+            if self.site is not None:
+                tokens = batch["y"][:, None, None, None].expand(-1, 1, 3, 2)
+                self.site("attention", tokens, tokens, tokens)
             if self.observed:
                 pyro.sample("y", dist.Normal(self.shift, 1.0), obs=batch["y"])
             else:
                 pyro.factor("fit", -((self.shift - batch["y"]) ** 2))
 
 
-@pytest.mark.parametrize("elbo", [None, Trace_ELBO()], ids=["attention", "trace"])
-@pytest.mark.parametrize("observed", [True, False], ids=["no factor", "nothing observed"])
+@pytest.mark.parametrize("part", [{"observed": True}, {}], ids=["no factor", "nothing observed"])
 @pytest.mark.cuda
-def test_terms_that_are_not_there_are_on_the_device_of_the_others(observed, elbo):
-    model = Unobserved(observed)
-    guide = AttentionGuide(model) if elbo is None else nn.Module()
-    if elbo is not None:
-        guide.forward = lambda _: None
-    driver(model, guide, elbo=elbo, cpu=False).fit(DATA, steps=2)
+def test_terms_that_are_not_there_are_on_the_device_of_the_others(part):
+    model, guide = Fitted(**part), nn.Module()
+    guide.forward = lambda _: None
+    driver(model, guide, elbo=Trace_ELBO(), cpu=False).fit(DATA, steps=2)
+    assert model.shift.is_cuda
+
+
+@pytest.mark.cuda
+def test_attention_before_a_factor_alone_trains_on_a_device():
+    model = Fitted(attention=True)
+    driver(model, AttentionGuide(model), cpu=False).fit(DATA, steps=2)
     assert model.shift.is_cuda
 
 

@@ -6,6 +6,7 @@ from pyro import poutine
 from torch import nn
 
 from probattn.models import Classifier
+from probattn.models.program import seeded
 
 
 class Linear(nn.Module):
@@ -82,3 +83,14 @@ def test_labels_are_smoothed_while_training_alone() -> None:
         torch.testing.assert_close(trace.nodes["label"]["fn"].log_prob(batch["labels"]).sum(), expected)
     with pytest.raises(ValueError, match=r"label_smoothing: expected a number in \[0, 1\), got 1"):
         Classifier(net, label_smoothing=1.0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_networks_are_built_from_a_seed_and_generators_stay(device):
+    before = torch.get_device_module(device).get_rng_state() if device == "cuda" else torch.get_rng_state()
+    with seeded(3):
+        first = torch.nn.Linear(2, 2).weight
+    with seeded(3):
+        assert torch.equal(torch.nn.Linear(2, 2).weight, first)
+    after = torch.get_device_module(device).get_rng_state() if device == "cuda" else torch.get_rng_state()
+    assert torch.equal(before, after)

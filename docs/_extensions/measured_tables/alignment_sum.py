@@ -4,4 +4,4 @@ from measured_tables.alignment import tables
 
 __all__ = ["SOURCE", "tables"]
 
-SOURCE = "tests/benchmarks/study.py alignment"
+SOURCE = "tests/benchmarks/study.py alignment --reduction sum --no-sweep"

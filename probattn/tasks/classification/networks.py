@@ -31,6 +31,7 @@ from probattn.models import (
 from probattn.models.hosts.classes import network_class
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
 from probattn.models.hosts.store import verify_network
+from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.programs import quiet_loading
@@ -169,8 +170,7 @@ def load_classifier(
     if not network.is_new:
         return load_head(AutoModelForSequenceClassification, network, label_names, seed=seed)
     _check_own_labels(network, label_names)
-    with torch.random.fork_rng(), quiet_loading():
-        torch.manual_seed(seed)
+    with seeded(seed), quiet_loading():
         return build_network(network, words, **_named(label_names))
 
 
@@ -199,8 +199,7 @@ def load_head(
     """
     _check_own_labels(network, label_names or ())
     given = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
-    with torch.random.fork_rng(), quiet_loading():
-        torch.manual_seed(seed)
+    with seeded(seed), quiet_loading():
         net, report = _load(
             auto,
             network,

@@ -26,6 +26,7 @@ from probattn.data.region_files import opened_image
 from probattn.data.rows import class_names
 from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
+from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.classes import ClassesTask
@@ -188,8 +189,7 @@ class Images(ClassesTask):
         """The network before training; see the base class."""
         if self.recipe.network.new is None:
             return super().untrained()
-        with torch.random.fork_rng():
-            torch.manual_seed(self.recipe.training.seed)
+        with seeded(self.recipe.training.seed):
             net: PreTrainedModel = self.auto.from_config(self._new_config())
         return net
 

@@ -35,7 +35,7 @@ from probattn.models import (
     load,
     write_texts,
 )
-from probattn.models.program import IGNORED
+from probattn.models.program import IGNORED, seeded
 from probattn.models.translation import token_measures
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graph_text.measures import (
@@ -170,8 +170,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             dropout=network.dropout,
             attention_dropout=network.attention_dropout,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.recipe.training.seed)
+        with seeded(self.recipe.training.seed):
             return GraphWriterForGeneration(config).train()
 
     def program(self, *, baseline: bool = False) -> GraphTextProgram:

@@ -26,6 +26,7 @@ from probattn.inference.report import (
     evaluate,
     training_curves,
 )
+from probattn.models.program import seeded
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
@@ -92,8 +93,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         with needs_torch_geometric():
             from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
         recipe, graph = self.recipe, self.graph
-        with torch.random.fork_rng():
-            torch.manual_seed(recipe.training.seed)
+        with seeded(recipe.training.seed):
             try:
                 net = GraphAttentionNetwork(
                     graph.num_features,

@@ -21,6 +21,7 @@ from probattn.metrics.functional.calibration import BinSums
 from probattn.models import ElectraProgram, StoredNetworkError, load
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
+from probattn.models.program import seeded
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.measures import binned_sums
@@ -171,8 +172,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             "initializer_range": network.initializer,
             "pad_token_id": codec.pad_token_id,
         }
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.recipe.training.seed)
+        with seeded(self.recipe.training.seed):
             net = ElectraForPreTraining(ElectraConfig(**common, **network.sizes()))
             return net.train(), ElectraForMaskedLM(
                 ElectraConfig(**common, **network.generator_sizes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from transformers import PreTrainedModel
 
 from probattn.models import (
@@ -11,6 +10,7 @@ from probattn.models import (
     TransformerSize,
     build_transformer,
 )
+from probattn.models.program import seeded
 from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 
 TITLES = {"transformer": "Transformer", "lstm": "LSTM"}
@@ -29,8 +29,7 @@ def build_network(recipe: TranslationRecipe, vocabulary: int) -> PreTrainedModel
     """
     network, seed = recipe.network, recipe.training.seed
     if network.name == "lstm":
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed):
             return RecurrentForTranslation(recurrent_config(network, vocabulary)).train()
     size = TransformerSize(
         width=network.width,

@@ -22,6 +22,7 @@ from probattn.inference.moments import Uncertainty
 from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
+from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
 from probattn.tasks.errors import RunError, one_line
@@ -193,8 +194,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         """Guide and estimator of a latent alignment."""
         if not isinstance(program, VariationalTranslator):
             return {}
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.recipe.training.seed)
+        with seeded(self.recipe.training.seed):
             guide = AlignmentGuide(program, self.recipe.attention.estimator)
         exact = self.recipe.attention.estimator == "enumerate"
         elbo = TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraphMeanFieldELBO()

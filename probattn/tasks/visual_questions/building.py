@@ -23,6 +23,7 @@ from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.files.durable import digest
 from probattn.metrics.functional.visual_questions import normal_answer
 from probattn.models import McanConfig, McanForQuestionAnswering
+from probattn.models.program import seeded
 from probattn.tasks.programs import Data
 from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe, VisualQuestionRecipe
 
@@ -127,8 +128,7 @@ def new_network(
         id2label=names,
         label2id={name: number for number, name in names.items()},
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(recipe.training.seed)
+    with seeded(recipe.training.seed):
         net = McanForQuestionAnswering(config).train()
     if vectors is not None:
         with torch.no_grad():

@@ -1,6 +1,7 @@
 """Scores and intervals against numpy, scipy and scikit-learn; the inputs shown are those they are said to be."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,19 @@ def made(
         "bayesian_expectation": Predictions(logits.softmax(-1)),
     }
     return PredictedData(data_set(role, size, labelled=labelled), labels if labelled else None, models)
+
+
+@pytest.mark.cuda
+def test_predictions_of_a_device_and_labels_of_the_cpu() -> None:
+    item = made("in_domain", 60, 3, 0)
+    models = {
+        name: Predictions(
+            each.probabilities.cuda(), None if each.draws is None else each.draws.cuda(), each.source
+        )
+        for name, each in item.models.items()
+    }
+    found, expected = evaluate([replace(item, models=models)]).scores, evaluate([item]).scores
+    assert [each.pavpu_curve for each in found] == [each.pavpu_curve for each in expected]
 
 
 def expected_scores(item: PredictedData, model: str) -> dict[str, float]:

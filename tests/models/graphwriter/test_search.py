@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from transformers import GenerationMixin
 
 from probattn.models import (
     GraphTextProgram,
@@ -70,6 +71,19 @@ def test_a_wide_beam_finds_the_best_of_all_texts(seed, penalty):
     options = WritingOptions(num_beams=40, max_length=LONGEST, length_penalty=penalty)
     (found,) = write_texts(program, [graph()], options, suppress=[4])
     assert found == [best_of_all(program.net, row, penalty) for row in range(2)]
+
+
+def test_the_search_is_told_of_words_and_entities(monkeypatch):
+    """Before transformers 5.18 it took their number from the configuration, which stays as it was."""
+    program, told, generate = model(0), [], GenerationMixin.generate
+
+    def listening(net, **options):
+        told.append(net.config.vocab_size)
+        return generate(net, **options)
+
+    monkeypatch.setattr(GenerationMixin, "generate", listening)
+    next(write_texts(program, [graph()], WritingOptions(max_length=3)))
+    assert told == [V + 2] and program.net.config.vocab_size == V
 
 
 def test_one_beam_takes_the_first_choice_each_time():

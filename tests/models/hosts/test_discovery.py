@@ -90,6 +90,18 @@ def test_modes_and_generators_survive(by_name):
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_network_that_draws_when_it_predicts(device):
+    """Both passes that are compared draw the same patches."""
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 4}
+    decoder = {f"decoder_{name}": value for name, value in sizes.items() if "size" not in name}
+    widths = dict.fromkeys(
+        ("hidden_size", "intermediate_size", "decoder_hidden_size", "decoder_intermediate_size"), 8
+    )
+    net = hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**sizes, **decoder, **widths)).to(device)
+    assert len(find_calls(net)) == 1
+
+
 def precisions():
     """Settings of matrix products of each backend."""
     return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision

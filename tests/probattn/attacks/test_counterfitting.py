@@ -19,6 +19,13 @@ def close(found, expected):
     torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.cuda
+def test_vectors_of_a_device():
+    given = [("good", "fine")], [("fine", "bad")]
+    found = counter_fit(WORDS, VECTORS.cuda(), *given).vectors
+    assert torch.equal(found, counter_fit(WORDS, VECTORS, *given).vectors)
+
+
 def test_a_pass_over_synonyms_by_hand():
     # cos 0.6: the first goes by half of w - 0.6 u = (0, 0.8), the second by half of u - 0.6 w = (0.64, -0.48).
     fitted = counter_fit(WORDS, VECTORS, [("good", "fine")], [], ONCE)

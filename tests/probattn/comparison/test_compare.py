@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
 from probattn.comparison import ComparisonResults, Ways, figures
+from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
 from probattn.comparison.running import _gaps
-from probattn.inference.report import Comparison
+from probattn.inference.report import Comparison, Predictions
 
 PARTS = ("validation", "test", "out_of_domain")
 
@@ -34,6 +36,23 @@ def compared(recipe, reviews, command, tmp_path_factory):
     done = command("compare", *given)
     assert done.exit_code == 0, done.output
     return folder, given, done
+
+
+def test_dropout_is_a_way_only_where_something_drops_out(monkeypatch):
+    """The two passes differ by rounding, as those of two batches may."""
+    point = torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
+    network = SimpleNamespace(key="deterministic")
+    for draws, expected in (
+        (None, ["point"]),
+        (point.expand(4, 2, 2), ["point", "dropout", "dropout_temperature"]),
+    ):
+        own = Predictions(point + 1e-9, draws, None if draws is None else "dropout")
+        monkeypatch.setattr(comparison_ways, "_predicted", lambda *_, own=own: own)
+        labels = {part: torch.tensor([1, 0]) for part in ("validation", "test")}
+        found = Ways(labels)
+        found.add("point", dict.fromkeys(labels, point), 1.0)
+        comparison_ways._drawn(None, network, dict.fromkeys(labels), found)
+        assert list(found.probabilities) == expected
 
 
 def test_every_way_is_measured(compared):
