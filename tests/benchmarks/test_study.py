@@ -36,6 +36,7 @@ def leaves(value, place=""):
         ("repulsion", "repulsion"),
         ("translation", "translation"),
         ("translation_latent", "translation"),
+        ("translation_longer", "translation"),
     ],
 )
 def test_committed_summaries_are_those_of_the_committed_runs(name, module):

@@ -104,6 +104,10 @@ def test_latent_methods_are_what_they_are_called(tmp_path):
     assert found["va_sample"] == ("variational", "sample", [], 1.0)
     assert found["bam"][0] == "bam" and found["babn"][0] == "babn"
     assert found["bam"][2] == found["babn"][2] == ["BayesianAttention"]
+    for job in translation_study.STUDY(comparison="longer", folder=tmp_path, seeds=1).jobs():
+        recipe = load_any_recipe(job.recipe, job.keys)
+        assert recipe.attention.method == found[job.head["method"]][0]
+        assert (recipe.training.steps, recipe.training.early_stopping.patience) == (12000, 3)
 
 
 def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
@@ -158,7 +162,7 @@ def test_what_it_does_not_know_is_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, .*, got 'magic'"):
         translation_study.STUDY(comparison="heads", folder=tmp_path, methods="magic")
     with pytest.raises(
-        typer.BadParameter, match=r"comparison: expected one of heads, parts, counts, latent, got 'magic'"
+        typer.BadParameter, match=r"comparison: expected one of heads, parts, counts, latent, longer, got 'magic'"
     ):
         translation_study.STUDY(comparison="magic", folder=tmp_path)
     with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):

@@ -4,14 +4,15 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation parts runs/parts --seeds 3
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation counts runs/counts --seeds 3
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation latent runs/latent --seeds 3
+    PROBATTN_DATA=/data python tests/benchmarks/study.py translation longer runs/longer --seeds 3
 
 Trained for every seed: for `heads` the Transformer of a recipe as it is, with heads that repel each other in all layers
 and in the first of each stack, and with disagreement regularisation (Table 2's form of An et al. 2020); for `parts` it
 with repulsion of one projection, one kind of attention or one layer (Table 8's form); for `counts` it with several
 numbers of heads (the form of Fig. 3b); for `latent` the LSTM network with soft attention, variational attention (Deng
 et al. 2018) by enumeration and by sampling, and Bayesian attention modules and belief networks (the table of Zhang et
-al. 2021). Times are measured after that, method after method in several rounds (`translation_times.py`), and kept
-beside the runs. It writes docs/data/translation.json and, by the names of the others, docs/data/translation_NAME.json.
+al. 2021); for `longer` that network with soft attention, BAM and BABN until the validation loss stops. Times are measured
+after that except for `longer`, method after method in several rounds (`translation_times.py`), and kept beside the runs. It writes docs/data/translation.json and, by the names of the others, docs/data/translation_NAME.json.
 """
 
 from __future__ import annotations
@@ -68,23 +69,39 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
             "babn_elbo": (f"attention={{method: babn, {ELBO}}}", WHOLE),
             "babn_elbo_strength": (f"attention={{method: babn, {ELBO}, prior_strength: learned}}", WHOLE),
         },
+        "longer": {
+            PLAIN: (),
+            "bam": ("attention={method: bam}",),
+            "babn": ("attention={method: babn}",),
+        },
     }
 )
 """Keys of the recipe that each method of a comparison changes; what others are compared with is :func:`base`."""
 
-LATENT = "latent"
-"""The comparison of an LSTM network's attention; the others are of a Transformer's heads."""
+LONGER = "longer"
+LATENT = ("latent", LONGER)
+"""The comparisons of an LSTM network's attention; the others are of a Transformer's heads."""
 RECIPES: Mapping[str, str] = MappingProxyType(
-    {name: "multi30k_lstm_reduced" if name == LATENT else "multi30k_reduced" for name in METHODS}
+    {name: "multi30k_lstm_reduced" if name in LATENT else "multi30k_reduced" for name in METHODS}
 )
-SHORTER: Mapping[str, Sequence[str]] = MappingProxyType(
-    dict.fromkeys(("parts", "counts"), ("training.steps=1500",))
+SHORT = ("training.steps=1500",)
+KEYS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "parts": SHORT,
+        "counts": SHORT,
+        LONGER: (
+            "training.steps=12000",
+            "training.eval_every=500",
+            "training.checkpoint_every=500",
+            "training.early_stopping={patience: 3}",
+        ),
+    }
 )
-"""Keys of the comparisons of many networks, which take fewer updates than the recipe has."""
+"""Keys of the comparisons whose updates are not the recipe's: fewer of many networks, as many as help for `longer`."""
 QUALITY = ("bleu", "perplexity", "token_accuracy")
 DIFFERENCE = ("distance", "relative_distance", "overlap")
 MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
-    {name: QUALITY if name == LATENT else (*QUALITY, *DIFFERENCE) for name in METHODS}
+    {name: QUALITY if name in LATENT else (*QUALITY, *DIFFERENCE) for name in METHODS}
 )
 SEEN = 200
 """Test pairs over which heads are compared."""
@@ -168,7 +185,7 @@ class TranslationStudy(study.Study):
         self.shown = MEASURES[self.comparison]
         self.recipe = self.recipe or RECIPES[self.comparison]
         self.output = self.output or OUTPUTS[self.comparison]
-        self.common = [*SHORTER.get(self.comparison, ()), *self.overrides]
+        self.common = [*KEYS.get(self.comparison, ()), *self.overrides]
         if not isinstance(load_task(self.recipe), Translation):
             raise typer.BadParameter(f"recipe: expected one of translation, {self.recipe} is not")
 
@@ -195,12 +212,12 @@ class TranslationStudy(study.Study):
             "signature": results.signature,
             **{name: getattr(scores, name) for name in QUALITY},
         }
-        return found | ({} if self.comparison == LATENT else heads(load_network(place), task.splits.test))
+        return found | ({} if self.comparison in LATENT else heads(load_network(place), task.splits.test))
 
     def main(self) -> study.Content:
         """Adds times of updates to the file after the last run."""
         content = super().main()
-        if PLAIN in self.changes and content["runs"]:
+        if PLAIN in self.changes and content["runs"] and self.comparison != LONGER:
             summary = summarise(content["runs"], self.times())
             study.write_json({**content, "summary": summary}, self.output)
         return content

@@ -20,18 +20,22 @@ COLUMNS = ["seconds", "ratio", "quartiles", "range", "peak MiB (ratio)", "parame
 
 def tables(content: Mapping[str, Any]) -> str:
     """The setting, then a table for each kind of pass that was timed."""
-    shape, machine = content["shape"], content["machine"]
-    setting = (
-        f"{shape['layers']} layers of {shape['hidden']}, {shape['heads']} heads, batches of {shape['batch']} x "
-        f"{shape['length']}; {content['rounds']} rounds on {machine['cores']} cores, {machine['device']}, torch "
-        f"{machine['torch']}, load {machine['load_before']:.2f} before."
-    )
-    parts = [setting]
+    parts = [setting(content)]
     for kind, title in TITLES.items():
         rows = [_row(result) for result in content["results"] if result["kind"] == kind]
         if rows:
             parts.append(table([title, *COLUMNS], rows))
     return "\n\n".join(parts)
+
+
+def setting(content: Mapping[str, Any]) -> str:
+    """Sizes, rounds and machine in a sentence."""
+    shape, machine = content["shape"], content["machine"]
+    return (
+        f"{shape['layers']} layers of {shape['hidden']}, {shape['heads']} heads, batches of {shape['batch']} x "
+        f"{shape['length']}; {content['rounds']} rounds on {machine['cores']} cores, {machine['device']}, torch "
+        f"{machine['torch']}, load {machine['load_before']:.2f} before."
+    )
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
