@@ -162,7 +162,8 @@ def test_what_it_does_not_know_is_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match=r"methods: expected some of plain, .*, got 'magic'"):
         translation_study.STUDY(comparison="heads", folder=tmp_path, methods="magic")
     with pytest.raises(
-        typer.BadParameter, match=r"comparison: expected one of heads, parts, counts, latent, longer, got 'magic'"
+        typer.BadParameter,
+        match=r"comparison: expected one of heads, parts, counts, latent, longer, got 'magic'",
     ):
         translation_study.STUDY(comparison="magic", folder=tmp_path)
     with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):
