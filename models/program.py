@@ -202,7 +202,8 @@ def check_classes(
             "give one whole number a " + ("row" if len(shape) == 1 else "token")
         )
     given = labels[labels != IGNORED] if ignored else labels
-    if given.numel() and (int(given.min()) < 0 or int(given.max()) >= classes):
-        raise ValueError(
-            f"{owner}: expected {name} in 0..{classes - 1}{also}, got {int(given.min())}..{int(given.max())}"
-        )
+    if not given.numel():
+        return
+    least, most = torch.stack(given.aminmax()).tolist()  # both at once: a device is waited for
+    if least < 0 or most >= classes:
+        raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {least}..{most}")
