@@ -83,6 +83,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rho_0": (BABN, "attention.rho=0"),
         "rho_1": (BABN, "attention.rho=1"),
         "rho_1.5": (BABN, "attention.rho=1.5"),
+        "sigma_1e-6": (BABN, "attention.sigma=1e-6"),
         "first_layer": (BABN, "attention.layers=[0]"),
         "last_layer": (BABN, "attention.layers=[-1]"),
         "bam_1": ("attention.method=bam", "attention.concentration=1"),
