@@ -15,6 +15,7 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_integer
+from probattn.sites.answers import takes_answers
 
 Link = Literal["softmax", "sigmoid", "identity"]
 """What turns a prediction into probabilities; "identity" where it is a number of its own."""
@@ -42,6 +43,11 @@ class Program(PyroModule):
         if am_i_wrapped():
             return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """As Pyro's, which announces all parameters of a network that is read, but not where nobody listens."""
+        found = self.__dict__.get("_modules", {}).get(name)
+        return super().__getattr__(name) if found is None or not takes_answers() else found
 
 
 class HeadProgram(Program):

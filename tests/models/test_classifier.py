@@ -1,10 +1,14 @@
-"""A network as a Pyro program: what it refuses."""
+"""A network as a Pyro program: what it refuses, what it announces."""
 
+import pyro
 import pytest
 import torch
 from pyro import poutine
+from pyro.infer import SVI
+from pyro.optim import SGD
 from torch import nn
 
+from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.models import Classifier
 from probattn.models.program import seeded
 
@@ -94,3 +98,22 @@ def test_networks_are_built_from_a_seed_and_generators_stay(device):
         assert torch.equal(torch.nn.Linear(2, 2).weight, first)
     after = torch.get_device_module(device).get_rng_state() if device == "cuda" else torch.get_rng_state()
     assert torch.equal(before, after)
+
+
+def test_parameters_are_announced_where_a_handler_may_want_them():
+    """Every access announces a hundred of them with Pyro's own attribute; a trace and SVI do want them."""
+    model = Classifier(Linear(3))
+    batch = {"x": X, "labels": torch.tensor([0, 1, 2])}
+    guide, before = AttentionGuide(model), model.net.head.weight.detach().clone()
+    pyro.clear_param_store()
+    AttentionELBO()(model, guide)(batch).loss.backward()
+    assert model.net.head.weight.grad is not None and not list(pyro.get_param_store().keys())
+    with pyro.get_param_store().scope() as seen:
+        terms = AttentionELBO()(model, guide).terms(batch)
+    assert terms.loss.requires_grad and not seen["params"]
+    traced = poutine.trace(model).get_trace(batch)
+    assert traced.param_nodes == ["net$$$head.weight", "net$$$head.bias"]
+    model.zero_grad()
+    SVI(model, guide, SGD({"lr": 1.0}), AttentionELBO()).step(batch)
+    assert not torch.equal(model.net.head.weight, before)
+    pyro.clear_param_store()
