@@ -46,7 +46,8 @@ class AnsweringPosterior(SitePosterior, ABC):
 
     def prior_event(self) -> TorchDistributionMixin:
         """The prior of a value that holds nothing."""
-        return Unit(self._nothing().sum(dim=1), validate_args=False)  # to validate zeros is to wait for a device
+        # Zeros; to validate them would be to wait for a device.
+        return Unit(self._nothing().sum(dim=1), validate_args=False)
 
     def event(self) -> TorchDistributionMixin:
         """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
