@@ -23,9 +23,9 @@ from probattn.inference.posterior import Link
 from probattn.inference.predictive import (
     Model,
     batched_inputs,
+    batches_of,
     check_call,
     device_of,
-    moved_batches,
     posterior_expectation,
     posterior_predict,
     predict_label,
@@ -141,7 +141,7 @@ def posterior_moments(
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
         return _of_batch(model, cast(Mapping[str, Tensor], batch), words, batch_keys, asked)
-    parts = enumerate(moved_batches(OWNER, model, batch))
+    parts = enumerate(batches_of(OWNER, batch))
     return Moments.together(
         [_of_batch(model, part, (*words, number), batch_keys, asked) for number, part in parts]
     )

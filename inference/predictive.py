@@ -80,7 +80,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     Args:
         model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; evaluated in evaluation
             mode, without gradients.
-        batch: its inputs.
+        batch: its inputs, which are moved to the model's device.
 
     Returns:
         Logits ``[B, C]``.
@@ -91,7 +91,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     model = as_program(model)
     check_call("posterior_expectation", model, batch)
     with evaluating(model), PosteriorExpectation():
-        return model(batch)
+        return model(moved_batch(model, batch) if isinstance(batch, Mapping) else batch)
 
 
 def posterior_predict(
@@ -125,8 +125,8 @@ def posterior_predict(
             without gradients, and left in the mode it was in. A function is called as it is: put the modules behind it
             into evaluation mode yourself. A model with an attribute ``draws_per_pass`` gives the number of draws it can
             take in one pass.
-        batch: its inputs; labels are ignored. Or a data set of such rows, or a ``DataLoader``: their batches are moved
-            to the model's device, and each has noise of its own, from the seed and the batch's number.
+        batch: its inputs; labels are ignored. Or a data set of such rows, or a ``DataLoader``, of which each batch has
+            noise of its own, from the seed and the batch's number. They are moved to the model's device.
         num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
         chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows per pass, 16 on a
@@ -191,7 +191,7 @@ def posterior_predict(
     if isinstance(batch, Mapping | Tensor):
         check_batch("posterior_predict", batch)
         return Posterior(*predict(cast(Mapping[str, Tensor], batch), words), link, noise)
-    parts = enumerate(moved_batches("posterior_predict", model, batch))
+    parts = enumerate(batches_of("posterior_predict", batch))
     return Posterior(*_together([predict(part, (*words, number)) for number, part in parts]), link, noise)
 
 
@@ -199,23 +199,28 @@ _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[
 """Logits and attention of some rows: draws, means and standard deviations by site."""
 
 
-def moved_batches(owner: str, model: object, data: Any) -> Iterator[Mapping[str, Tensor]]:
-    """A loader's batches, or those of a data set's rows, on the model's device."""
+def batches_of(owner: str, data: Any) -> Iterator[Mapping[str, Tensor]]:
+    """A loader's batches, or those of a data set's rows."""
     if not isinstance(data, DataLoader):
         # A loader takes a number from its generator, without one from torch's, which stay where they are.
         data = DataLoader(
             as_rows(data, owner), BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator()
         )
-    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
-    device = next((value.device for value in parameters), None)
     for part in data:
         check_batch(owner, part)
-        yield part if device is None else send_to_device(part, device)
+        yield part
+
+
+def moved_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The batch, on the device of a network's first parameter."""
+    parameters = network.parameters() if isinstance(network, nn.Module) else iter(())
+    device = next((value.device for value in parameters), None)
+    return {name: value if device is None else send_to_device(value, device) for name, value in batch.items()}
 
 
 def prepared_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The batch without the labels that a program names, and with what it makes of them."""
-    prepare = getattr(network, "inputs", None)
+    """The batch on the network's device, without the labels that a program names, and with what it makes of them."""
+    batch, prepare = moved_batch(network, batch), getattr(network, "inputs", None)
     return prepare(batch) if hasattr(network, "label_names") and callable(prepare) else batch
 
 

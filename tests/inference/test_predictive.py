@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import probattn
 from probattn import BayesianAttention
-from probattn.inference import AttentionGuide, posterior_expectation, posterior_predict
+from probattn.inference import AttentionGuide, posterior_expectation, posterior_moments, posterior_predict
+from probattn.inference.predictive import prepared_batch
 from probattn.models import Classifier, convert, inspect
 
 
@@ -289,3 +290,17 @@ def test_a_part_of_a_model_may_run_in_inference_mode():
 
     model = Twice("a", "b").eval()
     assert posterior_predict(program, X, 4).logits.shape == (4, 3, 8)
+
+
+def test_a_batch_goes_to_where_the_network_is():
+    """The meta device stands for an accelerator here."""
+    net, batch = nn.Linear(8, 2, device="meta"), dict(X)
+    assert prepared_batch(net, batch)["x"].is_meta and batch["x"] is X["x"]
+    assert prepared_batch(lambda batch: batch["x"], batch)["x"] is X["x"]
+
+
+@pytest.mark.cuda
+def test_a_batch_of_the_cpu_is_predicted_on_a_device():
+    model = Twice("first", "second").eval().cuda()
+    assert posterior_predict(model, X, 2).logits.is_cuda and not X["x"].is_cuda
+    assert posterior_moments(model, X, classes=2).logits.is_cuda and posterior_expectation(model, X).is_cuda
