@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
@@ -32,6 +34,7 @@ from probattn.models.program import seeded
 from probattn.sites.bayesian import BayesianAttention
 from probattn.tasks.classification.networks import load_classifier, load_tokenizer
 from probattn.tasks.classification.recipe import MINILM, NetworkRecipe
+from probattn.tasks.devices import current_device
 
 
 class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
@@ -199,6 +202,21 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
             "entropy": found.entropy.cpu().numpy(),
             "mutual_information": found.mutual_information.cpu().numpy(),
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: the network as torch saves it, which another device can read."""
+        state = dict(super().__getstate__())
+        if "network_" in state:
+            torch.save(self.network_, saved := io.BytesIO())
+            state["network_"] = saved.getvalue()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Reads the network to the device that ``device`` names here."""
+        if "network_" in state:
+            net: nn.Module = torch.load(io.BytesIO(state["network_"]), map_location="cpu", weights_only=False)
+            state = {**state, "network_": net.to(current_device()) if state["device"] == "auto" else net}
+        super().__setstate__(state)
 
     def __sklearn_tags__(self) -> Any:
         """Takes texts, no tables of numbers."""

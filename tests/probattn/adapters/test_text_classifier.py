@@ -86,6 +86,20 @@ def test_a_pickle_predicts_the_same(fitted, reviews):
     )
 
 
+@pytest.mark.cuda
+def test_a_pickle_of_a_gpu_is_read_on_the_cpu(reviews, monkeypatch):
+    fitted = estimator(device="auto").fit(*reviews)
+    saved = pickle.dumps(fitted)
+    read = pickle.loads(saved)
+    assert fitted.network_.device.type == read.network_.device.type == "cuda"
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    there = pickle.loads(saved)
+    assert there.network_.device.type == "cpu"
+    expected = fitted.moments(reviews[0]).mean.cpu()
+    torch.testing.assert_close(there.moments(reviews[0]).mean, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("names", [(0, 1), (-1, 5), (False, True), ("no", "yes"), (1.0, 2.0)], ids=str)
 def test_labels_of_any_type(reviews, names):
     y = np.array([names[label == "good"] for label in reviews[1]])
