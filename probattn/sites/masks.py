@@ -137,8 +137,17 @@ class AttentionMask(Layout):
         additive, valid = (part[:, :, rows].to(values.dtype) for part in (self.additive, self.valid_weight))
         return torch.log_softmax(by_head(values, num_heads) + additive, dim=-1) * valid
 
+    @cached_property
+    def _counts(self) -> dict[tuple[KLReduction, torch.Size], Tensor]:
+        return {}
+
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
         """Valid pairs of real queries ("mean"), or real queries with any key times heads ("keys"), ``[B]``."""
+        if (reduction, shape) not in self._counts:
+            self._counts[reduction, shape] = self._counted(reduction, shape)
+        return self._counts[reduction, shape]
+
+    def _counted(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
         valid = self._distinct.float()
         per_query = valid.sum(dim=-1) if reduction == "mean" else valid.amax(dim=-1)  # [B, 1 | H, 1 | T]
         per_query = per_query.sum(dim=1, keepdim=True) * (shape[1] // valid.shape[1])
