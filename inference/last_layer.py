@@ -70,8 +70,8 @@ def last_features(
             found = posterior_expectation(program, given)
             if len(read) != 1 or read[0].shape[:-1] != found.shape[:-1]:
                 raise ValueError("expected a last layer that reads one vector for each row of logits")
-            inputs.append(read.pop().double().cpu())
-            logits.append(found.double().cpu())
+            inputs.append(read.pop().cpu().double())
+            logits.append(found.cpu().double())
             if label_name in batch:
                 labels.append(batch[label_name].cpu())
     if not inputs:
@@ -136,7 +136,7 @@ class LastLayerLaplace:
         inputs, probabilities = features.inputs.double(), features.logits.double().softmax(dim=-1)
         a, u = torch.linalg.eigh(inputs.T @ inputs / len(inputs))
         b, v = torch.linalg.eigh(torch.diag(probabilities.sum(dim=0)) - probabilities.T @ probabilities)
-        weights = [each.detach().double().cpu() for each in layer.parameters()]
+        weights = [each.detach().cpu().double() for each in layer.parameters()]
         fitted = cls(a.clamp_min(0), u, b.clamp_min(0), v, 1.0, layer.bias is not None)
         if precision is None:
             squares = sum(float(each.square().sum()) for each in weights)

@@ -114,7 +114,7 @@ class Posterior:
         check_share("Posterior.interval", "level", level, zero=False, one=False)
         check_number("Posterior.interval", "stretch", stretch, positive=True)
         noise = self._known_noise("interval")
-        centres = self.logits.double().cpu().numpy()
+        centres = self.logits.cpu().double().numpy()
         ends = [_mixture_quantile(centres, noise, tail) for tail in ((1 - level) / 2, (1 + level) / 2)]
         lower, upper = (torch.from_numpy(end).to(self.logits) for end in ends)
         middle, half = (lower + upper) / 2, stretch * (upper - lower) / 2
@@ -289,7 +289,7 @@ def _mixture_quantile(
     centres: np.ndarray[Any, Any], noise: ObservedNoise, probability: float
 ) -> np.ndarray[Any, Any]:
     """Where the mean over draws of the distribution functions has a value, by bisection to rounding."""
-    width = noise.scale.double().cpu().numpy()
+    width = noise.scale.cpu().double().numpy()
     low, high = centres.min(axis=0) - width, centres.max(axis=0) + width
     while True:  # until both ends enclose it
         below, above = (noise.cdf(end - centres).mean(axis=0) for end in (low, high))

@@ -201,7 +201,7 @@ def _checked(baseline: Mapping[str, Tensor], site: str, draws: Tensor) -> Tensor
 
 
 def _map(site: str, head: int | None, draws: Tensor, baseline: Tensor | None, latent: bool) -> AttentionMap:
-    draws = draws.double().cpu()
+    draws = draws.cpu().double()
     mean = draws.mean(dim=0).clamp(0, 1)  # [T, S]
     std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
     ratio = torch.where(mean > 0, std / mean.clamp_min(torch.finfo(mean.dtype).tiny), 0.0)
@@ -210,7 +210,7 @@ def _map(site: str, head: int | None, draws: Tensor, baseline: Tensor | None, la
         head=head,
         mean=_rows(mean, 4),
         ratio=_rows(ratio, 3) if latent else (),
-        baseline=() if baseline is None else _rows(baseline.double().cpu().clamp(0, 1), 4),
+        baseline=() if baseline is None else _rows(baseline.cpu().double().clamp(0, 1), 4),
     )
 
 

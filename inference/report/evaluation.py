@@ -98,7 +98,7 @@ class Predictions:
     ) -> Predictions:
         """The closed form, with points instead of ``num_samples`` draws, more where its classes ask for more."""
         points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1)).probabilities
-        return cls(moments.mean_probabilities.double().cpu(), points.double().cpu(), "moments", closed_form)
+        return cls(moments.mean_probabilities.cpu().double(), points.cpu().double(), "moments", closed_form)
 
     def rows(self, order: Tensor) -> Predictions:
         """The examples in another order, int64 ``[N]``."""
@@ -332,12 +332,12 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
     predictions, baseline = _own(item), item.models.get("deterministic")
     if baseline is predictions:
         baseline = None
-    probabilities = predictions.probabilities[row].double().cpu().clamp(0, 1)
+    probabilities = predictions.probabilities[row].cpu().double().clamp(0, 1)
     predicted = int(probabilities.argmax())
     draws = torch.zeros(0, dtype=torch.float64)
     if predictions.source != "dropout" and predictions.draws is not None:
-        draws = predictions.draws[:, row, predicted].double().cpu().clamp(0, 1)
-    base = None if baseline is None else baseline.probabilities[row].double().cpu().clamp(0, 1)
+        draws = predictions.draws[:, row, predicted].cpu().double().clamp(0, 1)
+    base = None if baseline is None else baseline.probabilities[row].cpu().double().clamp(0, 1)
     return Example(
         data=item.data.key,
         index=row,
@@ -386,7 +386,7 @@ def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list
 
 def _mistakes(item: PredictedData) -> tuple[Tensor, Tensor]:
     """Rows predicted wrongly and their probabilities, the most confident first; none without labels."""
-    confidence, predicted = _own(item).probabilities.double().cpu().max(dim=-1)
+    confidence, predicted = _own(item).probabilities.cpu().double().max(dim=-1)
     labels = predicted if item.labels is None else item.labels.cpu()
     wrong = torch.nonzero(predicted != labels).flatten()
     order = confidence[wrong].argsort(descending=True, stable=True)

@@ -15,6 +15,7 @@ from probattn.inference.report.charts.svg import bar_glyph
 from probattn.inference.report.collect import moved
 from probattn.inference.report.markup import Section, site_labels
 from probattn.inference.report.record import ModelKey, Record
+from probattn.metrics.functional.inputs import widened
 from probattn.sites.bayesian import KLReduction
 
 
@@ -111,7 +112,7 @@ def weight_spreads(
         for site, mean in posterior.attention_mean.items():
             taken = _valid(mean, batch.get(mask_name))
             ratio = posterior.attention_std[site][taken] / mean[taken]
-            totals[site] = totals.get(site, 0.0) + ratio.double().sum().item()
+            totals[site] = totals.get(site, 0.0) + widened(ratio).sum().item()
             counts[site] = counts.get(site, 0) + ratio.numel()
     if not counts:
         raise ValueError("weight_spreads: expected at least one batch and one attention site, got none")

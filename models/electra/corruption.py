@@ -60,7 +60,9 @@ def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | N
     """
     noise = torch.rand(candidates.shape, generator=generator, device=candidates.device)
     rank = noise.masked_fill(~candidates, torch.inf).argsort(dim=1).argsort(dim=1)
-    return candidates & (rank < masked_number(candidates.sum(dim=1), share)[:, None])
+    # Of every count, on the CPU: Apple's MPS has no double precision.
+    number = masked_number(torch.arange(candidates.shape[1] + 1), share).long().to(candidates.device)
+    return candidates & (rank < number[candidates.sum(dim=1), None])
 
 
 def corrupt(

@@ -29,6 +29,7 @@ from probattn.inference import (
     posterior_predict,
 )
 from probattn.inference.moments import Uncertainty
+from probattn.metrics.functional.inputs import widened
 from probattn.models import Classifier, convert
 from probattn.models.program import seeded
 from probattn.sites.bayesian import BayesianAttention
@@ -180,7 +181,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         if self.uncertainty == "draws":
             return self.posterior(X)
         found = self.moments(X)
-        return replace(found, logits=found.logits.double())  # what follows is computed in float64
+        return replace(found, logits=widened(found.logits))  # what follows is computed in float64
 
     def predict_proba(self, X: Sequence[str]) -> NDArray[Any]:
         """Probabilities of the classes, ``[B, C]``: means over draws, or their closed form."""

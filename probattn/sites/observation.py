@@ -61,7 +61,7 @@ class ObservedNoise:
 
     def cdf(self, residual: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Probability of a smaller residual, ``[..., D]``."""
-        scaled = residual / self.scale.double().cpu().numpy()
+        scaled = residual / self.scale.cpu().double().numpy()
         if self.options.family == "normal":
             return np.asarray(special.ndtr(scaled))
         return np.asarray(special.stdtr(self.options.degrees, scaled))

@@ -26,6 +26,7 @@ from probattn.metrics.functional import (
     pavpu,
     predictive_entropy,
 )
+from probattn.metrics.functional.inputs import accumulation_dtype, widened
 from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
 from probattn.models.program import IGNORED, HeadProgram, Link
 from probattn.trainer.data import name_of
@@ -47,13 +48,14 @@ class EvaluationMeans:
     def add(self, terms: ELBOTerms, rows: int, labels: int) -> None:
         """Takes in a batch's terms, means over its rows."""
         sums = torch.stack(
-            [*(rows * term.double() for term in terms), terms.loss.new_tensor(labels).double()]
+            [*(rows * widened(term) for term in terms), widened(terms.loss.new_tensor(labels))]
         )
         self._sums = sums if self._sums is None else self._sums + sums
 
     def take(self, accelerator: Accelerator) -> dict[str, float]:
         """The means over the labels of all processes; empty without labels."""
-        nothing = torch.zeros(len(StepTerms._fields) + 1, dtype=torch.float64, device=accelerator.device)
+        size, device = len(StepTerms._fields) + 1, accelerator.device
+        nothing = torch.zeros(size, dtype=accumulation_dtype(device), device=device)
         total: Tensor = accelerator.reduce(nothing if self._sums is None else self._sums, "sum")
         *sums, labels = total.tolist()
         if labels == 0:
@@ -94,7 +96,7 @@ def mean_of_moments(program: HeadProgram, inputs: Mapping[str, Tensor], draws: i
     if program.link == "identity":
         return moments.mean
     # In float64 a probability's logarithm is finite down to e^-708.
-    mean = replace(moments, logits=moments.logits.double()).mean
+    mean = replace(moments, logits=widened(moments.logits)).mean
     if program.link == "sigmoid":
         return mean.logit(eps=torch.finfo(mean.dtype).eps).to(moments.covariance)
     return mean.clamp_min(torch.finfo(mean.dtype).tiny).log().to(moments.covariance)

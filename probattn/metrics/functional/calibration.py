@@ -11,6 +11,7 @@ from probattn.metrics.functional.inputs import (
     check_known,
     kept_examples,
     mean_probabilities,
+    widened,
 )
 
 
@@ -309,7 +310,8 @@ def best_temperature(logits: Tensor, target: Tensor) -> Tensor:
         )
     if not bool(logits.isfinite().all()):
         raise ValueError("best_temperature: expected finite logits, got NaN or an infinity")
-    values = logits.double() - logits.double().amax(dim=-1, keepdim=True)
+    values = widened(logits)
+    values = values - values.amax(dim=-1, keepdim=True)
     true = values.gather(1, target[:, None])[:, 0]
     low, high = (values.new_tensor(end) for end in (-LARGEST_LOG, LARGEST_LOG))
     for _ in range(64):

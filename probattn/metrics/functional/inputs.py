@@ -197,6 +197,11 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def widened(values: Tensor) -> Tensor:
+    """The values in the type of sums over many examples."""
+    return values.to(accumulation_dtype(values.device))
+
+
 def at_least_float32(values: Tensor) -> Tensor:
     """The values in float32 if they are of lower precision, else unchanged."""
     return values if values.dtype == torch.float64 else values.float()

@@ -208,7 +208,7 @@ def _counts(uncertainty: Tensor, wrong: Tensor) -> tuple[np.ndarray, np.ndarray,
             f"wrong: expected the shape of uncertainty, {list(scores.shape)}, got {list(wrong.shape)}"
         )
     order = scores.argsort(stable=True)
-    ranked = scores[order].double().cpu().numpy()
+    ranked = scores[order].cpu().double().numpy()
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) if len(ranked) else np.empty(0, int)
     return ranked[ends], ends + 1, wrong[order].cpu().numpy().cumsum()[ends]
 

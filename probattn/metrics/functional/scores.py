@@ -6,10 +6,12 @@ from torch import Tensor
 
 from probattn.metrics.functional.inputs import (
     InputKind,
+    accumulation_dtype,
     draw_probabilities,
     kept_examples,
     log_mean_probability_of,
     mean_probabilities,
+    widened,
 )
 
 
@@ -84,7 +86,7 @@ def matthews_correlation(predicted: Tensor, target: Tensor) -> Tensor:
         target: classes ``[N]``, integers >= 0.
 
     Returns:
-        0-d float64 in [-1, 1]; NaN without any example.
+        0-d float64 (float32 on devices without it) in [-1, 1]; NaN without any example.
 
     Raises:
         TypeError: classes that are no integers.
@@ -98,12 +100,12 @@ def matthews_correlation(predicted: Tensor, target: Tensor) -> Tensor:
     """
     _check_classes(predicted, target)
     if not len(target):
-        return torch.tensor(float("nan"), dtype=torch.float64, device=target.device)
+        return torch.tensor(float("nan"), dtype=accumulation_dtype(target.device), device=target.device)
     classes = int(torch.stack([predicted.max(), target.max()]).max()) + 1
     size = float(len(target))
-    correct = (predicted == target).sum().double()
-    guessed = torch.bincount(predicted, minlength=classes).double()
-    true = torch.bincount(target, minlength=classes).double()
+    correct = widened((predicted == target).sum())
+    guessed = widened(torch.bincount(predicted, minlength=classes))
+    true = widened(torch.bincount(target, minlength=classes))
     product = (size**2 - guessed.square().sum()) * (size**2 - true.square().sum())
     covariance = correct * size - (guessed * true).sum()
     return torch.where(product > 0, covariance / product.clamp_min(1).sqrt(), 0.0)

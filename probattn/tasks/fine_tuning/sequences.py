@@ -195,7 +195,7 @@ class Sequences(HeadTask):
             if "target" not in example:
                 log_p = posterior.logits[:, row, known].float().log_softmax(dim=-1)
                 truth = labels[row, known].expand(len(log_p), -1)
-                sums = log_p.gather(2, truth[..., None]).double().sum(dim=(1, 2))
+                sums = log_p.gather(2, truth[..., None]).cpu().double().sum(dim=(1, 2))
                 answer["score"] = (sums.logsumexp(dim=0) - math.log(len(sums))).item()
             answer["entropy"] = entropy[row, known].mean().item()
             answer["mutual_information"] = information[row, known].mean().item()

@@ -21,6 +21,7 @@ from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
 from probattn.metrics.functional import bleu, bleu_counts
+from probattn.metrics.functional.inputs import widened
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.program import seeded
 from probattn.models.translation import token_measures
@@ -228,11 +229,10 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def token_sums(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, float]:
         """Sums over sentence pairs of what perplexity and token accuracy are made of."""
         sums = dict.fromkeys(("nll", "tokens", "correct"), 0.0)
-        batches = list(self.batches(network, pairs)) if False else self.batches(network, pairs)
-        for inputs in batches:
+        for inputs in self.batches(network, pairs):
             with torch.no_grad():
                 measures = token_measures(network.program(inputs), inputs["labels"])
-            sums = {name: sums[name] + measures[name].double().sum().item() for name in sums}
+            sums = {name: sums[name] + widened(measures[name]).sum().item() for name in sums}
         return sums
 
     def words(self) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ def answer_columns(found: Predictions, scores: Tensor, bins: int) -> dict[str, T
         scores: accuracy of each answer ``[B, C]``.
         bins: of the calibration error.
     """
-    probabilities, scores = found.probabilities.double().cpu(), scores.double().cpu()
+    probabilities, scores = found.probabilities.cpu().double(), scores.cpu().double()
     confidence, given = probabilities.max(dim=-1)
     accuracy = scores.gather(1, given[:, None])[:, 0]
     safe = probabilities.clamp(1e-12, 1 - 1e-12)
@@ -55,7 +55,7 @@ def answer_columns(found: Predictions, scores: Tensor, bins: int) -> dict[str, T
     rows = torch.arange(len(scores))
     columns["bins"] = bin_columns(confidence, accuracy, rows, len(rows), bins)
     if found.draws is not None and len(found.draws) > 1:
-        draws = found.draws.double().cpu()
+        draws = found.draws.cpu().double()
         right = scores.gather(1, draws.mean(dim=0).argmax(dim=-1, keepdim=True))[:, 0]
         certain = (top_two_p_value(draws, validate_args=False) < P_VALUE).double()
         columns["pavpu"] = certain * right + (1 - certain) * (1 - right)
