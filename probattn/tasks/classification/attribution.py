@@ -14,6 +14,7 @@ from probattn.inference.deletion import variance_removed
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments
 from probattn.inference.report import Answer, AttributionExample, Change, Example, Reason
+from probattn.metrics.functional.inputs import widened
 from probattn.models.hosts.convert import conversion
 from probattn.tasks.classification.looks import second_text
 from probattn.tasks.programs import Network
@@ -183,7 +184,7 @@ class _Changing:
 
     def answer(self, logits: Tensor) -> Answer:
         """The likeliest class of logits ``[C]``."""
-        probability, label = logits.double().softmax(dim=-1).max(dim=-1)
+        probability, label = widened(logits).softmax(dim=-1).max(dim=-1)
         return Answer(label=self.names[int(label)], probability=float(probability))
 
     def word(self, word: Word, share: float) -> Change:
