@@ -14,10 +14,8 @@ VARIANTS = {
 }
 MEASURES = {
     "accuracy": ("accuracy of detection, %", 100, ".2f"),
-    "majority": ("majority rate, %", 100, ".2f"),
+    "margin": ("points above the majority", 100, ".2f"),
     "auroc": ("AUROC", 1, ".3f"),
-    "generator_accuracy": ("accuracy of the generator, %", 100, ".1f"),
-    "relative": ("relative Dist", 1, ".3f"),
     "overlap": ("overlap", 1, ".3f"),
     "sst2_accuracy": ("SST-2 after fine-tuning, %", 100, ".2f"),
 }
@@ -43,6 +41,7 @@ def tables(content: Mapping[str, Any]) -> str:
     head = ["first layer", *(title for title, _, _ in MEASURES.values()), "difference", "seeds"]
     words = (
         "Means over seeds and their 95% intervals (Student's t); differences are to the first row, of the same seed. "
-        "The majority rate is the share of tokens that were not replaced."
+        "The majority is the share of tokens that were not replaced; overlap is the share of attention that two heads "
+        "of the first layer spend on the same tokens."
     )
     return f"{words}\n\n{table(head, rows)}"
