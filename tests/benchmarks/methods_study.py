@@ -20,7 +20,7 @@ import study
 import typer
 
 from probattn.cli.app import show
-from probattn.comparison import CompareOptions, ComparisonResults, compare, comparison_table
+from probattn.comparison import CompareOptions, ComparisonResults, Interval, compare, comparison_table
 from probattn.tasks import load_task
 
 INTENTS = ("data.shifted=null", "data.max_length=32", "training.learning_rate=3e-4")
@@ -92,6 +92,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 """Keys that each recipe changes; the first is what the others are compared with."""
+OBJECTIVE_WAYS = ("point", "draws", "moments")
+UNMEASURED = Interval(mean=0.0, low=None, high=None, seeds=1)
+"""No passes at all: a cost that was not measured."""
 DROPOUT = "dropout"
 """Way of the first recipe that the methods are compared with as well."""
 
@@ -155,7 +158,18 @@ class MethodsStudy:
         return results
 
     def write(self, part: str, results: ComparisonResults) -> None:
-        """Puts the comparison into the file of results, where that of the same part and data set was."""
+        """Puts the comparison into the file of results, where that of the same part and data set was.
+
+        Of recipes that differ in their objective, which costs nothing, only :data:`OBJECTIVE_WAYS` are kept, without
+        their costs.
+        """
+        if part == "objective":
+            kept = (
+                row.model_copy(update={"cost": UNMEASURED})
+                for row in results.rows
+                if row.way in OBJECTIVE_WAYS
+            )
+            results = results.model_copy(update={"rows": tuple(kept)})
         known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}
         own = known.get(part, {}) | {self.data: rounded(results.model_dump(mode="json"))}
         parts = known | {part: {name: own[name] for name in SETTINGS if name in own}}

@@ -61,6 +61,26 @@ def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatc
     assert cheap and gains.count("\n| ") == 1 + len(cheap) and "of" in gains and "nan" not in gains
 
 
+def test_objectives_are_compared_without_costs(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    from measured_tables import methods
+
+    committed = json.loads((DOCS / "data" / "methods.json").read_text(encoding="utf-8"))
+    content = committed["methods"]["trec"]
+    results = methods_study.ComparisonResults.model_validate_json(json.dumps(content))
+    study = methods_study.STUDY(
+        folder=tmp_path, data="trec", group="objective", output=tmp_path / "methods.json"
+    )
+    study.write("objective", results)
+    study.write("methods", results)
+    found = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
+    assert found["methods"]["trec"] == content
+    kept = [row for row in content["rows"] if row["way"] in methods_study.OBJECTIVE_WAYS]
+    assert [row["values"] for row in found["objective"]["trec"]["rows"]] == [row["values"] for row in kept]
+    shown, whole = methods.tables(found["objective"]), methods.tables(found["methods"])
+    assert "cost" not in shown and "cost, passes" in whole and "temperature" not in shown
+
+
 @pytest.mark.parametrize("group", methods_study.GROUPS)
 @pytest.mark.parametrize("data", methods_study.SETTINGS)
 def test_every_variant_is_a_recipe_of_its_own(group, data):

@@ -41,6 +41,11 @@ def tables(content: Mapping[str, Any]) -> str:
     return "\n\n".join(_table(name, results) for name, results in found.items())
 
 
+def _costs(results: ComparisonResults) -> bool:
+    """Whether passes were measured."""
+    return any(row.cost.mean for row in results.rows)
+
+
 def _gains(found: Mapping[str, ComparisonResults]) -> str:
     """Coverage and AUROC over those of dropout: of as many posterior draws, and of moments that cost no more."""
     rows = []
@@ -63,11 +68,12 @@ def _table(name: str, results: ComparisonResults) -> str:
             row.recipe.replace("_", " "),
             row_title(row),
             *(cell(results, row, each) for each in measures),
-            f"{row.cost.mean:.1f}",
+            *([f"{row.cost.mean:.1f}"] if _costs(results) else []),
         ]
         for row in results.rows
     ]
-    head = ["recipe", "prediction", *(MEASURES[each].short for each in measures), "cost, passes"]
+    head = ["recipe", "prediction", *(MEASURES[each].short for each in measures)]
+    head += ["cost, passes"] if _costs(results) else []
     outside = f", {sizes['out_of_domain']:,} out of domain" if "out_of_domain" in sizes else ""
     words = (
         f"**{NAMES[name]}**: {sizes['train']:,} training texts, {sizes['test']:,} test texts{outside}, "
