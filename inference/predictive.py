@@ -212,10 +212,12 @@ def batches_of(owner: str, data: Any) -> Iterator[Mapping[str, Tensor]]:
 
 
 def moved_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The batch, on the device of a network's first parameter."""
+    """The batch, on the device of a network's first parameter; as it is where that one is offloaded, on "meta"."""
     parameters = network.parameters() if isinstance(network, nn.Module) else iter(())
     device = next((value.device for value in parameters), None)
-    return {name: value if device is None else send_to_device(value, device) for name, value in batch.items()}
+    if device is None or device.type == "meta":
+        return batch
+    return {name: send_to_device(value, device) for name, value in batch.items()}
 
 
 def prepared_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -13,7 +13,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import probattn
 from probattn import BayesianAttention
-from probattn.inference import AttentionGuide, posterior_expectation, posterior_moments, posterior_predict
+from probattn.inference import (
+    AttentionGuide,
+    posterior_expectation,
+    posterior_moments,
+    posterior_predict,
+    predictive,
+)
 from probattn.inference.predictive import prepared_batch
 from probattn.models import Classifier, convert, inspect
 
@@ -292,10 +298,14 @@ def test_a_part_of_a_model_may_run_in_inference_mode():
     assert posterior_predict(program, X, 4).logits.shape == (4, 3, 8)
 
 
-def test_a_batch_goes_to_where_the_network_is():
-    """The meta device stands for an accelerator here."""
-    net, batch = nn.Linear(8, 2, device="meta"), dict(X)
-    assert prepared_batch(net, batch)["x"].is_meta and batch["x"] is X["x"]
+def test_a_batch_goes_to_where_the_network_is(monkeypatch):
+    """The caller's batch stays; hooks of accelerate's move what an offloaded network, on "meta", is given."""
+    moved = []
+    monkeypatch.setattr(predictive, "send_to_device", lambda value, device: moved.append(device) or value + 1)
+    net, batch = nn.Linear(8, 2), dict(X)
+    assert torch.equal(prepared_batch(net, batch)["x"], X["x"] + 1) and batch["x"] is X["x"]
+    assert moved == [net.weight.device]
+    assert prepared_batch(net.to("meta"), batch)["x"] is X["x"]
     assert prepared_batch(lambda batch: batch["x"], batch)["x"] is X["x"]
 
 

@@ -292,8 +292,8 @@ def best_temperature(logits: Tensor, target: Tensor) -> Tensor:
         target: labels, int64 ``[N]``.
 
     Returns:
-        0-d float64; the end of the range [exp(-7), exp(7)] where the likelihood has no maximum within, as where every
-        prediction is right.
+        0-d float64 (float32 on devices without it); the end of the range [exp(-7), exp(7)] where the likelihood has no
+        maximum within, as where every prediction is right.
 
     Raises:
         ValueError: no logits, logits of another shape, or that are not finite.

@@ -97,3 +97,13 @@ def test_the_cases_differ_in_what_they_are():
 def test_what_is_no_mask_is_refused(valid, query_valid, error, message):
     with pytest.raises(error, match=rf"AttentionMask\..*{message}"):
         AttentionMask(valid, query_valid)
+
+
+def test_counts_are_those_of_each_reduction_and_shape():
+    valid = torch.tensor([[True, True, False], [True, False, False]])
+    mask = AttentionMask(valid[:, None, None, :], query_valid=torch.tensor([[True, True], [True, False]]))
+    for _ in range(2):  # the second time they are kept
+        for heads in (1, 4):
+            shape = torch.Size([2, heads, 2, 3])
+            assert mask.count("mean", shape).tolist() == [4 * heads, heads]
+            assert mask.count("keys", shape).tolist() == [2 * heads, heads]
