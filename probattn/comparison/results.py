@@ -15,12 +15,17 @@ from probattn.inference.report.record import Count, Record
 
 
 class Interval(Record):
-    """A mean over seeds and its 95% interval (Student's t); None for a single seed."""
+    """A mean over seeds, or of a cost over repeats, and its 95% interval (Student's t); None for a single one."""
 
     mean: float
     low: float | None
     high: float | None
     seeds: Count
+
+    def times(self, factor: float) -> Interval:
+        """The interval of a multiple."""
+        low, high = (None if bound is None else factor * bound for bound in (self.low, self.high))
+        return Interval(mean=factor * self.mean, low=low, high=high, seeds=self.seeds)
 
 
 class Row(Record):
@@ -29,7 +34,7 @@ class Row(Record):
     Attributes:
         recipe: its name.
         way: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
-        cost: time of a prediction in units of one pass of the reference's networks.
+        cost: time of a prediction in units of one pass of the reference's network, the two measured in turn.
         closed_form: of moments the share of the test texts that have them in closed form; draws replace the others.
         values: by measure; of ways that differ in how they detect out-of-distribution inputs, the AUROC alone.
         gaps: differences to the reference of the same seeds, by measure, with p values that are corrected by Holm's

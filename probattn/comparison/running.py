@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor
 
+from probattn.comparison.costs import measured_costs, passes_of
 from probattn.comparison.page import page
 from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.ways import MEASURES, Ways, all_ways
@@ -123,7 +124,7 @@ def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tu
     waiting = [str(job.folder) for job in jobs if not job.is_done]
     if waiting:
         raise RunError(f"{waiting[0]}: another process is at it; the same command compares when that is done")
-    results = _results(options, jobs, tasks)
+    results = _results(options, folder, jobs, tasks)
     write_atomically(folder / "comparison.json", (results.model_dump_json(indent=1) + "\n").encode())
     file = folder / "comparison.html"
     write_atomically(file, page(results).encode())
@@ -205,25 +206,33 @@ def _measure(job: _Job, task: Classification, error: float) -> None:
 
 
 def _results(
-    options: CompareOptions, jobs: Sequence[_Job], tasks: Mapping[str, Classification]
+    options: CompareOptions, folder: Path, jobs: Sequence[_Job], tasks: Mapping[str, Classification]
 ) -> ComparisonResults:
     values, sizes = _values(jobs, options)
     reference = (Path(options.recipes[0]).stem, options.against)
     if reference not in values:
         ways = ", ".join(way for recipe, way in values if recipe == reference[0])
         raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({ways})")
-    passes = {seed: each["seconds"] for seed, each in values[reference[0], "point"].items()}
-    for found in values.values():
-        for seed, figures_of in found.items():
-            figures_of["cost"] = figures_of["seconds"] / passes[seed]
+    costs = measured_costs(
+        folder,
+        {job.name: (tasks[job.name], job.folder) for job in jobs if job.seed == 0},
+        {name: [way for recipe, way in values if recipe == name] for name in tasks},
+        [_recipe_digest(task) for task in tasks.values()],
+    )
     gaps = _gaps(values, reference)
     rows = []
     for name in tasks:
-        rows += [_row(key, found, gaps.get(key, {})) for key, found in values.items() if key[0] == name]
+        own = {way: found for (recipe, way), found in values.items() if recipe == name}
+        rows += [
+            _row((name, way), found, costs[name][passes_of(way)], gaps.get((name, way), {}))
+            for way, found in own.items()
+        ]
         if options.seeds > 1:
-            cost = sum(each["cost"] for each in values[name, "point"].values())
-            for way, found_of in _ensemble(name, jobs, options.error).items():
-                rows.append(_row((name, way), {0: found_of | {"cost": cost}}, {}))
+            cost = costs[name]["point"].times(options.seeds)
+            rows += [
+                _row((name, way), {0: found}, cost, {})
+                for way, found in _ensemble(name, jobs, options.error).items()
+            ]
     first = next(iter(tasks.values()))
     return ComparisonResults(
         error=options.error,
@@ -284,7 +293,10 @@ def _read(job: _Job, error: float) -> dict[str, Any]:
 
 
 def _row(
-    key: tuple[str, str], found: Mapping[int, Mapping[str, float]], gaps: Mapping[str, Comparison]
+    key: tuple[str, str],
+    found: Mapping[int, Mapping[str, float]],
+    cost: Interval,
+    gaps: Mapping[str, Comparison],
 ) -> Row:
     def over_seeds(measure: str) -> Interval:
         return Interval(**mean_interval(each[measure] for each in found.values())._asdict())
@@ -293,7 +305,7 @@ def _row(
     return Row(
         recipe=key[0],
         way=key[1],
-        cost=over_seeds("cost"),
+        cost=cost,
         closed_form=over_seeds("closed_form").mean if "closed_form" in next(iter(found.values())) else None,
         values={name: over_seeds(name) for name in measures},
         gaps=gaps,
@@ -308,7 +320,6 @@ def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, dict[s
     found.add(
         "ensemble",
         {part: torch.stack([each[f"point.{part}"].double() for each in read]).mean(dim=0) for part in parts},
-        0.0,
     )
     found.scaled("ensemble", "ensemble_temperature")
     return found.measured(error)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from probattn.data import TextDataset
+from probattn.inference import posterior_expectation
 from probattn.inference.last_layer import (
     FeatureDistance,
     Features,
@@ -73,20 +72,17 @@ class Ways:
         probabilities: by way and data set, ``[N, C]``.
         ood_scores: by way and data set, scores by which out-of-distribution inputs are detected, ``[N]``; where a way
             has none, the entropy of its probabilities serves.
-        seconds: of the test data, by way.
         closed_form: share of the test texts whose moments are in closed form; draws replace the others.
     """
 
     labels: dict[str, Tensor] = field(default_factory=dict)
     probabilities: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     ood_scores: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
     closed_form: float | None = None
 
-    def add(self, way: str, found: Mapping[str, Tensor], seconds: float, **ood_scores: Tensor) -> None:
+    def add(self, way: str, found: Mapping[str, Tensor], **ood_scores: Tensor) -> None:
         """Adds a way of predicting."""
         self.probabilities[way] = dict(found)
-        self.seconds[way] = seconds
         if ood_scores:
             self.ood_scores[way] = ood_scores
 
@@ -95,15 +91,14 @@ class Ways:
         logs = {part: each.double().clamp_min(1e-12).log() for part, each in self.probabilities[way].items()}
         temperature = best_temperature(logs["validation"], self.labels["validation"])
         found = {part: (each / temperature).softmax(dim=-1) for part, each in logs.items()}
-        self.add(name, found, self.seconds[way])
+        self.add(name, found)
 
     def measured(self, error: float) -> dict[str, dict[str, float]]:
-        """Figures by way, and ``seconds``; of a way with scores of its own the AUROC alone, all else is another's."""
+        """Figures by way; of a way with scores of its own the AUROC alone, all else is another's."""
         measured = {}
         for way, found in self.probabilities.items():
             own = figures(found, self.labels, error, self.ood_scores.get(way))
-            kept = {"auroc": own["auroc"]} if way in self.ood_scores else own
-            measured[way] = kept | {"seconds": self.seconds[way]}
+            measured[way] = {"auroc": own["auroc"]} if way in self.ood_scores else own
             if way.startswith("moments") and self.closed_form is not None:
                 measured[way]["closed_form"] = self.closed_form
         return measured
@@ -168,14 +163,11 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
     layer = last_layer(network.net, len(task.texts.label_names))
     read: dict[str, Features] = {}
     for part, texts in {"train": task.texts.train.take(train_texts), **data}.items():
-        with _timed(found, "point"):
-            read[part] = _features(task, network, texts, layer)
-        if part == "test":
-            seconds = found.seconds["point"]
-    found.add("point", {part: read[part].logits.softmax(dim=-1) for part in data}, seconds)
+        read[part] = _features(task, network, texts, layer)
+    found.add("point", {part: read[part].logits.softmax(dim=-1) for part in data})
     found.scaled("point", "temperature")
     laplace = LastLayerLaplace.fit(read["train"], layer)
-    found.add("laplace", {part: laplace.probabilities(read[part]) for part in data}, seconds)
+    found.add("laplace", {part: laplace.probabilities(read[part]) for part in data})
     found.scaled("laplace", "laplace_temperature")
     if "out_of_domain" in data:
         distance = FeatureDistance.fit(read["train"])
@@ -185,7 +177,7 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
             ("energy", {part: energy(each.logits) for part, each in pair.items()}),
             ("distance", {part: distance(each.inputs) for part, each in pair.items()}),
         ):
-            found.add(way, found.probabilities["point"], seconds, **scores)
+            found.add(way, found.probabilities["point"], **scores)
     _drawn(task, network, data, found)
     return found
 
@@ -196,29 +188,21 @@ def _drawn(
     """Adds what takes several passes."""
     latent = network.key == "bayesian_mean"
     for way in ("draws", "moments") if latent else ("dropout",):
-        own: dict[str, Predictions] = {}
-        for part, texts in data.items():
-            with _timed(found, way if part == "test" else f"{way}: {part}"):
-                own[part] = _predicted(task, network, texts, way)
-        kept = {part: each.probabilities for part, each in own.items()}
-        once = (
-            0.0 if way == "moments" else found.seconds["point"]
-        )  # one pass without noise goes along with draws
-        seconds = max(found.seconds[way] - once, once)
+        own = {part: predicted(task, network, texts, way) for part, texts in data.items()}
         if way == "dropout" and own["test"].draws is None:
-            found.seconds.pop(way)
             continue  # nothing drops out
-        found.add(way, kept, seconds)
+        kept = {part: each.probabilities for part, each in own.items()}
+        found.add(way, kept)
         found.scaled(way, f"{way}_temperature")
         if way == "moments":
             found.closed_form = own["test"].closed_form
         elif "out_of_domain" in own:
             drawn = {part: own[part].draws for part in ("test", "out_of_domain")}
             scores = {part: mutual_information(each) for part, each in drawn.items() if each is not None}
-            found.add(f"{way}_information", kept, seconds, **scores)
+            found.add(f"{way}_information", kept, **scores)
 
 
-def _predicted(task: Classification, network: TrainedClassifier, texts: TextDataset, way: str) -> Predictions:
+def predicted(task: Classification, network: TrainedClassifier, texts: TextDataset, way: str) -> Predictions:
     """Predictions of each text in its order; the probabilities of dropout are the means over its draws."""
     batches, back = task.by_length(network, texts)
     options: dict[str, Any] = {"uncertainty": ("moments",)} if way == "moments" else {}
@@ -230,16 +214,15 @@ def _predicted(task: Classification, network: TrainedClassifier, texts: TextData
     return replace(own, probabilities=own.draws.mean(dim=0))
 
 
+def pass_once(task: Classification, network: TrainedClassifier, texts: TextDataset) -> None:
+    """One pass without noise over texts."""
+    for batch in task.by_length(network, texts)[0]:
+        posterior_expectation(network.program, batch).cpu()
+
+
 def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:
     batches, back = task.by_length(network, texts)
     moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
     found = last_features(network.program, moved, layer)
     labels = None if found.labels is None else found.labels[back]
     return Features(found.inputs[back], found.logits[back], labels)
-
-
-@contextmanager
-def _timed(found: Ways, way: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    found.seconds[way] = time.perf_counter() - started

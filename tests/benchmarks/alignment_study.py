@@ -12,7 +12,7 @@ where a short run ends before accuracy has settled, that is what makes small dif
     python tests/benchmarks/study.py alignment runs/first --seeds 5 --methods '' --output runs/first.json
     python tests/benchmarks/study.py alignment runs/alignment --seeds 5 --start runs/first/soft/weight-0
 
-`--reduction sum --no-sweep --output docs/data/alignment_sum.json` has the weights of the papers' text.
+`--reduction sum --no-sweep --output docs/data/alignment_sum.json` has the weight of the papers' text.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ OPTIONS: Mapping[str, Sequence[str]] = MappingProxyType({"ot": ("alignment.sweep
 """Keys of the recipe that a method changes: transport is solved at its fastest."""
 RECOMMENDED: Mapping[str, float] = MappingProxyType({"gan": 0.01, "ot": 0.001, "ct": 0.01, "mmd": 0.01})
 """Weights by method. Transport costs are squared distances, which at equal weight count some twenty times as much."""
+SUMMED = 0.01
+"""Weight of every method where the divergence is summed over heads and layers: that of the papers' text."""
 SWEEP = (0.01, 0.1, 1.0)
 """Weights for the first seed."""
 
@@ -120,7 +122,7 @@ def scores(trained: Network[Any], task: Classification) -> dict[str, float]:
     }
 
 
-def summarise(runs: Sequence[study.Run]) -> study.Content:
+def summarise(runs: Sequence[study.Run], weights: Mapping[str, float] = RECOMMENDED) -> study.Content:
     """Means over seeds, differences to the soft network of the same seed, the sweep, and alignment alone.
 
     Every ratio is that of the soft (or, for alignment alone, the pretrained) network's discrepancy to the run's.
@@ -128,7 +130,7 @@ def summarise(runs: Sequence[study.Run]) -> study.Content:
     soft = study.by_seed(runs, kind="tuned", method=SOFT)
     main: study.Content = {}
     for kind, method, weight in dict.fromkeys((run["kind"], run["method"], run["weight"]) for run in runs):
-        if kind == "alone" or (method != SOFT and weight != RECOMMENDED[method]):
+        if kind == "alone" or (method != SOFT and weight != weights.get(method)):
             continue
         own = [*study.by_seed(runs, kind=kind, method=method, weight=weight).values()]
         scored = [name for name in ("accuracy", "f1") if name in own[0]]
@@ -179,18 +181,21 @@ class AlignmentStudy(study.Study):
     alone_steps: Annotated[int, typer.Option(min=1, help="Updates of alignment alone.")] = AloneOptions.steps
     set_: study.Keys = None
 
-    summarise = staticmethod(summarise)
-
     def __post_init__(self) -> None:
         self.names = study.chosen("methods", self.methods, METHODS)
         self.alone = AloneOptions(steps=self.alone_steps)
+        self.weights = RECOMMENDED if self.reduction == "mean" else dict.fromkeys(METHODS, SUMMED)
+
+    def summarise(self, runs: Sequence[study.Run]) -> study.Content:
+        """Of runs at the weights of this reduction."""
+        return summarise(runs, self.weights)
 
     def setting(self) -> study.Content:
         return {
             "recipe": self.recipe,
             "overrides": self.overrides,
             "texts": load_task(self.recipe, self.overrides).recipe.report.alignment_texts,
-            "recommended": {name: RECOMMENDED[name] for name in self.names},
+            "recommended": {name: self.weights[name] for name in self.names},
             "reduction": self.reduction,
             "options": {name: list(OPTIONS.get(name, ())) for name in self.names},
             "alone": asdict(self.alone),
@@ -205,10 +210,10 @@ class AlignmentStudy(study.Study):
             if self.start is not None:
                 yield self.job("start", SOFT, 0.0, seed)
             for method in self.names:
-                yield self.job("tuned", method, RECOMMENDED[method], seed)
+                yield self.job("tuned", method, self.weights[method], seed)
         for method in self.names if self.sweep else ():
             for weight in SWEEP:
-                if weight != RECOMMENDED[method]:
+                if weight != self.weights[method]:
                     yield self.job("tuned", method, weight, 0)
             yield self.job("alone", method, 1.0, 0)
 

@@ -59,6 +59,20 @@ def test_everything_is_run_that_the_bars_ask_for(tmp_path):
     assert started == {f"start-soft/weight-0/seed-{seed}" for seed in range(5)}
 
 
+def test_summed_divergences_have_the_weight_of_the_text(tmp_path):
+    summed = alignment_study.STUDY(folder=tmp_path, reduction="sum", sweep=False)
+    weights = {(job.head["method"], job.head["weight"]) for job in summed.jobs()}
+    assert weights == {("soft", 0.0), *((method, 0.01) for method in alignment_study.METHODS)}
+    figures = dict.fromkeys(("mmd", "mmd_centred", "query_norm", "key_norm", "auc", "auc_centred"), 1.0)
+    runs = [
+        {"kind": "tuned", "seed": 0, "method": method, "weight": weight, **figures}
+        for method, weight in weights
+    ]
+    assert summed.summarise(runs)["main"].keys() == {"soft", *alignment_study.METHODS}
+    averaged = alignment_study.STUDY(folder=tmp_path).summarise(runs)
+    assert averaged["main"].keys() == {"soft", *alignment_study.METHODS} - {"ot"}
+
+
 def test_runs_start_from_the_networks_of_another_study(study):
     earlier = {run["seed"]: run for run in study["first"]["runs"] if run["kind"] == "tuned"}
     found = {(run["kind"], run["seed"]): run for run in study["runs"] if run["method"] == "soft"}

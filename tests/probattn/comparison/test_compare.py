@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
-from probattn.comparison import ComparisonResults, Ways, figures
+from probattn.comparison import ComparisonResults, Ways, costs, figures
 from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
 from probattn.comparison.running import _gaps
@@ -47,12 +47,50 @@ def test_dropout_is_a_way_only_where_something_drops_out(monkeypatch):
         (point.expand(4, 2, 2), ["point", "dropout", "dropout_temperature"]),
     ):
         own = Predictions(point + 1e-9, draws, None if draws is None else "dropout")
-        monkeypatch.setattr(comparison_ways, "_predicted", lambda *_, own=own: own)
+        monkeypatch.setattr(comparison_ways, "predicted", lambda *_, own=own: own)
         labels = {part: torch.tensor([1, 0]) for part in ("validation", "test")}
         found = Ways(labels)
-        found.add("point", dict.fromkeys(labels, point), 1.0)
+        found.add("point", dict.fromkeys(labels, point))
         comparison_ways._drawn(None, network, dict.fromkeys(labels), found)
         assert list(found.probabilities) == expected
+
+
+def test_costs_are_measured_in_turn_with_the_reference(monkeypatch):
+    """On a machine that slows down steadily: a pass of the reference takes 2 units of work, 20 draws take 40."""
+    now, work = [0.0], [0.0]
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: now[0])
+
+    def action(amount):
+        def act():
+            now[0] += amount * (1 + 0.01 * (work[0] + amount / 2))  # the mean speed while it runs
+            work[0] += amount
+
+        return act
+
+    found = costs._in_turn(action(2), {"point": action(3), "draws": action(43), "moments": action(5)})
+    expected = {"point": 1.5, "draws": 20, "moments": 2.5}
+    assert {kind: each.mean for kind, each in found.items()} == pytest.approx(expected, rel=1e-9)
+    assert all(each.seeds == costs.REPEATS for each in found.values())
+    found = costs._in_turn(action(2), {"dropout": action(42)})  # of the reference itself
+    assert (found["point"].mean, found["dropout"].mean) == pytest.approx((1, 20), rel=1e-9)
+
+
+def test_costs_are_kept_and_measured_anew_for_other_recipes(compared, command):
+    folder, given, _ = compared
+    file = folder / "out" / "costs.json"
+    kept = file.read_bytes()
+    assert command("compare", *given).exit_code == 0 and file.read_bytes() == kept
+    digests, found = json.loads(kept)
+    file.write_text(json.dumps([digests[::-1], found]))
+    assert command("compare", *given).exit_code == 0
+    assert json.loads(file.read_bytes())[0] == digests
+    file.write_text("{")
+    assert command("compare", *given).exit_code == 0 and json.loads(file.read_bytes())[0] == digests
+    assert {way: costs.passes_of(way) for way in ("energy", "draws_information", "moments_temperature")} == {
+        "energy": "point",
+        "draws_information": "draws",
+        "moments_temperature": "moments",
+    }
 
 
 def test_every_way_is_measured(compared):
@@ -75,8 +113,9 @@ def test_every_way_is_measured(compared):
         assert (row.closed_form is not None) == row.way.startswith("moments")
     gaps = [(name, gap) for row in results.rows for name, gap in row.gaps.items()]
     assert {results.verdict(*each) for each in gaps} == {"unclear"}  # of two seeds
-    costs = {row.way: row.cost.mean for row in results.rows if row.recipe == "plain"}
-    assert costs["point"] == 1 and costs["ensemble"] == pytest.approx(2)
+    cost = {row.way: row.cost.mean for row in results.rows if row.recipe == "plain"}
+    assert cost["point"] == cost["energy"] == 1 and cost["ensemble"] == 2
+    assert cost["dropout"] == cost["dropout_information"]
     assert "posterior draws" in done.stdout and "report: " in done.stdout
     page = (folder / "out" / "comparison.html").read_text(encoding="utf-8")
     drawn = sum(len({"coverage", "auroc"} & set(row.values)) for row in results.rows)
@@ -97,11 +136,7 @@ def test_what_is_finished_is_not_done_again(compared, command):
     damaged.unlink()
     done = command("compare", *given, "--workers", "2")
     assert done.exit_code == 0, done.output
-    again, before = json.loads(damaged.read_bytes()), json.loads(kept)
-    for found in (again, before):
-        for each in found["figures"].values():
-            each.pop("seconds")
-    assert again == before
+    assert json.loads(damaged.read_bytes()) == json.loads(kept)
 
 
 def test_the_ensemble_is_the_mean_of_the_networks(compared):
@@ -118,7 +153,7 @@ def test_the_ensemble_is_the_mean_of_the_networks(compared):
     (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble")]
     assert {name: each.mean for name, each in row.values.items()} == pytest.approx(expected)
     ways = Ways(dict(labels))
-    ways.add("ensemble", mean, 0.0)
+    ways.add("ensemble", mean)
     ways.scaled("ensemble", "scaled")
     (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble_temperature")]
     assert row.values["nll"].mean == pytest.approx(ways.measured(0.4)["scaled"]["nll"])
@@ -169,13 +204,13 @@ def test_the_temperature_is_that_of_the_validation_data():
         for part in PARTS[:2]
     }
     ways = Ways(labels)
-    ways.add("point", {part: (2 * each).softmax(dim=-1) for part, each in logits.items()}, 3.0)
+    ways.add("point", {part: (2 * each).softmax(dim=-1) for part, each in logits.items()})
     ways.scaled("point", "temperature")
     torch.testing.assert_close(
         ways.probabilities["temperature"]["test"], logits["test"].softmax(dim=-1), rtol=0, atol=0.03
     )
     found = ways.measured(0.2)
-    assert found["temperature"]["nll"] < found["point"]["nll"] and found["temperature"]["seconds"] == 3
+    assert found["temperature"]["nll"] < found["point"]["nll"]
     assert found["temperature"]["accuracy"] == found["point"]["accuracy"]
 
 

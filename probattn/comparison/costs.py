@@ -1,0 +1,105 @@
+"""What a prediction costs in each way, in passes of the reference's network, measured in turn with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import TypeAdapter
+
+from probattn.comparison.results import Interval
+from probattn.comparison.ways import pass_once, predicted
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
+from probattn.metrics.functional import mean_interval
+from probattn.tasks import load_network
+from probattn.tasks.classification.task import Classification
+from probattn.tasks.progress import note
+
+COSTS = "costs.json"
+"""What has been measured, in the folder of a comparison."""
+TEXTS, REPEATS = 64, 5
+DRAWN = ("dropout", "draws")
+PASSES = (*DRAWN, "moments")
+Action = Callable[[], object]
+Costs = dict[str, dict[str, Interval]]
+_FILE = TypeAdapter(tuple[list[str], Costs])
+
+
+def passes_of(way: str) -> str:
+    """The passes that a way takes: "dropout", "draws", "moments", or "point" for one without noise."""
+    return next((each for each in PASSES if way == each or way.startswith(f"{each}_")), "point")
+
+
+def measured_costs(
+    folder: Path,
+    networks: Mapping[str, tuple[Classification, Path]],
+    ways: Mapping[str, Collection[str]],
+    digests: Sequence[str],
+) -> Costs:
+    """Costs by recipe and kind of passes, with their intervals over repeats; what has been measured is read.
+
+    Args:
+        folder: of the comparison.
+        networks: a task and a trained network's folder by recipe, that of the reference first.
+        ways: of each recipe.
+        digests: of the recipes; where they are others than before, costs are measured anew.
+    """
+    file = folder / COSTS
+    with FileLock(folder / f".{COSTS}.lock"):
+        try:
+            known, costs = read_json(file, _FILE)
+        except (JSONError, FileNotFoundError):
+            known, costs = [], {}
+        if known != list(digests) or costs.keys() != networks.keys():
+            costs = _measured(networks, ways)
+            write_atomically(file, _FILE.dump_json((list(digests), costs), indent=1) + b"\n")
+    return costs
+
+
+def _measured(
+    networks: Mapping[str, tuple[Classification, Path]], ways: Mapping[str, Collection[str]]
+) -> Costs:
+    unit: Action | None = None
+    costs: Costs = {}
+    for name, (task, place) in networks.items():
+        note(f"{name}: cost of a prediction")
+        network, texts = load_network(place), task.texts.test.take(TEXTS)
+        kinds = {passes_of(way) for way in ways[name]}
+        actions: dict[str, Action] = {
+            each: partial(predicted, task, network, texts, each) for each in PASSES if each in kinds
+        }
+        point = partial(pass_once, task, network, texts)
+        costs[name] = _in_turn(point, actions) if unit is None else _in_turn(unit, {"point": point} | actions)
+        unit = unit or point
+    return costs
+
+
+def _in_turn(unit: Action, actions: Mapping[str, Action]) -> dict[str, Interval]:
+    """How much longer each action takes than the unit, which runs before and after it; the first round warms up.
+
+    Without "point" among the actions, that is the unit.
+    """
+    rounds: list[dict[str, float]] = []
+    for _ in range(REPEATS + 1):
+        before, found = _seconds(unit), {"point": 1.0}
+        for kind, action in actions.items():
+            spent, after = _seconds(action), _seconds(unit)
+            found[kind] = 2 * spent / (before + after)
+            before = after
+        for kind in DRAWN:
+            if kind in found:  # one pass without noise goes along with draws
+                found[kind] = max(found[kind] - found["point"], found["point"])
+        rounds.append(found)
+    return {
+        kind: Interval(**mean_interval(each[kind] for each in rounds[1:])._asdict()) for kind in rounds[0]
+    }
+
+
+def _seconds(action: Action) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
