@@ -46,7 +46,7 @@ def measured_costs(
         folder: of the comparison.
         networks: a task and a trained network's folder by recipe, that of the reference first.
         ways: of each recipe.
-        digests: of the recipes; where they are others than before, costs are measured anew.
+        digests: of the recipes; where they or the ways are others than before, costs are measured anew.
     """
     file = folder / COSTS
     with FileLock(folder / f".{COSTS}.lock"):
@@ -54,7 +54,8 @@ def measured_costs(
             known, costs = read_json(file, _FILE)
         except (JSONError, FileNotFoundError):
             known, costs = [], {}
-        if known != list(digests) or costs.keys() != networks.keys():
+        asked = {(name, passes_of(way)) for name, own in ways.items() for way in own}
+        if known != list(digests) or asked != {(name, kind) for name, own in costs.items() for kind in own}:
             costs = _measured(networks, ways)
             write_atomically(file, _FILE.dump_json((list(digests), costs), indent=1) + b"\n")
     return costs
