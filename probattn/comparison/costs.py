@@ -17,7 +17,7 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional import mean_interval
 from probattn.tasks import load_network
 from probattn.tasks.classification.task import Classification
-from probattn.tasks.progress import note
+from probattn.tasks.progress import shown, tracked
 
 COSTS = "costs.json"
 """What has been measured, in the folder of a comparison."""
@@ -67,37 +67,36 @@ def _measured(
     unit: Action | None = None
     costs: Costs = {}
     for name, (task, place) in networks.items():
-        note(f"{name}: cost of a prediction")
         network, texts = load_network(place), task.texts.test.take(TEXTS)
         kinds = {passes_of(way) for way in ways[name]}
         actions: dict[str, Action] = {
             each: partial(predicted, task, network, texts, each) for each in PASSES if each in kinds
         }
         point = partial(pass_once, task, network, texts)
-        costs[name] = _in_turn(point, actions) if unit is None else _in_turn(unit, {"point": point} | actions)
+        if unit is not None:
+            actions = {"point": point} | actions
         unit = unit or point
+        rounds = tracked(range(REPEATS + 1), f"{name}: cost of a prediction")
+        found = [_ratios(unit, actions) for _ in rounds][1:]  # the first warms up
+        costs[name] = {
+            kind: Interval(**mean_interval(each[kind] for each in found)._asdict()) for kind in found[0]
+        }
     return costs
 
 
-def _in_turn(unit: Action, actions: Mapping[str, Action]) -> dict[str, Interval]:
-    """How much longer each action takes than the unit, which runs before and after it; the first round warms up.
+@shown(quiet=True)
+def _ratios(unit: Action, actions: Mapping[str, Action]) -> dict[str, float]:
+    """How much longer each action takes than the unit, which runs before and after it.
 
-    Without "point" among the actions, that is the unit.
+    Without "point" among the actions, that is the unit. One pass without noise goes along with draws, and is taken off.
     """
-    rounds: list[dict[str, float]] = []
-    for _ in range(REPEATS + 1):
-        before, found = _seconds(unit), {"point": 1.0}
-        for kind, action in actions.items():
-            spent, after = _seconds(action), _seconds(unit)
-            found[kind] = 2 * spent / (before + after)
-            before = after
-        for kind in DRAWN:
-            if kind in found:  # one pass without noise goes along with draws
-                found[kind] = max(found[kind] - found["point"], found["point"])
-        rounds.append(found)
-    return {
-        kind: Interval(**mean_interval(each[kind] for each in rounds[1:])._asdict()) for kind in rounds[0]
-    }
+    before, found = _seconds(unit), {"point": 1.0}
+    for kind, action in actions.items():
+        spent, after = _seconds(action), _seconds(unit)
+        found[kind] = 2 * spent / (before + after)
+        before = after
+    drawn = {kind: max(found[kind] - found["point"], found["point"]) for kind in DRAWN if kind in found}
+    return found | drawn
 
 
 def _seconds(action: Action) -> float:

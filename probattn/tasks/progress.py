@@ -46,14 +46,11 @@ def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[No
     """Shows in this block what :func:`tracked` and :func:`counting` go through; without it they show nothing.
 
     Args:
-        quiet: show nothing here either.
+        quiet: show nothing in this block.
         console: where to; None for the error stream.
     """
-    if quiet:
-        yield
-        return
-    progress: _Progress = _Lines()
-    if find_spec("rich"):
+    progress: _Progress | None = None if quiet else _Lines()
+    if not quiet and find_spec("rich"):
         from probattn.tasks.bars import Bars
 
         progress = Bars(console)
@@ -62,7 +59,8 @@ def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[No
         yield
     finally:
         _SHOWN.reset(token)
-        progress.close()
+        if progress is not None:
+            progress.close()
 
 
 def note(line: str) -> None:

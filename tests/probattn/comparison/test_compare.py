@@ -67,12 +67,10 @@ def test_costs_are_measured_in_turn_with_the_reference(monkeypatch):
 
         return act
 
-    found = costs._in_turn(action(2), {"point": action(3), "draws": action(43), "moments": action(5)})
-    expected = {"point": 1.5, "draws": 20, "moments": 2.5}
-    assert {kind: each.mean for kind, each in found.items()} == pytest.approx(expected, rel=1e-9)
-    assert all(each.seeds == costs.REPEATS for each in found.values())
-    found = costs._in_turn(action(2), {"dropout": action(42)})  # of the reference itself
-    assert (found["point"].mean, found["dropout"].mean) == pytest.approx((1, 20), rel=1e-9)
+    found = costs._ratios(action(2), {"point": action(3), "draws": action(43), "moments": action(5)})
+    assert found == pytest.approx({"point": 1.5, "draws": 20, "moments": 2.5}, rel=1e-9)
+    found = costs._ratios(action(2), {"dropout": action(42)})  # of the reference itself
+    assert found == pytest.approx({"point": 1, "dropout": 20}, rel=1e-9)
 
 
 def test_costs_are_kept_and_measured_anew_for_other_recipes(compared, command):

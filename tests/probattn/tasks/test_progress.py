@@ -42,3 +42,14 @@ def test_bars_on_a_terminal(width):
     seen = place.file.getvalue()
     for words in ("2/2", "1/3", "0/1", "deterministic attention: predictions of IMDB", "without each head"):
         assert words in seen
+
+
+def test_a_quiet_block_inside_shows_nothing():
+    place = console(terminal=False)
+    with shown(console=place):
+        for _ in tracked([1, 2], "outer"):
+            with shown(quiet=True):
+                note("within")
+                assert list(tracked([3], "inner")) == [3]
+        note("after")
+    assert place.file.getvalue() == "outer ...\nnote: after\n"
