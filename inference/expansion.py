@@ -92,7 +92,8 @@ def posterior_moments(
             difference of the two leading logits, the least certain label under "sigmoid", the first number under
             "identity" (True), or of the named one: a pair of classes, a label, a number.
         classes: K >= 2 (1 under "sigmoid"), the leading classes whose covariance is computed; 6 by default, or all of
-            fewer. Of numbers always all.
+            fewer. Under "sigmoid" the least certain labels, and of two or more always the most probable one. Of numbers
+            always all.
         positions: places, from 0, of the predictions that a row holds beside one another (tokens; nodes and texts have
             one): only these are computed. All by default.
         method: "expansion"; "draws", the moments of ``num_samples`` draws; or "auto": the expansion, unless draws cost
@@ -345,7 +346,12 @@ def _chosen(logits: Tensor, asked: _Asked, link: Link) -> Tensor:
     order = score.float().expand(logits.shape).clone()
     for place, each in enumerate(first):
         order[..., each] = torch.inf if place == 0 else torch.finfo(torch.float32).max
-    return order.topk(number, dim=-1).indices
+    chosen = order.topk(number, dim=-1).indices
+    if link == "sigmoid" and number > 1:
+        best = logits.argmax(dim=-1, keepdim=True)
+        missing = (chosen != best).all(dim=-1)
+        chosen[..., -1] = torch.where(missing, best[..., 0], chosen[..., -1])
+    return chosen
 
 
 class Expansion(Messenger):

@@ -71,7 +71,7 @@ class Moments:
     Attributes:
         logits: predictions at the posterior expectation, or their mean over draws, ``[B, ..., C]``.
         classes: the K leading classes of each row, int64 ``[B, ..., K]``: the most probable ones first, under "sigmoid"
-            the least certain labels, under "identity" all numbers.
+            the least certain labels and the most probable one, under "identity" all numbers.
         covariance: ``[B, ..., K, K]``.
         link: what makes probabilities of logits, as in :class:`Posterior`.
         noise: law of an observed number around its prediction; None for classes.

@@ -199,7 +199,7 @@ def build_attack(name: AttackName, victim: Victim, queries: int, resources: Reso
     pre = textattack.constraints.pre_transformation
     shared = [
         pre.RepeatModification(),
-        pre.StopwordModification(stopwords=stopwords()),
+        pre.StopwordModification(stopwords=_InAnyCase(stopwords())),
         pre.InputColumnModification(list(PAIR), {PAIR[0]}),
     ]
     return Attacker(textattack.Attack(goal, [*shared, *constraints], transformation, search), victim)
@@ -250,6 +250,13 @@ class Attacker:
 def stopwords() -> frozenset[str]:
     """Words that no attack changes: the closed classes of English, whole and as tokenizers cut their contractions."""
     return frozenset(FUNCTION_WORDS.split())
+
+
+class _InAnyCase(frozenset[str]):
+    """Words in lower case, which hold those in capitals."""
+
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and super().__contains__(word.lower())
 
 
 def _wrapper(textattack: Any, victim: Victim) -> Any:

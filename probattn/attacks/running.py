@@ -83,7 +83,8 @@ class AttackOptions(Options):
     @property
     def name(self) -> str:
         """Stem of the files of its records."""
-        words = [self.attack, self.prediction, self.data, "fresh" if self.noise == "fresh" else None]
+        fresh = self.noise == "fresh" and self.prediction == "draws"
+        words = [self.attack, self.prediction, self.data, "fresh" if fresh else None]
         return "_".join([*(word for word in words if word), str(self.seed)])
 
     @property
@@ -109,6 +110,10 @@ class AttackOptions(Options):
         file = Path(self.vectors) if self.vectors else vectors_file()
         if self.attack in WORD_ATTACKS and file.is_file():
             found["vectors"] = file_sha256(file)[:16]
+        for name in ("encoder", "masked_lm"):
+            folder = Path(str(found.get(name)))
+            if folder.is_dir():  # which another training may have filled anew
+                found[name] = f"{found[name]} {_weights_digest(folder)}"
         return found
 
 
@@ -141,7 +146,10 @@ def attack_run(
     )
     data = _texts(task, victim, options)
     settings = options.settings() | {
-        "texts": digest(f"{text}\0{data.pair(row)}\0" for row, text in enumerate(data.texts)),
+        "texts": digest(
+            f"{text}\0{data.pair(row)}\0{label}\0"
+            for row, (text, label) in enumerate(zip(data.texts, data.labels or (), strict=True))
+        ),
         "network": _network_digest(run),
     }
     attack = build_attack(options.attack, victim, options.queries, options.resources)
@@ -154,7 +162,7 @@ def attack_run(
         result = AttackResult(
             run=str(run),
             name=task.recipe.name,
-            method="baseline" if run.name == BASELINE else task.method_words(),
+            method="baseline" if _is_baseline(run) else task.method_words(),
             trained_on=task.recipe.data.train.source,
             training_seed=task.recipe.training.seed,
             settings=settings,
@@ -185,9 +193,13 @@ def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: Att
             records.append(attack(text, data.labels[row]))
 
 
+def _is_baseline(run: Path) -> bool:
+    """Whether a folder is the baseline of a run, not a run of that name."""
+    return run.name == BASELINE and not (run / RECIPE).exists()
+
+
 def _task(run: Path) -> Classification:
-    within = run.name == BASELINE and not (run / RECIPE).exists()
-    task = run_task(run.parent if within else run)
+    task = run_task(run.parent if _is_baseline(run) else run)
     if not isinstance(task, Classification):
         raise RunError(
             f"{run}: expected a run that classifies texts, got one of {task.section or 'another kind'}"
@@ -232,7 +244,11 @@ def _network_digest(run: Path) -> str:
     manifest = run / MODEL / MANIFEST
     if manifest.is_file():
         return file_sha256(manifest)[:16]
-    return digest(file_sha256(file) for file in sorted((run / MODEL).glob("*.safetensors")))
+    return _weights_digest(run / MODEL)
+
+
+def _weights_digest(folder: Path) -> str:
+    return digest(file_sha256(file) for file in sorted(folder.glob("*.safetensors")))
 
 
 @contextmanager

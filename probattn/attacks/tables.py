@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -43,8 +44,8 @@ def attack_table(result: AttackResult, attacks: Sequence[AttackedText] = ()) -> 
 def compared_attacks(runs: Iterable[Path]) -> Sheet:
     """The finished attacks on several runs: means over the runs of a method, with their 95% interval by Student's t.
 
-    Runs are of one method where the words for it and the training data are the same; attacks are compared where all
-    their settings but seeds are.
+    Runs are of one method where the words for it and the training data are the same; attacks are compared where their
+    texts and all their settings but seeds are the same. Several attacks on one network count as one, by their mean.
 
     Args:
         runs: folders of runs, with attacks in their folder "attacks" or in that of their baseline.
@@ -55,31 +56,34 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
     Raises:
         RunError: no finished attack, or a file that holds none.
     """
-    found: dict[str, dict[tuple[str, str], list[AttackResult]]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str], dict[str, list[AttackResult]]]] = {}
     for file in _files(runs):
         try:
             result = read_json(file, TypeAdapter(AttackResult))
         except JSONError as error:
             raise RunError(f"{error}; expected the result of an attack: remove the file") from error
         settings = result.settings
+        number = f", {settings['num_samples']}" if "num_samples" in settings else ""
         noise = " (fresh)" if settings.get("noise") == "fresh" else ""
-        row = (result.method, f"{settings['prediction']}{noise}")
-        found.setdefault(_title(result), {}).setdefault(row, []).append(result)
+        row = (result.method, f"{settings['prediction']}{number}{noise}")
+        rows = found.setdefault((_title(result), settings["texts"]), {})
+        rows.setdefault(row, {}).setdefault(settings["network"], []).append(result)
     if not found:
         raise RunError("attack-table: expected runs with attacks, found none; make them: probattn attack RUN")
+    titles = Counter(title for title, _ in found)
     groups = tuple(
         Group(
-            title,
+            title if titles[title] == 1 else f"{title}, texts {texts[:6]}",
             tuple(
-                (*row, str(len(several)), *(_over_runs(several, measure) for measure in MEASURES))
-                for row, several in sorted(rows.items())
+                (*row, str(len(networks)), *(_over_networks(networks.values(), each) for each in MEASURES))
+                for row, networks in sorted(rows.items())
             ),
         )
-        for title, rows in sorted(found.items())
+        for (title, texts), rows in sorted(found.items())
     )
     note = (
-        "In percent, with half the width of the 95% interval by Student's t over runs (none of one run). failed: "
-        "attacks that failed, of those on texts whose class was right; attacked: accuracy after the attack."
+        "In percent, with half the width of the 95% interval by Student's t over runs (none of one run); several "
+        "attacks on one network are one run, by their mean. failed: attacks that failed, of those on texts whose class was right; attacked: accuracy after the attack."
     )
     return Sheet(
         ("method", "prediction", "runs", "failed", "accuracy", "attacked"), groups, words=2, notes=(note,)
@@ -102,16 +106,20 @@ def _title(result: AttackResult) -> str:
 
 
 def _files(runs: Iterable[Path]) -> Iterator[Path]:
+    seen: set[Path] = set()
     for run in runs:
         if not run.is_dir():
             raise RunError(f"{run}: expected a folder of a run, found none")
         for folder in (run, run / BASELINE):
-            yield from sorted((folder / ATTACKS).glob("*.json"))
+            files = [each.resolve() for each in sorted((folder / ATTACKS).glob("*.json"))]
+            yield from (each for each in files if each not in seen)
+            seen.update(files)
 
 
-def _over_runs(several: Sequence[AttackResult], measure: str) -> str:
-    shares = [getattr(each.summary, measure).value for each in several]
-    values = [100 * share for share in shares if share is not None]
+def _over_networks(networks: Iterable[Sequence[AttackResult]], measure: str) -> str:
+    found = ([getattr(each.summary, measure).value for each in several] for several in networks)
+    shares = [[share for share in each if share is not None] for each in found]
+    values = [100 * statistics.fmean(each) for each in shares if each]
     if not values:
         return "-"
     mean = statistics.fmean(values)

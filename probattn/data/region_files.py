@@ -47,6 +47,8 @@ class ImageFiles:
     def path(self, image: str) -> Path:
         """The file of an image; a ``DataError`` where the pattern does not fit its name."""
         try:
+            if "{id" not in self.pattern:
+                raise LookupError("it has none")
             try:
                 name = self.pattern.format(id=image)
             except ValueError:  # a format of numbers
@@ -74,7 +76,7 @@ class ImageFiles:
         return self._pixels(file) if self.region_size is None else self._features(file)
 
     def boxes(self, file: Path) -> Tensor | None:
-        """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has them."""
+        """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has one for each."""
         if self.region_size is None or file.suffix != ".npz":
             return None
         content = _arrays(file, (*BOXES, "image_w", "image_h"))
@@ -82,6 +84,8 @@ class ImageFiles:
         if found is None or found.ndim != 2 or found.shape[1] != 4 or not len(found):
             return None
         boxes = torch.from_numpy(np.asarray(found, dtype=np.float32))[: self.max_regions]
+        if len(boxes) != len(self.read(file)):
+            return None
         whole = [float(content[name]) if name in content else 0.0 for name in ("image_w", "image_h")]
         most = [whole[0] or float(boxes[:, ::2].max()), whole[1] or float(boxes[:, 1::2].max())]
         return boxes / torch.tensor(most * 2).clamp_min(1e-6)

@@ -166,6 +166,14 @@ def test_heads_of_tokens_labels_and_numbers():
     found = posterior_moments(labels, rows(), classes=4)
     draws = posterior_predict(labels, rows(), 600, chunk_size=600)
     torch.testing.assert_close(found.mean_probabilities, draws.mean_probabilities, rtol=0, atol=0.02)
+    many = network(num_labels=9, problem_type="multi_label_classification")
+    torch.nn.init.normal_(many.classifier.weight, std=20.0)  # the most probable label is far from 0
+    found = posterior_moments(program_for(many), rows(), classes=2)
+    best, certain = found.logits.argmax(dim=-1), found.logits.abs()
+    assert (found.classes[:, 0] == certain.argmin(dim=-1)).all() and (found.classes == best[:, None]).any(
+        1
+    ).all()
+    assert (found.covariance.diagonal(dim1=1, dim2=2) > 0).all()
     numbers = program_for(network(num_labels=2, problem_type="regression"))
     found = posterior_moments(numbers, rows(), attribution=1)
     draws = posterior_predict(numbers, rows(), 600, chunk_size=600)

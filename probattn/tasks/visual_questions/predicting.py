@@ -63,13 +63,14 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
     }
 
 
-def variance_shares(network: Trained, inputs: Mapping[str, Tensor]) -> dict[str, Values]:
-    """Parts of words and of regions, as keys, in the variance of a single question's answer; 1 together."""
+def variance_shares(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict[str, Values]:
+    """Parts of words and of regions, as keys, in the variance of an answer to a single question; 1 together."""
     if network.key != "bayesian_mean":
         return {}
     words = cast(McanForQuestionAnswering, network.net).dry_inputs()["input_ids"].shape[1]
     of_words = {call.name for call in inspect(network.net) if call.shape[2] == words}
-    moments = posterior_moments(network.program, inputs, attribution=True, method="expansion")
+    number = answers_of(network).index(answer)
+    moments = posterior_moments(network.program, inputs, attribution=number, method="expansion")
     parts: dict[str, Tensor] = {}
     for site, share in (moments.share or {}).items():
         name = "word_shares" if site in of_words else "region_shares"

@@ -54,7 +54,10 @@ def given_questions(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
 
 
 def _path(image: str, files: ImageFiles) -> Path:
-    path = Path(image).expanduser()
+    try:
+        path = Path(image).expanduser()
+    except RuntimeError:  # no such user
+        path = Path(image)
     if path.is_file():
         return path.absolute()
     try:
@@ -130,7 +133,19 @@ def sample_of(
     own, (row,) = networks[-1], single.rows
     boxes = single.images.boxes(single.images.path(row.image))
     inputs = own.moved(batches[own.key])
-    maps: dict[str, Any] = {**attention_maps(own, inputs, options), **variance_shares(own, inputs)}
+    answers = {
+        key: _given(found, answers_of(network))
+        for network in networks
+        for key, found in predictions(
+            network,
+            [network.moved(batches[network.key])],
+            options,
+            chunk_size=options.chunk_size,
+            dropout=False,
+        ).items()
+    }
+    maps: dict[str, Any] = attention_maps(own, inputs, options)
+    maps |= variance_shares(own, inputs, answers[own.key][0].answer)
     return VisualQuestionSample(
         question=row.question,
         words=tuple(own.codec.convert_ids_to_tokens(inputs["input_ids"][0].tolist())),
@@ -138,17 +153,7 @@ def sample_of(
         truth=tuple(answer for answer, _ in Counter(row.answers).most_common()),
         image_url=_data_address(inputs["pixel_values"][0]) if "pixel_values" in inputs else "",
         boxes=() if boxes is None else tuple(tuple(round(side, 4) for side in box) for box in boxes.tolist()),
-        answers={
-            key: _given(found, answers_of(network))
-            for network in networks
-            for key, found in predictions(
-                network,
-                [network.moved(batches[network.key])],
-                options,
-                chunk_size=options.chunk_size,
-                dropout=False,
-            ).items()
-        },
+        answers=answers,
         **maps,
     )
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from probattn.data import DataError, ImageFiles, VisualQuestions, package_file, read_visual_questions
+from probattn.data import (
+    DataError,
+    DataWarning,
+    ImageFiles,
+    VisualQuestions,
+    package_file,
+    read_visual_questions,
+)
 from probattn.data.words import GLOVE
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.sections.base import ReportSection, Section
@@ -143,11 +151,21 @@ class VisualQuestionDataRecipe(Section):
         Raises:
             DataError: in one line, whatever is wrong with them.
         """
-        train, validation = self._read("train").split(self.held_out)
+        read, test = self._read("train"), self._read("test")
+        train, validation = read.split(self.held_out)
+        known = {read.images.path(row.image).resolve() for row in read.rows}
+        shared = sum(test.images.path(row.image).resolve() in known for row in test.rows)
+        if shared:
+            warnings.warn(
+                f"visual_questions.test: the images of {shared:,} of its {len(test):,} questions are among the "
+                "training images too, so that measurements on them flatter",
+                DataWarning,
+                stacklevel=2,
+            )
         return {
             "train": train.take(self.train_questions),
             "validation": validation.take(self.validation_questions),
-            "test": self._read("test").take(self.test_questions),
+            "test": test.take(self.test_questions),
         }
 
     def _read(self, part: str) -> VisualQuestions:

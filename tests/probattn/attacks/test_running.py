@@ -1,11 +1,15 @@
 """Attacks on runs with an attack of the tests' own: resuming, tables, what is refused."""
 
 import random
+import shutil
+import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 from probattn.attacks import (
     AttackedText,
@@ -17,7 +21,7 @@ from probattn.attacks import (
     read_attack,
 )
 from probattn.attacks.building import load_textattack
-from probattn.attacks.running import _warn_of_training_texts
+from probattn.attacks.running import _texts, _warn_of_training_texts
 from probattn.data import DataWarning, TextDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -127,6 +131,59 @@ def test_a_run_is_attacked_and_compared(run, faked, tmp_path, command):
     assert shown.exit_code == 0 and "draws" in shown.stdout, shown.output
 
 
+def test_an_interval_is_over_networks_and_only_like_attacks_are_compared(run, faked, tmp_path):
+    _, result = attack_run(run, AttackOptions("pruthi", "draws", number=5), output=tmp_path / "made")
+
+    def table(*found):
+        for number, (failed, settings) in enumerate(found):
+            share = result.summary.failed.model_copy(update={"value": failed})
+            summary = result.summary.model_copy(update={"failed": share})
+            each = result.model_copy(update={"summary": summary, "settings": result.settings | settings})
+            place = tmp_path / f"{len(found)}" / "attacks" / f"{number}.json"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(each.model_dump_json(), encoding="utf-8")
+        return compared_attacks([tmp_path / f"{len(found)}"] * 2)  # a folder that is named twice counts once
+
+    (group,) = table((0.2, {"seed": 0}), (0.4, {"seed": 1})).groups
+    assert [row[1:4] for row in group.rows] == [("draws, 20", "1", "30.0")]
+    two = {"network": "another"}
+    (group,) = table((0.2, {"seed": 0}), (0.4, {"seed": 1}), (0.5, two)).groups
+    (row,) = group.rows
+    half = stats.t.ppf(0.975, 1) * statistics.stdev([30, 50]) / 2**0.5
+    assert row[2:4] == ("2", f"40.0 ± {half:.1f}")
+    found = table(
+        (0.2, {}), (0.3, two | {"num_samples": 5}), (0.4, two), (0.5, two | {"texts": "others"})
+    ).groups
+    assert [[row[1:3] for row in group.rows] for group in found] == [
+        [("draws, 20", "2"), ("draws, 5", "1")],
+        [("draws, 20", "1")],
+    ]
+    assert found[1].title.endswith(", texts others")
+
+
+def test_settings_hold_labels_weights_and_which_run(run, faked, tmp_path, monkeypatch):
+    options = AttackOptions("pruthi", number=5)
+    _, first = attack_run(run, options, output=tmp_path / "first")
+    monkeypatch.setattr(
+        "probattn.attacks.running._texts",
+        lambda task, *given: replace(
+            _texts(task, *given), labels=tuple(1 - one for one in _texts(task, *given).labels)
+        ),
+    )
+    _, other = attack_run(run, options, output=tmp_path / "other")
+    assert first.settings["texts"] != other.settings["texts"]
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    found = []
+    for content in (b"one", b"two"):
+        (encoder / "model.safetensors").write_bytes(content)
+        found.append(AttackOptions("bae", encoder=str(encoder)).settings()["encoder"])
+    assert found[0] != found[1] and found[0].startswith(str(encoder))
+    place = shutil.copytree(run, tmp_path / "baseline", ignore=shutil.ignore_patterns("baseline"))
+    _, named = attack_run(place, options, output=tmp_path / "named")
+    assert named.method == first.method != "baseline"
+
+
 def test_the_command_prints_what_came_of_it_and_goes_on(run, faked, tmp_path, command):
     given = ("attack", run, "--attack", "pruthi", "--number", 5, "--output", tmp_path, "--quiet")
     first = command(*given)
@@ -198,5 +255,6 @@ def test_options_are_checked_and_name_files():
         AttackOptions("clever")
     options = AttackOptions("bae", "draws", noise="fresh", data="textfooler_mr", seed=3)
     assert options.name == "bae_draws_textfooler_mr_fresh_3"
+    assert AttackOptions(noise="fresh").name == AttackOptions().name  # a point has no noise
     assert options.resources.encoder == "minilm"
     assert AttackOptions(vectors="a.txt", encoder="none").resources.vectors == Path("a.txt")

@@ -124,6 +124,8 @@ def test_stopwords_stay():
     assert {"the", "was"} <= stopwords()
     found = build_attack("deepwordbug", Keyword(), 200, Resources())("the was film", 1)
     assert found.outcome == "skipped"
+    found = build_attack("deepwordbug", Keyword(), 200, Resources())("It was NOT The good", 1)
+    assert found.outcome == "successful" and found.perturbed.startswith("It was NOT The ")
 
 
 def test_missing_vectors_name_the_command(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +173,13 @@ def test_boxes_are_shares_of_the_image(vqa):
     for whole, expected in (({"image_w": 400, "image_h": 50}, [0.25, 1.0]), ({}, [1.0, 1.0])):
         np.savez(vqa / "whole.npz", x=np.ones((1, 4)), boxes=[[0, 0, 100, 50]], **whole)
         assert files.boxes(vqa / "whole.npz")[0, 2:].tolist() == expected
+    np.savez(vqa / "whole.npz", x=np.ones((3, 4)), boxes=[[0, 0, 100, 50]])  # boxes of other regions
+    assert files.boxes(vqa / "whole.npz") is None
+
+
+def test_a_pattern_names_every_image():
+    with pytest.raises(DataError, match=r"expected a pattern of file names with \{id\}, got '0.png'"):
+        ImageFiles(Path("images"), "0.png").path("7")
 
 
 def test_pixels_keep_their_places(tmp_path):

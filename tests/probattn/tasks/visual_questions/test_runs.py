@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -16,9 +17,9 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from probattn.data import read_visual_questions
+from probattn.data import DataWarning, read_visual_questions
 from probattn.data.visual_questions import VisualQuestion
-from probattn.inference import posterior_expectation, posterior_predict
+from probattn.inference import posterior_expectation, posterior_moments, posterior_predict
 from probattn.inference.report import Predictions
 from probattn.metrics.functional import calibration_error, negative_log_likelihood, pavpu
 from probattn.recipes import RecipeError, load_any_recipe, read_recipe
@@ -27,8 +28,8 @@ from probattn.tasks.programs import Network
 from probattn.tasks.visual_questions.drawing import boxes_of, overlay
 from probattn.tasks.visual_questions.measures import answer_columns, figures
 from probattn.tasks.visual_questions.page import shown
-from probattn.tasks.visual_questions.predicting import attention_maps
-from probattn.tasks.visual_questions.questions import given_questions
+from probattn.tasks.visual_questions.predicting import answers_of, attention_maps, variance_shares
+from probattn.tasks.visual_questions.questions import given_questions, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe
 from probattn.tasks.visual_questions.results import VisualQuestionSample
 from probattn.tasks.visual_questions.schedule import EpochSchedule
@@ -114,6 +115,32 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
         and "share of the variance" in page
         and "Kinds of questions" in page
     )
+
+
+def test_shares_are_those_of_the_given_answer(run):
+    network, task = load_network(run), run_task(run)
+    (first, *_) = task.questions["test"].rows
+    single = replace(task.questions["test"], rows=(first,))
+    inputs = network.moved(next(task.batches(network, task.rows(network, single))))
+    names = answers_of(network)
+    found = {name: variance_shares(network, inputs, name) for name in names[:2]}
+    for number, name in enumerate(names[:2]):
+        moments = posterior_moments(network.program, inputs, attribution=number, method="expansion")
+        of_keys = sum(share[0].sum(dim=(0, 1)).sum().item() for share in moments.share.values())
+        assert sum(map(sum, found[name].values())) == pytest.approx(of_keys, abs=1e-3)
+    assert found[names[0]] != found[names[1]]
+    sample = sample_of([network], {network.key: inputs}, single, task.recipe.prediction)
+    given = sample.answers["bayesian_mean"][0].answer
+    expected = variance_shares(network, inputs, given)
+    assert (sample.word_shares, sample.region_shares) == (expected["word_shares"], expected["region_shares"])
+
+
+def test_test_questions_about_training_images_are_counted(tmp_path):
+    runs.write_visual_questions(tmp_path)
+    files = {"questions": "test/questions.json", "images": "train/images"}
+    data = VisualQuestionDataRecipe(folder=str(tmp_path / "pictures"), test=files)
+    with pytest.warns(DataWarning, match="test: the images of 12 of its 12 questions are among the training"):
+        data.load()
 
 
 def test_the_models_are_the_mean_of_draws_and_the_posterior_expectation(run):
@@ -226,6 +253,10 @@ def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
         ("0\t ?", "got a question without words"),
         ("77\twhat?", r"got '77', and there is no such file and no file .*77\.png"),
         ("no.png\twhat?", "got 'no.png', and there is no such file"),
+        (
+            "~nobody-of-this-name/no.png\twhat?",
+            "got '~nobody-of-this-name/no.png', and there is no such file",
+        ),
     ],
 )
 def test_lines_that_are_no_questions_are_refused_in_one_line(run, line, words):
