@@ -83,7 +83,8 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
     )
     note = (
         "In percent, with half the width of the 95% interval by Student's t over runs (none of one run); several "
-        "attacks on one network are one run, by their mean. failed: attacks that failed, of those on texts whose class was right; attacked: accuracy after the attack."
+        "attacks on one network are one run, by their mean. failed: attacks that failed, of those on texts whose "
+        "class was right; attacked: accuracy after the attack."
     )
     return Sheet(
         ("method", "prediction", "runs", "failed", "accuracy", "attacked"), groups, words=2, notes=(note,)
