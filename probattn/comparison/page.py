@@ -119,6 +119,8 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
                 best = mean
                 points.append((at, mean))
                 _whisker(plot, at, row.values[measure], (low, high), style)
+        if not points:  # of a recipe without such data
+            continue
         points.append((x.high, best))
         add(plot.root, "path", f"line {style}", d=plot(points))
         ends.append((name, style, plot.up(best)))

@@ -27,6 +27,7 @@ from probattn.inference.report.claims import seeds_p
 from probattn.metrics.functional import holm, mean_interval
 from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification
+from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
@@ -153,23 +154,37 @@ def _spread(options: CompareOptions, folder: Path) -> None:
     ]
     command += [f"--seeds={options.seeds}", f"--error={options.error}", f"--against={options.against}"]
     command += [f"--set={each}" for each in options.set]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    devices = torch.cuda.device_count()
+    device = current_device()
+    if device.type == "cpu":
+        command.append("--device=cpu")
     started = [
         subprocess.Popen(
             command,
-            env=environment | ({"CUDA_VISIBLE_DEVICES": str(number % devices)} if devices else {}),
+            env={**os.environ, "OMP_NUM_THREADS": "1", **_other_gpu(device, number)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for number in range(options.workers - 1)
+        for number in range(1, options.workers)
     ]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         for job in _jobs(options, folder):
             _finish(job, options.error, quiet=True)
     finally:
+        torch.set_num_threads(threads)
         for each in started:
             each.wait()
+
+
+def _other_gpu(device: torch.device, number: int) -> dict[str, str]:
+    """The environment in which a process sees one GPU, the ``number``-th after the one of this process, in turn."""
+    if device.type != "cuda":
+        return {}
+    count, own = torch.cuda.device_count(), device.index or 0
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = given.split(",") if given else [str(each) for each in range(count)]
+    return {"CUDA_VISIBLE_DEVICES": names[(own + number) % count].strip()}
 
 
 def _finish(job: _Job, error: float, *, quiet: bool) -> None:
@@ -200,6 +215,7 @@ def _measure(job: _Job, task: Classification, error: float) -> None:
     labels = {f"labels.{part}": each for part, each in found.labels.items()}
     write_tensors(job.folder / POINTS, points | labels)
     content = {"error": error, "recipe": _recipe_digest(task), "figures": found.measured(error)}
+    content["data"] = task.data.fingerprint
     sizes = {part: len(each) for part, each in found.probabilities["point"].items()}
     file = _FIGURES.dump_json(content | {"sizes": {"train": len(task.texts.train)} | sizes}, indent=1)
     write_atomically(job.folder / FIGURES, file + b"\n")
@@ -252,8 +268,14 @@ def _values(jobs: Sequence[_Job], options: CompareOptions) -> tuple[_Values, Map
     values: _Values = {}
     read: dict[str, Any] = {}
     labels: Tensor | None = None
+    data: dict[str, Any] = {}
     for job in jobs:
         read = _read(job, options.error)
+        if read.get("data") != data.setdefault(job.name, read.get("data")):
+            raise RunError(
+                f"{job.folder}: expected the data of {job.folder.with_name('seed-0')}, got others; a file has changed "
+                "since: remove the folders of the runs, or name another with --output"
+            )
         for way, found in read["figures"].items():
             values.setdefault((job.name, way), {})[job.seed] = found
         own = load_file(job.folder / POINTS)["labels.test"]

@@ -12,9 +12,10 @@ from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
 from probattn.comparison import ComparisonResults, Ways, costs, figures
+from probattn.comparison import page as comparison_page
 from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
-from probattn.comparison.running import _gaps
+from probattn.comparison.running import _gaps, _other_gpu
 from probattn.inference.report import Comparison, Predictions
 
 PARTS = ("validation", "test", "out_of_domain")
@@ -283,6 +284,56 @@ def test_runs_of_another_recipe_or_of_other_ways_are_refused(compared, command, 
     done = command("compare", *given)
     points.write_bytes(kept)
     assert done.exit_code == 2 and "seed-1: expected the test data of" in done.output
+
+
+def test_runs_of_changed_data_are_refused(compared, command):
+    folder, given, _ = compared
+    file = folder / "out" / "latent" / "seed-1" / "compared.json"
+    kept = file.read_bytes()
+    file.write_text(json.dumps(json.loads(kept) | {"data": {"data": "others"}}))
+    done = command("compare", *given)
+    file.write_bytes(kept)
+    assert done.exit_code == 2 and "seed-1: expected the data of" in done.output, done.output
+
+
+def test_a_gap_of_detection_needs_as_many_inputs_outside(compared):
+    folder, _, _ = compared
+    results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
+    gap = Comparison(
+        model="draws", value=0.2, low=0.1, high=0.3, p=1e-4, corrected=1e-3, seeds=(0.2, 0.2, 0.2)
+    )
+    for outside, expected in ((40, "unclear"), (500, "better")):
+        sized = results.model_copy(update={"sizes": {"test": 1000, "out_of_domain": outside}})
+        assert (sized.verdict("auroc", gap), sized.verdict("coverage", gap)) == (expected, "better")
+    rows = tuple(
+        row.model_copy(
+            update={"values": {name: each for name, each in row.values.items() if name != "auroc"}}
+        )
+        if row.recipe == "plain"
+        else row
+        for row in results.rows
+    )
+    page = comparison_page.page(results.model_copy(update={"rows": rows}))
+    assert "inf" not in page.replace("information", "").replace("info", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "index", "expected"),
+    [
+        (None, None, ["1", "0"]),
+        ("2,3", 0, ["3", "2"]),
+        (None, 1, ["0", "1"]),
+        ("GPU-a,GPU-b", None, ["GPU-b", "GPU-a"]),
+    ],
+)
+def test_workers_take_the_other_gpus(monkeypatch, given, index, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    device = SimpleNamespace(type="cuda", index=index)
+    assert [_other_gpu(device, number)["CUDA_VISIBLE_DEVICES"] for number in (1, 2)] == expected
+    assert _other_gpu(torch.device("cpu"), 1) == {}
 
 
 def test_the_headline_names_what_is_reliably_better(compared):
