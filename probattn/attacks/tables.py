@@ -66,8 +66,8 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
         number = f", {settings['num_samples']}" if "num_samples" in settings else ""
         noise = " (fresh)" if settings.get("noise") == "fresh" else ""
         row = (result.method, f"{settings['prediction']}{number}{noise}")
-        rows = found.setdefault((_title(result), settings["texts"]), {})
-        rows.setdefault(row, {}).setdefault(settings["network"], []).append(result)
+        rows = found.setdefault((_title(result), str(settings["texts"])), {})
+        rows.setdefault(row, {}).setdefault(str(settings["network"]), []).append(result)
     if not found:
         raise RunError("attack-table: expected runs with attacks, found none; make them: probattn attack RUN")
     titles = Counter(title for title, _ in found)

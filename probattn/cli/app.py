@@ -225,12 +225,19 @@ def predict(
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        options = FileOptions(input_, output, format_, text_column, pair_column, quiet, as_json)
+        options = FileOptions(
+            input_, output, format_, text_column, pair_column, quiet, as_json, decides=policy is not None
+        )
         with devices.on(device):
             count = predict_file(task, run, options, answering.columns, **drawing)
         _tell_file(output, count, None if policy is None else answering)
         return
-    for option, value in (("--output", output), ("--format", format_), ("--text-column", text_column)):
+    for option, value in (
+        ("--output", output),
+        ("--format", format_),
+        ("--text-column", text_column),
+        ("--pair-column", pair_column),
+    ):
         if value is not None:
             raise tasks.RunError(f"{option}: expected --input with it, got texts on the command line")
     first = texts or []

@@ -15,7 +15,10 @@ from probattn.tasks.progress import shown, tracked
 
 @dataclass(frozen=True)
 class FileOptions:
-    """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns."""
+    """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns.
+
+    ``decides`` says that a policy does: its answers have several columns.
+    """
 
     input: str
     output: Path | None = None
@@ -24,6 +27,7 @@ class FileOptions:
     pair_column: str | None = None
     quiet: bool = False
     as_json: bool = False
+    decides: bool = False
 
 
 def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
@@ -55,24 +59,40 @@ def predict_file(
         output_format = "jsonl" if options.as_json else kind
     else:
         output_format = format_of(str(options.output), None, "--output, expected")
+    if options.decides and output_format == "txt":
+        if options.output is not None:
+            raise RunError(
+                f"--output {options.output}: expected .csv, .tsv or .jsonl beside a policy, got plain text"
+            )
+        output_format = "tsv"
+    expected = options.text_column or task.input_columns()[0]
+    if Path(options.input).is_file():
+        with opened(
+            options.input, kind, expected
+        ) as table:  # a row without a text is found before hours of work
+            deque(_texts(table, *_columns(task, table, options), deque(maxlen=0), deque(maxlen=0)), maxlen=0)
     waiting: deque[Row] = deque()
     seconds: deque[str] = deque()
-    with opened(options.input, kind) as table, shown(quiet=options.quiet or options.output is None):
+    with opened(options.input, kind, expected) as table, shown(quiet=options.quiet or options.output is None):
         text, pair = _columns(task, table, options)
 
-        def texts() -> Iterator[str]:
-            for place, row in table.rows:
-                waiting.append(row)
-                if pair is not None:
-                    seconds.append(text_in(place, row, pair))
-                yield text_in(place, row, text)
-
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
-        answers = task.predict(run, texts(), second_texts, **drawing)
+        answers = task.predict(run, _texts(table, text, pair, waiting, seconds), second_texts, **drawing)
         rows = (
             (waiting.popleft(), columns(each)) for each in tracked(answers, f"predictions of {table.name}")
         )
         return write_rows(rows, output_format, options.output)
+
+
+def _texts(
+    table: Table, text: str, pair: str | None, waiting: deque[Row], seconds: deque[str]
+) -> Iterator[str]:
+    """The texts in a column; their rows and second texts go into the queues."""
+    for place, row in table.rows:
+        waiting.append(row)
+        if pair is not None:
+            seconds.append(text_in(place, row, pair))
+        yield text_in(place, row, text)
 
 
 def _columns(task: Task[Any, Any], table: Table, options: FileOptions) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO, cast
 from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.errors import nearest
+from probattn.data.files import utf8_advice
 from probattn.data.tables import SEPARATORS, check_length, delimited_records, json_objects, long_fields
 from probattn.files.durable import replace_atomically
 
@@ -74,22 +75,27 @@ def format_of(path: str, given: str | None, option: str) -> Format:
 
 
 @contextmanager
-def opened(path: str, kind: Format) -> Iterator[Table]:
-    """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read."""
+def opened(path: str, kind: Format, expected: str | None = None) -> Iterator[Table]:
+    """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
+
+    The separator is one that gives the ``expected`` column, if there is such a one.
+    """
     if path == STANDARD:
         with long_fields():
-            yield _table("standard input", kind, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""))
+            yield _table(
+                "standard input", kind, expected, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
+            )
         return
     try:
         file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, long_fields():
-        yield _table(path, kind, file)
+        yield _table(path, kind, expected, file)
 
 
-def _table(name: str, kind: Format, file: TextIO) -> Table:
-    rows = _rows(name, kind, _lines(name, file))
+def _table(name: str, kind: Format, expected: str | None, file: TextIO) -> Table:
+    rows = _rows(name, kind, expected, _lines(name, file))
     first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
@@ -101,12 +107,12 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
         yield from file
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{name}: expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}; save the file as UTF-8, for "
-            f"instance: iconv -f ISO-8859-1 -t UTF-8 {name}"
+            f"{name}: expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}; "
+            f"{utf8_advice(error.object, name)}"
         ) from None
 
 
-def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
+def _rows(name: str, kind: Format, expected: str | None, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
     """Rows with their places; blank lines are passed over, in a plain text those at its end."""
     if kind == "txt":
         blank = 0
@@ -122,10 +128,12 @@ def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, 
     elif kind == "jsonl":
         yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
     else:
-        separator, lines = _separator(kind, iter(lines))
+        separator, lines = _separator(kind, expected, iter(lines))
         records = delimited_records(name, lines, separator)
         _, header = next(records, (0, []))
         columns = [column.strip() for column in header]
+        if columns.count("") > 1:  # a spreadsheet's trailing commas
+            columns = [column or f"column {place}" for place, column in enumerate(columns, 1)]
         twice = next((column for column in columns if columns.count(column) > 1), None)
         if twice is not None:
             raise DataError(
@@ -136,18 +144,20 @@ def _rows(name: str, kind: Format, lines: Iterable[str]) -> Iterator[tuple[str, 
             yield f"{name} line {number}", dict(zip(columns, record, strict=True))
 
 
-def _separator(kind: Format, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """The separator that parts the header into the most columns, the usual one before others; and all lines."""
+def _separator(kind: Format, expected: str | None, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """The separator that gives the expected column and the most others, the usual one before others; and all lines."""
     head: list[str] = []
     for line in lines:
         head.append(line)
         if line.strip():
             break
     header = head[-1:] or [""]
-    separator = max(
-        (DELIMITERS[kind], *SEPARATORS), key=lambda each: len(next(csv.reader(header, delimiter=each)))
-    )
-    return separator, chain(head, lines)
+
+    def fit(separator: str) -> tuple[bool, int]:
+        columns = [column.strip() for column in next(csv.reader(header, delimiter=separator))]
+        return expected in columns, len(columns)
+
+    return max((DELIMITERS[kind], *SEPARATORS), key=fit), chain(head, lines)
 
 
 def text_in(place: str, row: Row, column: str) -> str:

@@ -169,7 +169,12 @@ def _recipe_of(
 
 
 def _pair_columns(table: Table, text: str | None, pair: str | None) -> tuple[str | None, str | None]:
-    """Columns of pairs with usual names, as far as they are not given; None for what is not recognised."""
+    """Columns of pairs with usual names, as far as they are not given; None for what is not recognised.
+
+    Texts of a given column are single ones unless the second is given too.
+    """
+    if text is not None:
+        return text, pair
     names = {name.lower(): name for name in table.columns}
     for first, second in PAIRS:
         if first in names and second in names:

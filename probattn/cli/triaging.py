@@ -61,6 +61,7 @@ def triage(
     from probattn.cli.app import given_or_own, show
     from probattn.tasks import devices, progress
     from probattn.triage import TriageOptions, triage_run, triage_table
+    from probattn.triage.running import beside
 
     task = tasks.run_task(run)
     try:
@@ -82,5 +83,5 @@ def triage(
         typer.echo(results.model_dump_json())
         return
     show(triage_table(results))
-    typer.echo(f"policy: {file}\nreport: {file.with_name('triage.html')}")
+    typer.echo(f"policy: {file}\nreport: {beside(file, '.html')}")
     typer.echo(f"next: probattn predict {run} --policy {file} --input FILE")

@@ -108,9 +108,15 @@ def _decoded(data: bytes, path: Path, line: int = 1, offset: int = 0, encoding: 
         line += data.count(b"\n", 0, error.start)
         raise DataError(
             f"{path} line {line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x} (offset "
-            f"{offset + error.start}); save the file as UTF-8, for instance: iconv -f ISO-8859-1 -t UTF-8 {path.name}"
+            f"{offset + error.start}); {utf8_advice(data, path.name)}"
         ) from None
     return text if offset else text.removeprefix("\ufeff")
+
+
+def utf8_advice(data: bytes, name: str) -> str:
+    """How to save a file as UTF-8 that begins with, or holds, some other bytes."""
+    encoding = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
+    return f"save the file as UTF-8, for instance: iconv -f {encoding} -t UTF-8 {name}"
 
 
 @contextmanager

@@ -103,6 +103,25 @@ class HeldOut:
         }
 
 
+def network_digest(run: Path) -> str | None:
+    """A fingerprint of the network in a run's folder; None of an earlier version's, without sums of its files."""
+    manifest = run / "model/manifest.json"
+    return digest([manifest.read_bytes()]) if manifest.exists() else None
+
+
+def warn_copies(held: HeldOut) -> None:
+    """Warns of held-out inputs that are copies of others, where they are more than one in a hundred."""
+    pairs = held.pairs if held.pairs is not None else [""] * len(held.texts)
+    copies = len(held.texts) - len(set(zip(held.texts, pairs, strict=True)))
+    if held.examples is None and copies > len(held.texts) / 100:
+        warnings.warn(
+            f"{held.source}: {copies:,} of its {len(held.texts):,} inputs are copies of others; the promise counts "
+            "them as independent and holds less often than it says: leave each input in once",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
 def _named(value: Any) -> Any:
     """A part of an example, by which a changed one differs; of a file also its size and its time."""
     if isinstance(value, Path):
@@ -111,11 +130,11 @@ def _named(value: Any) -> Any:
     return value.tobytes() if hasattr(value, "tobytes") else value
 
 
-def warn_shared(source: str, count: int, size: int) -> None:
-    """Warns of held-out inputs that the network was trained on."""
+def warn_shared(source: str, count: int, size: int, part: str = "training") -> None:
+    """Warns of held-out inputs that the network was trained on, or chosen by."""
     if count:
         warnings.warn(
-            f"{source}: {count:,} of its {size:,} inputs are in the training data too, so that no promise holds by it",
+            f"{source}: {count:,} of its {size:,} inputs are in the {part} data too, so that no promise holds by it",
             DataWarning,
             stacklevel=3,
         )

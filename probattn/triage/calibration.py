@@ -40,6 +40,10 @@ CONFUSIONS = 132
 """Most pairs of classes that are kept: all pairs of twelve classes."""
 
 
+NEAR_ONE = 1e-2
+"""How far from 1 the sum of probabilities in half precision may be."""
+
+
 @dataclass(frozen=True)
 class TriageOptions:
     """What is promised, and how inputs are ordered.
@@ -158,13 +162,17 @@ def judged_probabilities(
         role: validation, in_domain, shifted or out_of_domain.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not fit, names are not different words, or values are no probabilities or classes.
 
     Example:
         >>> judged = judged_probabilities(torch.tensor([[0.75, 0.25]]), torch.tensor([1]), ("bad", "good"))
         >>> judged.answers[0]["label"], judged.wrong
         ('bad', tensor([True]))
     """
+    probabilities = torch.as_tensor(probabilities)
+    target = None if target is None else torch.as_tensor(target)
+    if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"names: expected different words, got {list(names)[:12]}")
     if probabilities.dim() != 2 or probabilities.shape[1] != len(names):
         raise ValueError(
             f"probabilities: expected [N, {len(names)}] for {len(names)} classes, got {list(probabilities.shape)}"
@@ -172,6 +180,17 @@ def judged_probabilities(
     if target is not None and target.shape != probabilities.shape[:1]:
         raise ValueError(f"target: expected [{len(probabilities)}], got {list(target.shape)}")
     values = probabilities.double()
+    unlike = ~((values >= 0).all(dim=-1) & ((values.sum(dim=-1) - 1).abs() < NEAR_ONE))  # NaN too
+    if unlike.any():
+        row = int(unlike.nonzero()[0])
+        raise ValueError(
+            f"probabilities: expected rows >= 0 that sum to 1, got {values[row].tolist()[:6]} in row {row}"
+        )
+    if target is not None and len(target) and not 0 <= int(target.min()) <= int(target.max()) < len(names):
+        raise ValueError(
+            f"target: expected classes 0..{len(names) - 1}, got {int(target.min())} to {int(target.max())}; leave "
+            "inputs without a class out"
+        )
     spread = values.new_zeros(len(values)) if mutual_information is None else mutual_information
     answers = [
         {

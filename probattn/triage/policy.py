@@ -76,6 +76,7 @@ class Policy(Record):
         size: number of these inputs.
         held: their uncertainties and predicted classes, with which others are compared; None in files of
             earlier versions.
+        network: a fingerprint of the network that it was calibrated for; None where that is not known.
     """
 
     kind: Literal["policy"] = "policy"
@@ -92,6 +93,7 @@ class Policy(Record):
     data: str
     size: Count
     held: Seen | None = None
+    network: str | None = None
 
     @property
     def drawing(self) -> dict[str, Any]:

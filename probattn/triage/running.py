@@ -13,7 +13,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
-from probattn.tasks.held_out import KEPT, HeldOut
+from probattn.tasks.held_out import KEPT, HeldOut, network_digest, warn_copies
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.progress import tracked
 from probattn.triage.calibration import (
@@ -66,7 +66,8 @@ def triage_run(
         options: what is promised.
         data: a file of held-out texts with their classes, with the columns of the training data, or a named data set.
         output: the policy's file; ``policy.json`` in the run by default. The page and its records stand beside it, as
-            ``triage.html`` and ``triage.json``.
+            ``triage.html`` and ``triage.json``, and beside ``NAME.json`` as ``NAME.triage.html`` and
+            ``NAME.triage.json``.
         again: predict anew what an earlier call kept.
 
     Returns:
@@ -87,9 +88,16 @@ def triage_run(
     drawing = (
         options.drawn_as() if own.key == "bayesian_mean" else {**options.drawn_as(), "uncertainty": "draws"}
     )
+    if own.key != "bayesian_mean" and options.score == "mutual_information":
+        raise RunError(
+            f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
+            f"{run} is deterministic, and its mutual information is 0: take another score"
+        )
+    warn_copies(given["test"])
     judged = {role: judge(task, run, role, each, drawing, again=again) for role, each in given.items()}
     pilot, held = judged.pop("validation"), judged.pop("test")
     policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
+    policy = policy.model_copy(update={"network": network_digest(run)})
     answered = decisions(held, policy)
     results = TriageResults(
         run=described,
@@ -109,9 +117,19 @@ def triage_run(
     file = output or run / POLICY
     file.parent.mkdir(parents=True, exist_ok=True)
     write_policy(policy, file)
-    write_atomically(file.with_name("triage.json"), (results.model_dump_json(indent=1) + "\n").encode())
-    write_atomically(file.with_name("triage.html"), page(results).encode())
+    write_atomically(beside(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
+    write_atomically(beside(file, ".html"), page(results).encode())
     return file, results
+
+
+def beside(policy: Path, ending: str) -> Path:
+    """The page or the records of a policy, beside its file.
+
+    Example:
+        >>> [beside(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
+        ['triage.html', 'urgent.triage.html']
+    """
+    return policy.with_name(f"triage{ending}" if policy.name == POLICY else f"{policy.stem}.triage{ending}")
 
 
 def judge(
@@ -203,6 +221,12 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
         place: the policy's file, or the folder that holds it.
 
     Raises:
-        RunError: there is no policy, or it is damaged.
+        RunError: there is no policy, it is damaged, or it was made for another network.
     """
-    return AppliedPolicy(task, read_policy(place), task.why_unsure(run))
+    policy = read_policy(place)
+    if policy.network is not None and policy.network != network_digest(run):
+        raise RunError(
+            f"{place}: expected a policy for the network in {run}, got one for another, whose promise does not hold "
+            f"for it; `probattn triage {run}` makes one"
+        )
+    return AppliedPolicy(task, policy, task.why_unsure(run))

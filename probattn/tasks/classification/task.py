@@ -292,6 +292,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """Predicts every data set with every network, keeps the predictions in the run, and measures them."""
         own, report = networks[-1], self.recipe.report
         data = self.measured()
+        for network in networks:
+            self._check_classes(network)
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
         answers = {
             key: list(answers_from(item, own.key, texts, class_names(own)))
@@ -345,6 +347,17 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if "heads" in wanted:
             details["heads"] = self._heads(networks, test)
         return details
+
+    def _check_classes(self, network: TrainedClassifier) -> None:
+        """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
+        known, got = class_names(network), tuple(self.texts.label_names)
+        if known != got:
+            missing = [name for name in (*known, *got) if (name in known) != (name in got)]
+            raise RunError(
+                f"{network.folder}: expected training data of the {len(known)} classes that its network learned, got "
+                f"{len(got)}, which differ in {', '.join(map(repr, missing[:6])) or 'their order'}; the data have "
+                "changed since: train again"
+            )
 
     def predict_data(
         self, networks: Sequence[TrainedClassifier], key: str, data: TextDataset
@@ -553,7 +566,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         found = replace(train, source=file, split=None).load("test", self.texts.label_names)
         if found.labels is None:
             raise RunError(f"{file}: expected texts with their classes, got none")
-        warn_shared(found.source, found.shared_with(self.texts.train), len(found))
+        for part, known in (("training", self.texts.train), ("validation", self.texts.validation)):
+            warn_shared(found.source, found.shared_with(known), len(found), part)
         return found
 
     def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
