@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from probattn.data.errors import DataError, suggestion
+from probattn.data.errors import DataError, DataWarning, suggestion
 from probattn.data.files import read_text
-from probattn.data.identity import fixed_choice
+from probattn.data.identity import fixed_choice, text_key
 
 _PLACE = re.compile(r"<(\w+)_(\d+)>")
 _TYPE = re.compile(r"<(\w+)>")
@@ -249,6 +250,11 @@ def _relations(column: str, count: int, names: Sequence[str], where: str) -> tup
 
 
 def _check_places(row: GraphText, where: str) -> None:
+    joined = next(
+        (word for word in row.text.split() if _PLACE.search(word) and not _PLACE.fullmatch(word)), None
+    )
+    if joined is not None:
+        raise DataError(f"{where}: expected spaces around the entities in the text, got {joined!r}")
     for name, number in _PLACE.findall(row.text):
         place = int(number)
         if place >= len(row.entities):
@@ -266,4 +272,14 @@ def roles(train: GraphTexts, validation: GraphTexts, test: GraphTexts) -> Mappin
     """The three by name, after making sure that all have types that the training texts have."""
     for texts in (validation, test):
         texts.check_types(train.types)
+    known = {text_key(row.title, row.text) for row in train.rows}
+    for name, texts in (("validation", validation), ("test", test)):
+        shared = sum(text_key(row.title, row.text) in known for row in texts.rows)
+        if shared:
+            warnings.warn(
+                f"{texts.source}: {shared:,} of its {len(texts):,} {name} texts are in the training data too, so that "
+                "measurements on them flatter",
+                DataWarning,
+                stacklevel=2,
+            )
     return {"train": train, "validation": validation, "test": test}

@@ -17,7 +17,7 @@ from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_er
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.results import Columns
 
-BINS = 128
+BINS = 1024
 """Bins of the scores behind an area under the curve."""
 WIDEST = 8.0
 """Log-odds beyond which scores are in one bin."""
@@ -31,7 +31,7 @@ MEASURES: Mapping[str, MeasureText] = {
     ),
     "margin": share(
         "Above the majority rate",
-        "The same less the share of tokens that were not replaced, which calling every token original would reach",
+        "The same less the larger of the shares of original and of replaced tokens, which one answer for all reaches",
         short="accuracy above the majority rate",
     ),
     "balanced_accuracy": share(
@@ -105,7 +105,7 @@ def figures(columns: Columns) -> dict[str, float | None]:
         part / whole if whole else None for part, whole in ((found, replaced), (kept, originals))
     )
     balanced = None if recall is None or specificity is None else (recall + specificity) / 2
-    accuracy, majority = (found + kept) / tokens, originals / tokens
+    accuracy, majority = (found + kept) / tokens, max(originals, replaced) / tokens
     return {
         "accuracy": accuracy,
         "margin": accuracy - majority,

@@ -9,6 +9,8 @@ import pytest
 from runs import succeeds
 
 from probattn.cli import rows
+from probattn.cli.predicting import FileOptions, predict_file
+from probattn.cli.rows import opened
 from probattn.data import DataError
 from probattn.tasks import run_task
 
@@ -102,7 +104,8 @@ def test_a_column_of_the_input_is_not_replaced(run, reviews, tmp_path):
         ("text,x\na film,1\n ,2\n", (), ["in.csv line 3", "expected some words in column 'text'"]),
         ("text,x\n", (), ["expected rows, got none"]),
         ("", (), ["expected rows, got none"]),
-        ("text\ncaf\xe9\n", (), ["expected UTF-8 text, got the byte 0xe9"]),
+        ("text\ncaf\xe9\n", (), ["expected UTF-8 text, got the byte 0xe9", "iconv -f ISO-8859-1"]),
+        ("\xff\xfet\x00", (), ["expected UTF-8 text, got the byte 0xff", "iconv -f UTF-16"]),
         ("text\na film\n", ("--pair-column", "text"), ["--pair-column", "the network reads single texts"]),
         ("text\na film\n", ("--pair", "b"), ["--pair: expected no such option beside --input"]),
         ("text\na film\n", ("another text",), ["expected texts, or a file of them with --input, got both"]),
@@ -131,6 +134,7 @@ def test_what_cannot_be_read_is_one_line_and_leaves_the_output(
     [
         ((), "expected texts, or a file of them with --input, got neither"),
         (("a film", "--output", "out.csv"), "--output: expected --input with it"),
+        (("a film", "--pair-column", "b"), "--pair-column: expected --input with it"),
         (("--input", "none.csv"), "none.csv: cannot be read"),
         (("--input", "-"), "expected a file that ends in .csv"),
     ],
@@ -138,6 +142,31 @@ def test_what_cannot_be_read_is_one_line_and_leaves_the_output(
 def test_options_that_do_not_fit(run, command, options, words):
     result = command("predict", run, *options)
     assert result.exit_code == 2 and words in result.output
+
+
+def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_path, monkeypatch):
+    file = tmp_path / "in.csv"
+    file.write_text("text\n" + "a film\n" * 300 + '" "\n', encoding="utf-8")
+    task = run_task(run)
+    monkeypatch.setattr(type(task), "predict", lambda *_, **__: pytest.fail("predicted"))
+    with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
+        predict_file(task, run, FileOptions(str(file)), dict)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("text,label,,\na film,good,,\n", ("text", "label", "column 3", "column 4")),  # of a spreadsheet
+        ('text,"note; a; b; c"\na film,x\n', ("text", "note; a; b; c")),
+        ("text;label\na film;good\n", ("text", "label")),
+    ],
+)
+def test_columns_of_usual_files(tmp_path, content, columns):
+    file = tmp_path / "in.csv"
+    file.write_text(content, encoding="utf-8")
+    with opened(str(file), "csv", "text") as table:
+        assert table.columns == columns
+        assert [row["text"] for _, row in table.rows] == ["a film"]
 
 
 def test_an_unknown_ending_of_the_output(run, command, tmp_path):

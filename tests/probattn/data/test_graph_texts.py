@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from probattn.data import (
     DataError,
+    DataWarning,
     GraphText,
     GraphTextCollate,
     GraphTexts,
@@ -18,6 +20,7 @@ from probattn.data import (
     read_graph_texts,
     read_relations,
 )
+from probattn.data.graph_texts import roles
 
 NAMES = ("USED-FOR", "PART-OF")
 LINE = "a parser .\tfast parser ; corpus\t<method> <material>\t0 0 1\twe train <method_0> on <material_1> .\t0 1 -1"
@@ -60,6 +63,11 @@ def test_a_line_is_read(tmp_path):
             "types such as <method> in the third column, got 'material'",
         ),
         ("<material_1>", "<material_2>", "entities 0 to 1 in the text, got <material_2>"),
+        (
+            "<material_1> .",
+            "<material_1>.",
+            "expected spaces around the entities in the text, got '<material_1>.'",
+        ),
         ("<material_1>", "<method_1>", "entity 1 in the text as <material_1>, by its type, got <method_1>"),
     ],
 )
@@ -117,6 +125,16 @@ def test_choices_are_fixed_nested_and_leave_the_rest():
         whole.split(20)
     with pytest.raises(DataError, match="expected a limit >= 1, got 0"):
         whole.take(0)
+
+
+def test_texts_of_the_training_data_among_others_are_counted():
+    whole = texts()
+    train, validation = whole.split(5)
+    with pytest.warns(DataWarning, match="made up: 15 of its 20 test texts are in the training data too"):
+        roles(train, validation, whole)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        roles(train, validation, validation)
 
 
 def test_a_vocabulary_holds_frequent_words_types_and_no_copied_entity(tmp_path):

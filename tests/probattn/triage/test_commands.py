@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from probattn.tasks import run_task
-from probattn.triage import TriageResults, read_policy
+from probattn.triage import TriageResults, read_policy, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -196,6 +196,61 @@ def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, 
     assert decided["probability"] == plain["probability"]
     drawn = json.loads(command("predict", triaged[0], *given).stdout)
     assert drawn["probability"] != plain["probability"]
+
+
+def test_a_policy_belongs_to_its_network(triaged, command, tmp_path):
+    folder, _ = triaged
+    policy = read_policy(folder)
+    assert policy.network is not None
+    other = tmp_path / "policy.json"
+    write_policy(policy.model_copy(update={"network": "another"}), other)
+    done = command("predict", folder, "a film", "--policy", other)
+    assert done.exit_code == 2 and "got one for another, whose promise does not hold" in done.output
+    write_policy(policy.model_copy(update={"network": None}), other)  # of an earlier version
+    assert command("predict", folder, "a film", "--policy", other).exit_code == 0
+
+
+def test_two_policies_in_a_folder_have_pages_of_their_own(triaged, command, tmp_path):
+    for name in ("policy", "urgent"):
+        place = tmp_path / f"{name}.json"
+        done = command("triage", triaged[0], "--error", "0.9", "--num-samples", "3", "-o", place, "--quiet")
+        assert done.exit_code == 0, done.output
+    assert f"report: {tmp_path / 'urgent.triage.html'}" in done.stdout
+    names = {
+        "policy.json",
+        "triage.html",
+        "triage.json",
+        "urgent.json",
+        "urgent.triage.html",
+        "urgent.triage.json",
+    }
+    assert {file.name for file in tmp_path.iterdir()} == names
+
+
+def test_a_policy_needs_columns(triaged, command, tmp_path):
+    given = tmp_path / "new.txt"
+    given.write_text("a film\n", encoding="utf-8")
+    options = ["predict", triaged[0], "--input", given, "--policy", triaged[0], "--quiet"]
+    done = command(*options, "--output", tmp_path / "out.txt")
+    assert done.exit_code == 2 and "beside a policy, got plain text" in done.output
+    shown = command(*options)
+    assert shown.exit_code == 0, shown.output
+    header, row = (line.split("\t") for line in shown.stdout.splitlines()[:2])
+    assert header[:2] == ["text", "decision"] and row[0] == "a film" and "label" in header
+
+
+def test_copies_and_texts_that_chose_the_network_are_told(run, command, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    texts = run_task(folder).texts
+    rows = [(texts.validation.texts[0], texts.label_names[0])] * 3
+    rows += [(f"a film {number}", texts.label_names[1]) for number in range(5)]
+    own = tmp_path / "own.csv"
+    lines = [",".join(f'"{field}"' for field in row) for row in [("text", "label"), *rows]]
+    own.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = command("triage", folder, "--data", own, "--error", "0.9", "--num-samples", "2", "--quiet")
+    said = " ".join(done.output.split())
+    assert "2 of its 8 inputs are copies of others" in said
+    assert "3 of its 8 inputs are in the validation data too" in said
 
 
 def test_a_run_without_classes_is_refused(translation_run, command):

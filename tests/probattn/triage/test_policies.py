@@ -153,6 +153,22 @@ def test_bad_input(tmp_path):
         judged_probabilities(torch.ones(2, 2), None, NAMES)
     with pytest.raises(ValueError, match=r"target: expected \[2\], got \[3\]"):
         judged_probabilities(torch.ones(2, 3), torch.zeros(3, dtype=int), NAMES)
+    even = torch.full((2, 3), 1 / 3)
+    for values in (even.log(), even.index_fill(1, torch.tensor(0), torch.nan), 3 * even):
+        with pytest.raises(
+            ValueError, match=r"probabilities: expected rows >= 0 that sum to 1, got .* in row 0"
+        ):
+            judged_probabilities(values, None, NAMES)
+    for place in (-1, 3, -100):
+        with pytest.raises(
+            ValueError, match=r"target: expected classes 0\.\.2, got .*; leave inputs without"
+        ):
+            judged_probabilities(even, torch.tensor([0, place]), NAMES)
+    for names in (("a", "a", "b"), (0, 1, 2)):
+        with pytest.raises(ValueError, match="names: expected different words"):
+            judged_probabilities(even, None, names)
+    numpy = judged_probabilities(even.numpy(), torch.tensor([0, 1]).numpy(), NAMES)
+    assert numpy.answers == judged_probabilities(even, torch.tensor([0, 1]), NAMES).answers
 
 
 def seen(seed, size, mean=0.0, shares=(0.6, 0.3, 0.1)):
