@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
 from probattn.models.graphwriter.configuration import GraphWriterConfig
-from probattn.models.graphwriter.graph import GraphTransformer
+from probattn.models.graphwriter.graph import NO_RELATION, GraphTransformer
 from probattn.models.lstm import read_padded
 
 Inputs = dict[str, Tensor]
@@ -159,10 +159,12 @@ def check_entities(entities: Tensor, relations: Tensor) -> None:
         )
     ends = relations[..., ::2]  # [B, M, 2]
     named = ends.clamp(0, entities.shape[1] - 1).flatten(1)
-    known = (entities.gather(1, named).unflatten(1, ends.shape[1:]) & (ends < entities.shape[1])) | (ends < 0)
+    fits = (ends >= 0) & (ends < entities.shape[1]) & (relations[..., 1:2] >= 0)
+    padding = (relations == NO_RELATION).all(dim=-1, keepdim=True)
+    known = (entities.gather(1, named).unflatten(1, ends.shape[1:]) & fits) | padding
     if not bool(known.all()):
         row, place, side = (int(number) for number in (~known).nonzero()[0])
         raise ValueError(
             f"GraphWriterEncoder: expected relations between entities of their row, got entity "
-            f"{int(ends[row, place, side])} in row {row}"
+            f"{int(ends[row, place, side])} in row {row}, relation {relations[row, place].tolist()}"
         )

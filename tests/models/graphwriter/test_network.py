@@ -347,6 +347,11 @@ def test_the_likelihood_is_the_networks_loss():
         ({"entity_types": torch.ones(2, 2).long()}, r"expected entity_types \[2, 3\], got \[2, 2\]"),
         ({"relations": torch.tensor([[[0, 3, 1]]] * 2)}, r"expected relations in 0\.\.2, got 3"),
         ({"relations": torch.tensor([[[0, 0, 1]], [[0, 0, 2]]])}, "got entity 2 in row 1"),
+        (
+            {"relations": torch.tensor([[[0, 0, 1]], [[0, 0, -1]]])},
+            r"got entity -1 in row 1, relation \[0, 0, -1\]",
+        ),
+        ({"relations": torch.tensor([[[-1, 0, 1]], [[0, 0, 1]]])}, r"in row 0, relation \[-1, 0, 1\]"),
         ({"entity_ids": torch.zeros(2, 3, 2).long()}, "expected an entity in every row, got none in row 0"),
         ({"decoder_input_ids": torch.full((2, 4), V + 3)}, f"expected decoder_input_ids below {V + 3}"),
         ({"decoder_attention_mask": torch.ones(2, 3)}, r"expected decoder_attention_mask \[2, 4\]"),

@@ -1,6 +1,8 @@
 """What an evaluation makes of a data set, beside the same texts one by one."""
 
 import csv
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from probattn.inference.predictive import posterior_expectation
 from probattn.inference.report import read_results, write_results
 from probattn.models import describe, load
 from probattn.recipes import load_recipe
-from probattn.tasks import Classification, load_network, run_task
+from probattn.tasks import Classification, RunError, load_network, run_task
 
 
 def test_predictions_stand_in_the_order_of_the_data(run, recipe):
@@ -62,6 +64,18 @@ def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
     card = (tmp_path / "net" / "README.md").read_text()
     assert f"| accuracy | {score.accuracy:.4g} |\n| calibration error | {score.ece:.4g} |" in card
     assert "Training data: " in card and load(tmp_path / "net") is not None
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+def test_training_data_of_other_classes_are_refused(run, tmp_path):
+    """As of a file in which a class was renamed after training."""
+    task = run_task(shutil.copytree(run, tmp_path / "run"))
+    texts = task.texts
+    names = (*texts.label_names[:-1], "zeta")
+    train = replace(texts.train, label_names=names)
+    task.__dict__["texts"] = replace(texts, train=train)
+    with pytest.raises(RunError, match=r"differ in '.*', 'zeta'; the data have changed since: train again"):
+        task.evaluate(tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
