@@ -66,10 +66,8 @@ def predict_file(
             )
         output_format = "tsv"
     expected = options.text_column or task.input_columns()[0]
-    if Path(options.input).is_file():
-        with opened(
-            options.input, kind, expected
-        ) as table:  # a row without a text is found before hours of work
+    if Path(options.input).is_file():  # a row without a text is found before hours of work
+        with opened(options.input, kind, expected) as table:
             deque(_texts(table, *_columns(task, table, options), deque(maxlen=0), deque(maxlen=0)), maxlen=0)
     waiting: deque[Row] = deque()
     seconds: deque[str] = deque()

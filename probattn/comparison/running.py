@@ -271,7 +271,8 @@ def _values(jobs: Sequence[_Job], options: CompareOptions) -> tuple[_Values, Map
     data: dict[str, Any] = {}
     for job in jobs:
         read = _read(job, options.error)
-        if read.get("data") != data.setdefault(job.name, read.get("data")):
+        known = read.get("data")  # None in files of earlier versions
+        if known is not None and known != data.setdefault(job.name, known):
             raise RunError(
                 f"{job.folder}: expected the data of {job.folder.with_name('seed-0')}, got others; a file has changed "
                 "since: remove the folders of the runs, or name another with --output"

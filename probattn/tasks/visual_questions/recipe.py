@@ -153,8 +153,11 @@ class VisualQuestionDataRecipe(Section):
         """
         read, test = self._read("train"), self._read("test")
         train, validation = read.split(self.held_out)
-        known = {read.images.path(row.image).resolve() for row in read.rows}
-        shared = sum(test.images.path(row.image).resolve() in known for row in test.rows)
+        known = {read.images.path(image).absolute() for image in {row.image for row in read.rows}}
+        both = {
+            image for image in {row.image for row in test.rows} if test.images.path(image).absolute() in known
+        }
+        shared = sum(row.image in both for row in test.rows)
         if shared:
             warnings.warn(
                 f"visual_questions.test: the images of {shared:,} of its {len(test):,} questions are among the "
