@@ -20,10 +20,10 @@ from probattn.attacks.vectors import vectors_file
 from probattn.attacks.victims import NetworkVictim, Prediction, Randomness, Text, Victim
 from probattn.data import BUILT_IN, DataWarning, Source, TextDataset
 from probattn.files.durable import digest, file_sha256, write_atomically
-from probattn.files.manifest import MANIFEST
 from probattn.inference.session import preserved_random_state, seed_generators
 from probattn.options import Count, Natural, Options, Share
 from probattn.tasks import Classification, RunError, run_task
+from probattn.tasks.held_out import network_digest
 from probattn.tasks.progress import tracked
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import BASELINE, MODEL, RECIPE
@@ -241,10 +241,7 @@ def _warn_of_training_texts(data: TextDataset, train: TextDataset) -> None:
 
 def _network_digest(run: Path) -> str:
     """Of the files of the trained network, which its manifest lists with their sums."""
-    manifest = run / MODEL / MANIFEST
-    if manifest.is_file():
-        return file_sha256(manifest)[:16]
-    return _weights_digest(run / MODEL)
+    return network_digest(run) or _weights_digest(run / MODEL)
 
 
 def _weights_digest(folder: Path) -> str:

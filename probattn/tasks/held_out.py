@@ -53,8 +53,12 @@ class HeldOut:
 
     def shortest_first(self) -> list[int]:
         """Places of the inputs by their length in characters."""
+        return self.as_texts().shortest_first()
+
+    def as_texts(self) -> TextDataset:
+        """The inputs as a data set of texts without classes."""
         pairs = None if self.pairs is None else tuple(self.pairs)
-        return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs).shortest_first()
+        return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
     def kept(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """Predictions that the run's folder holds; None where there are none of these data, made in this way.
@@ -111,8 +115,7 @@ def network_digest(run: Path) -> str | None:
 
 def warn_copies(held: HeldOut) -> None:
     """Warns of held-out inputs that are copies of others, where they are more than one in a hundred."""
-    pairs = held.pairs if held.pairs is not None else [""] * len(held.texts)
-    copies = len(held.texts) - len(set(zip(held.texts, pairs, strict=True)))
+    copies = held.as_texts().copies()
     if held.examples is None and copies > len(held.texts) / 100:
         warnings.warn(
             f"{held.source}: {copies:,} of its {len(held.texts):,} inputs are copies of others; the promise counts "

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from probattn.metrics.functional import uncertainty
+from probattn.metrics.functional import controlled_threshold, sequence_start, uncertainty
 from probattn.tasks import RunError
 from probattn.triage import (
     Seen,
@@ -169,6 +169,28 @@ def test_bad_input(tmp_path):
             judged_probabilities(even, None, names)
     numpy = judged_probabilities(even.numpy(), torch.tensor([0, 1]).numpy(), NAMES)
     assert numpy.answers == judged_probabilities(even, torch.tensor([0, 1]), NAMES).answers
+
+
+@pytest.mark.parametrize(("copies", "least", "most"), [(1, 0.0, 0.09), (10, 0.14, 0.3)])
+def test_copies_among_held_out_inputs_break_the_promise(copies, least, most):
+    """Of 400 simulated calibrations 5% break a promise of 95% confidence, 20% with ten copies of each input."""
+    torch.manual_seed(0)
+
+    def draw(size):
+        confidence = (2 * torch.randn(size, 2, dtype=torch.float64)).softmax(dim=-1).amax(dim=-1)
+        return 1 - confidence, torch.rand(size) > confidence
+
+    everywhere = draw(200_000)[0].sort().values
+    risk = everywhere.cumsum(dim=0) / torch.arange(1, len(everywhere) + 1)  # the error is 1 - confidence
+    broken = 0
+    for _ in range(400):
+        pilot, held = (
+            [each.repeat_interleave(copies) for each in draw(size // copies)] for size in (500, 2000)
+        )
+        found = controlled_threshold(*held, error=0.05, start=sequence_start(*pilot, error=0.05))
+        answered = int((everywhere <= found.threshold).sum()) if found.attained else 0
+        broken += answered > 0 and risk[answered - 1].item() > 0.05
+    assert least <= broken / 400 <= most
 
 
 def seen(seed, size, mean=0.0, shares=(0.6, 0.3, 0.1)):
