@@ -20,7 +20,13 @@ from probattn.models.electra import Corrupted
 from probattn.tasks import load_network, load_results, load_task, run_task, train
 from probattn.tasks.errors import RunError
 from probattn.tasks.pretraining.evaluation import piece
-from probattn.tasks.pretraining.measures import area, detection_columns, score_bins, validation_figures
+from probattn.tasks.pretraining.measures import (
+    area,
+    detection_columns,
+    figures,
+    score_bins,
+    validation_figures,
+)
 from probattn.tasks.pretraining.vocabulary import SPECIAL, UNKNOWN, learned_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -89,6 +95,18 @@ def test_measures_are_those_of_every_token(run):
     assert found["ece"] == pytest.approx(sum(gaps) / len(true), abs=1e-6)
     assert found["generator_accuracy"] == pytest.approx(right / masked)
     assert found["generator_perplexity"] == pytest.approx(torch.tensor(loss / masked).exp().item(), rel=1e-4)
+
+
+def test_tokens_that_are_mostly_replaced_and_scores_that_are_close():
+    """Calling every token replaced reaches 80% here; scores with a deviation of 0.05 have their area."""
+    sklearn = pytest.importorskip("sklearn.metrics", reason="needs scikit-learn")
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(4000).view(1, -1) % 5 > 0
+    logits = 1 + 0.05 * (torch.randn(1, 4000, generator=generator, dtype=torch.float64) + 0.8 * truth)
+    columns = detection_columns(logits[None], truth, torch.ones_like(truth), 10)
+    found = figures(columns | {"generator_tokens": torch.zeros(1)})
+    assert (found["accuracy"], found["majority"], found["margin"]) == pytest.approx((0.8, 0.8, 0))
+    assert found["auroc"] == pytest.approx(sklearn.roc_auc_score(truth[0], logits[0]), abs=2e-3)
 
 
 def test_the_area_in_bins_is_the_area():
