@@ -143,7 +143,17 @@ def evaluate(
 
 
 def given_or_own(task: Any, **options: int | None) -> dict[str, Any]:
-    """Options of predictions; those that were not given as the recipe of the run has them."""
+    """Options of predictions; those that were not given as the recipe of the run has them.
+
+    Raises:
+        RunError: one is given, and the task's answers have no draws.
+    """
+    from probattn.tasks import RunError
+
+    for name, value in options.items():
+        if value is not None and task.undrawn is not None:
+            option = f"--{name.replace('_', '-')} {value}"
+            raise RunError(f"{option}: expected no such option, {task.undrawn}; leave it out")
     own = getattr(task.recipe, "prediction", None)
     found = {name: getattr(own, name, None) if value is None else value for name, value in options.items()}
     return {name: value for name, value in found.items() if value is not None}

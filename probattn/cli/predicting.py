@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,15 @@ def predict_file(
                 f"--output {options.output}: expected .csv, .tsv or .jsonl beside a policy, got plain text"
             )
         output_format = "tsv"
-    expected = options.text_column or task.input_columns()[0]
+    reading = partial(
+        opened, options.input, kind, options.text_column or task.input_columns()[0], quotes=task.quotes
+    )
     if Path(options.input).is_file():  # a row without a text is found before hours of work
-        with opened(options.input, kind, expected) as table:
+        with reading() as table:
             deque(_texts(table, *_columns(task, table, options), deque(maxlen=0), deque(maxlen=0)), maxlen=0)
     waiting: deque[Row] = deque()
     seconds: deque[str] = deque()
-    with opened(options.input, kind, expected) as table, shown(quiet=options.quiet or options.output is None):
+    with reading() as table, shown(quiet=options.quiet or options.output is None):
         text, pair = _columns(task, table, options)
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")

@@ -17,7 +17,15 @@ from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.errors import nearest
 from probattn.data.files import utf8_advice
-from probattn.data.tables import SEPARATORS, check_length, delimited_records, json_objects, long_fields
+from probattn.data.rows import whole_text
+from probattn.data.tables import (
+    QUOTING,
+    SEPARATORS,
+    check_length,
+    delimited_records,
+    json_objects,
+    long_fields,
+)
 from probattn.files.durable import replace_atomically
 
 Format = Literal["csv", "tsv", "jsonl", "txt"]
@@ -75,27 +83,27 @@ def format_of(path: str, given: str | None, option: str) -> Format:
 
 
 @contextmanager
-def opened(path: str, kind: Format, expected: str | None = None) -> Iterator[Table]:
+def opened(path: str, kind: Format, expected: str | None = None, *, quotes: bool = True) -> Iterator[Table]:
     """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
 
-    The separator is one that gives the ``expected`` column, if there is such a one.
+    The separator is one that gives the ``expected`` column, if there is such a one. Fields stand in double quotes only
+    where ``quotes`` says that they may.
     """
     if path == STANDARD:
         with long_fields():
-            yield _table(
-                "standard input", kind, expected, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
-            )
+            lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
+            yield _table("standard input", kind, expected, lines, quotes)
         return
     try:
         file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, long_fields():
-        yield _table(path, kind, expected, file)
+        yield _table(path, kind, expected, file, quotes)
 
 
-def _table(name: str, kind: Format, expected: str | None, file: TextIO) -> Table:
-    rows = _rows(name, kind, expected, _lines(name, file))
+def _table(name: str, kind: Format, expected: str | None, file: TextIO, quotes: bool) -> Table:
+    rows = _rows(name, kind, expected, _lines(name, file), quotes)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
@@ -112,7 +120,9 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
         ) from None
 
 
-def _rows(name: str, kind: Format, expected: str | None, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
+def _rows(
+    name: str, kind: Format, expected: str | None, lines: Iterable[str], quotes: bool
+) -> Iterator[tuple[str, Row]]:
     """Rows with their places; blank lines are passed over, in a plain text those at its end."""
     if kind == "txt":
         blank = 0
@@ -128,8 +138,8 @@ def _rows(name: str, kind: Format, expected: str | None, lines: Iterable[str]) -
     elif kind == "jsonl":
         yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
     else:
-        separator, lines = _separator(kind, expected, iter(lines))
-        records = delimited_records(name, lines, separator)
+        separator, lines = _separator(kind, expected, iter(lines), quotes)
+        records = delimited_records(name, lines, separator, quotes=quotes)
         _, header = next(records, (0, []))
         columns = [column.strip() for column in header]
         if columns.count("") > 1:  # a spreadsheet's trailing commas
@@ -144,7 +154,9 @@ def _rows(name: str, kind: Format, expected: str | None, lines: Iterable[str]) -
             yield f"{name} line {number}", dict(zip(columns, record, strict=True))
 
 
-def _separator(kind: Format, expected: str | None, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
+def _separator(
+    kind: Format, expected: str | None, lines: Iterator[str], quotes: bool
+) -> tuple[str, Iterator[str]]:
     """The separator that gives the expected column and the most others, the usual one before others; and all lines."""
     head: list[str] = []
     for line in lines:
@@ -154,7 +166,8 @@ def _separator(kind: Format, expected: str | None, lines: Iterator[str]) -> tupl
     header = head[-1:] or [""]
 
     def fit(separator: str) -> tuple[bool, int]:
-        columns = [column.strip() for column in next(csv.reader(header, delimiter=separator))]
+        fields = next(csv.reader(header, delimiter=separator, quoting=QUOTING[quotes]))
+        columns = [column.strip() for column in fields]
         return expected in columns, len(columns)
 
     return max((DELIMITERS[kind], *SEPARATORS), key=fit), chain(head, lines)
@@ -167,7 +180,7 @@ def text_in(place: str, row: Row, column: str) -> str:
         raise DataError(
             f"{place}: expected some words in column {column!r}, got {shown(value)}; remove the row"
         )
-    return value
+    return whole_text(place, value, column)
 
 
 def with_answer(row: Row, answer: Mapping[str, Any]) -> Row:
@@ -198,9 +211,9 @@ def write_rows(rows: Iterable[tuple[Row, Mapping[str, Any]]], kind: Format, path
             count += 1
 
     if path is None:
-        write(sys.stdout.write)
+        write(lambda text: sys.stdout.write(_encoded(text).decode()))
     else:
-        replace_atomically(path, lambda file: write(lambda text: file.write(text.encode())))
+        replace_atomically(path, lambda file: write(lambda text: file.write(_encoded(text))))
     return count
 
 
@@ -227,6 +240,11 @@ def _writer(kind: Format, line: Callable[[str], Any]) -> Callable[[Row, Mapping[
         table.writerow(map(_cell, merged.values()))
 
     return put
+
+
+def _encoded(text: str) -> bytes:
+    """A line in UTF-8; half of a surrogate pair in a column that is passed on stays the escape that it was."""
+    return text.encode(errors="backslashreplace")
 
 
 def _cell(value: Any) -> str:

@@ -221,6 +221,11 @@ def _text(where: str, text: object, column: str) -> str:
         return ""
     if not isinstance(text, str):
         raise DataError(f"{where}: expected text in {column!r}, got {shown(text)}")
+    return whole_text(where, text, column)
+
+
+def whole_text(where: str, text: str, column: str) -> str:
+    """A text; ``DataError`` names the place of one with half of a surrogate pair, which no tokenizer reads."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

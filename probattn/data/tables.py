@@ -19,6 +19,8 @@ from probattn.data.rows import Columns, Row, build
 
 DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"))
 SEPARATORS = (",", "\t", ";")
+QUOTING: Mapping[bool, Literal[0, 3]] = {True: csv.QUOTE_MINIMAL, False: csv.QUOTE_NONE}
+"""The csv module's name for whether fields may stand in double quotes."""
 JSON_LINES = ("jsonl", "ndjson")
 SUFFIXES = (*(suffix for suffix, _ in DELIMITERS), *JSON_LINES)
 """Endings of the files that can be read, without the dot."""
@@ -182,8 +184,7 @@ def delimited_records(
     path: Path | str, lines: Iterable[str], delimiter: str, *, quotes: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each record that is not blank; ``path`` is for messages."""
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, quoting=QUOTING[quotes], strict=True)
     while True:
         line = reader.line_num + 1
         try:

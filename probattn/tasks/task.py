@@ -66,6 +66,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         unit: what its data are counted in, in the plural.
         no_limit: why ``--limit`` cannot be given; None where :meth:`limited` takes it.
         no_draws: the same for ``--num-samples``.
+        undrawn: why answers of :meth:`predict` come without draws; None where ``num_samples`` and ``seed`` count.
         restricted: the options by which :meth:`limited` restricts the evaluation; empty for a whole one.
     """
 
@@ -76,6 +77,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     unit: ClassVar[str] = "examples"
     no_limit: ClassVar[str | None] = "this kind of run is always measured as a whole"
     no_draws: ClassVar[str | None] = "no draws are made for this kind of run"
+    undrawn: ClassVar[str | None] = None
 
     def __init__(self, recipe: AnyRecipe) -> None:
         self.recipe = recipe
@@ -193,6 +195,11 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     def input_columns(self) -> tuple[str, str | None]:
         """Usual columns of the texts, and of the second texts where the task is about pairs."""
         return "text", None
+
+    @property
+    def quotes(self) -> bool:
+        """Whether fields of a .csv or .tsv file of inputs may stand in double quotes."""
+        return True
 
     def predict(
         self,

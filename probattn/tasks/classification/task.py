@@ -543,6 +543,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         train = self.recipe.data.train
         return train.text, (train.text_pair or "text_pair") if self.is_paired else None
 
+    @property
+    def quotes(self) -> bool:
+        """As in the training data."""
+        return self.recipe.data.train.quotes
+
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
         """The validation texts and those that are measured; see the base class."""
         given = {} if file is None else {"test": self._given_file(file)}

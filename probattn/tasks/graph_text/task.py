@@ -102,6 +102,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
     unit = "texts"
     no_limit = None
     no_draws = None
+    undrawn = "texts are written at the posterior expectation, without draws"
 
     def num_outputs(self, net: PreTrainedModel) -> int:
         """Words of the vocabulary."""

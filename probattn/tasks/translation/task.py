@@ -81,7 +81,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     no_seeds = "BLEU is not compared over seeds; give each run of translation alone"
     unit = "pairs"
     no_limit = None
-    no_draws = "translations are those at the posterior expectation, without draws"
+    no_draws = undrawn = "translations are those at the posterior expectation, without draws"
     has_probe = True
 
     @property

@@ -111,6 +111,11 @@ def test_a_column_of_the_input_is_not_replaced(run, reviews, tmp_path):
         ("text\na film\n", ("another text",), ["expected texts, or a file of them with --input, got both"]),
         ("a film\n\na plot\n", ("--format", "txt"), ["line 2: expected a text in every line"]),
         ('{"text": 3}\n', ("--format", "jsonl"), ["expected some words in column 'text', got 3"]),
+        (
+            '{"text": "\\uD83D\\ude00"}\n{"text": "a \\ude00"}\n',
+            ("--format", "jsonl"),
+            ["in.csv line 2: expected text in 'text', got half of a surrogate pair, U+DE00, at character 3"],
+        ),
         ("text\na\n", ("--format", "xlsx"), ["--format xlsx", "csv, tsv, jsonl, txt"]),
         ("text\na\n", ("--text-column", "texts"), ["expected a column 'texts'", "did you mean 'text'?"]),
     ],
@@ -169,11 +174,32 @@ def test_columns_of_usual_files(tmp_path, content, columns):
         assert [row["text"] for _, row in table.rows] == ["a film"]
 
 
+def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypatch, run):
+    task = run_task(run)
+    place = tmp_path / "in.tsv"
+    place.write_text('text\tnumber\n"Alien" is fine\t1\n2" of rain\t2\n', encoding="utf-8")
+    with pytest.raises(DataError, match="line 2: malformed record"):
+        predict_file(task, run, FileOptions(str(place)), task.columns)
+    source = task.recipe.data.train.model_copy(update={"quotes": False})
+    data = task.recipe.data.model_copy(update={"train": source})
+    plain = type(task)(task.recipe.model_copy(update={"data": data}))
+    asked = []
+    monkeypatch.setattr(plain, "predict", lambda *given: map(asked.append, given[1]))
+    assert predict_file(plain, run, FileOptions(str(place)), lambda *_: {}) == 2
+    assert asked == ['"Alien" is fine', '2" of rain']
+
+
 def test_an_unknown_ending_of_the_output(run, command, tmp_path):
     result = command(
         "predict", run, "--input", write(tmp_path / "in.csv", "csv"), "--output", tmp_path / "a.xlsx"
     )
     assert result.exit_code == 2 and "a.xlsx: expected a file that ends in .csv" in result.output
+
+
+@pytest.mark.parametrize("option", ["--num-samples", "--seed"])
+def test_answers_without_draws_take_no_option_of_draws(translation_run, command, option):
+    result = command("predict", translation_run, "ein hund", option, "5")
+    assert result.exit_code == 2 and f"{option} 5: expected no such option, translations are" in result.output
 
 
 def test_translations_of_a_file(translation_run, command, tmp_path):
@@ -192,6 +218,13 @@ def test_rows_with_other_fields_go_into_json_lines_alone(tmp_path):
     with pytest.raises(DataError, match=r"differs in 'more'; write to a file that ends in \.jsonl"):
         rows.write_rows(found, "csv", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_half_a_character_in_another_column_is_passed_on(run, command, tmp_path):
+    place, written = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    place.write_text('{"text": "fine", "x": "\\ude00"}\n', encoding="utf-8")
+    assert command("predict", run, "--input", place, "--output", written).exit_code == 0
+    assert json.loads(written.read_text(encoding="utf-8"))["x"] == "\ude00"
 
 
 def test_an_interruption_leaves_nothing(tmp_path):
