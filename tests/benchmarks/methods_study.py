@@ -92,7 +92,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 """Keys that each recipe changes; the first is what the others are compared with."""
-OBJECTIVE_WAYS = ("point", "draws", "moments")
+LATENT = ("draws", "moments")
+OBJECTIVE_WAYS = ("point", *LATENT)
 UNMEASURED = Interval(mean=0.0, low=None, high=None, seeds=1)
 """No passes at all: a cost that was not measured."""
 DROPOUT = "dropout"
@@ -161,15 +162,18 @@ class MethodsStudy:
         """Puts the comparison into the file of results, where that of the same part and data set was.
 
         Of recipes that differ in their objective, which costs nothing, only :data:`OBJECTIVE_WAYS` are kept, without
-        their costs.
+        their costs; of the comparison with dropout only :data:`LATENT` ways.
         """
+        rows = results.rows
         if part == "objective":
-            kept = (
-                row.model_copy(update={"cost": UNMEASURED})
-                for row in results.rows
-                if row.way in OBJECTIVE_WAYS
+            rows = tuple(
+                row.model_copy(update={"cost": UNMEASURED}) for row in rows if row.way in OBJECTIVE_WAYS
             )
-            results = results.model_copy(update={"rows": tuple(kept)})
+        elif part == DROPOUT:
+            rows = tuple(
+                row for row in rows if row.way in LATENT or (row.recipe, row.way) == results.reference
+            )
+        results = results.model_copy(update={"rows": rows})
         known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}
         own = known.get(part, {}) | {self.data: rounded(results.model_dump(mode="json"))}
         parts = known | {part: {name: own[name] for name in SETTINGS if name in own}}
