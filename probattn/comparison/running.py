@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +25,14 @@ from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.report import Comparison
 from probattn.inference.report.claims import seeds_p
+from probattn.inference.storage import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
 from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
-from probattn.tasks.run import package_versions
-from probattn.tasks.task import RECIPE
+from probattn.tasks.run import check_folder, package_versions
+from probattn.tasks.task import MODEL, RECIPE
 
 FIGURES, POINTS = "compared.json", "compared.safetensors"
 """Figures of a run, and its predictions in one pass, in its folder."""
@@ -94,6 +96,11 @@ class _Job:
         return type(known)(load_task(self.recipe, self.keys).recipe)
 
     @property
+    def is_trained(self) -> bool:
+        """Whether it was measured once, which leaves the network and no checkpoints."""
+        return (self.folder / MODEL).exists() and not (self.folder / CHECKPOINTS).exists()
+
+    @property
     def is_done(self) -> bool:
         return (self.folder / FIGURES).exists()
 
@@ -101,8 +108,8 @@ class _Job:
 def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tuple[Path, ComparisonResults]:
     """Trains what is missing, predicts in every way, and writes the comparison.
 
-    A run that was interrupted goes on where it was. Several processes, started by ``workers`` or by hand with the same
-    command, share the runs.
+    A run that was interrupted goes on where it was; of a finished one the network stays, and the checkpoints go.
+    Several processes, started by ``workers`` or by hand with the same command, share the runs.
 
     Args:
         options: what is compared.
@@ -198,8 +205,12 @@ def _finish(job: _Job, error: float, *, quiet: bool) -> None:
                 return
             note(f"{job.name}, seed {job.seed}")
             task = job.task()
-            train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
+            if job.is_trained:
+                check_folder(task, job.folder, resume=True)
+            else:
+                train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
             _measure(job, task, error)
+            shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)  # three times the size of the network
     except Timeout:
         note(f"{job.folder}: another process is at it")
 

@@ -83,7 +83,7 @@ def train(task: AnyTask, folder: Path, *, resume: bool = False, quiet: bool = Fa
         DataError: the data are not what the recipe says.
         RunError: the folder holds a run already, or none to resume; or the recipe asks for what cannot be done.
     """
-    _check_folder(task, folder, resume)
+    check_folder(task, folder, resume)
     parts = task.parts(folder)
     processes = Processes(cpu=task.recipe.training.device == "cpu")
     with processes.first_writes() as writes:
@@ -303,8 +303,12 @@ def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
-    """Makes sure that a new run does not write over another, and that a resumed one is that of its recipe."""
+def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
+    """Makes sure that a new run does not write over another, and that a resumed one is that of its recipe.
+
+    Raises:
+        RunError: otherwise.
+    """
     known = folder / RECIPE
     if resume:
         if not known.exists():

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
-from probattn.comparison import ComparisonResults, Ways, costs, figures
+from probattn.comparison import ComparisonResults, Ways, costs, figures, running
 from probattn.comparison import page as comparison_page
 from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
@@ -142,6 +142,21 @@ def test_what_is_finished_is_not_done_again(compared, command):
     done = command("compare", *given, "--workers", "2")
     assert done.exit_code == 0, done.output
     assert json.loads(damaged.read_bytes()) == json.loads(kept)
+
+
+def test_a_finished_run_keeps_its_network_alone_and_is_measured_again_from_it(compared, command, monkeypatch):
+    folder, given, _ = compared
+    place = folder / "out" / "latent" / "seed-1"
+    assert (place / "model").is_dir() and not (place / "checkpoints").exists()
+    figures, points = place / "compared.json", place / "compared.safetensors"
+    kept, tensors = figures.read_bytes(), load_file(points)
+    figures.unlink()
+    monkeypatch.setattr(running, "train", None)  # refuses to be called
+    other = command("compare", *given, "--set", "training.weight_decay=0.3")
+    assert other.exit_code == 2 and "its recipe differs from the one given" in other.output
+    assert command("compare", *given).exit_code == 0
+    assert figures.read_bytes() == kept
+    assert all(torch.equal(each, tensors[name]) for name, each in load_file(points).items())
 
 
 def test_the_ensemble_is_the_mean_of_the_networks(compared):
