@@ -69,16 +69,19 @@ def predict_file(
     reading = partial(
         opened, options.input, kind, options.text_column or task.input_columns()[0], quotes=task.quotes
     )
-    if Path(options.input).is_file():  # a row without a text is found before hours of work
+    check = task.input_check(run)
+    if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:
-            deque(_texts(table, *_columns(task, table, options), deque(maxlen=0), deque(maxlen=0)), maxlen=0)
+            columns_there = _columns(task, table, options)
+            deque(_texts(table, *columns_there, deque(maxlen=0), deque(maxlen=0), check), maxlen=0)
     waiting: deque[Row] = deque()
     seconds: deque[str] = deque()
     with reading() as table, shown(quiet=options.quiet or options.output is None):
         text, pair = _columns(task, table, options)
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
-        answers = task.predict(run, _texts(table, text, pair, waiting, seconds), second_texts, **drawing)
+        texts = _texts(table, text, pair, waiting, seconds, check)
+        answers = task.predict(run, texts, second_texts, **drawing)
         rows = (
             (waiting.popleft(), columns(each)) for each in tracked(answers, f"predictions of {table.name}")
         )
@@ -86,14 +89,25 @@ def predict_file(
 
 
 def _texts(
-    table: Table, text: str, pair: str | None, waiting: deque[Row], seconds: deque[str]
+    table: Table,
+    text: str,
+    pair: str | None,
+    waiting: deque[Row],
+    seconds: deque[str],
+    check: Callable[[str], object] | None,
 ) -> Iterator[str]:
-    """The texts in a column; their rows and second texts go into the queues."""
+    """The texts in a column; their rows and second texts go into the queues. What is refused has its place."""
     for place, row in table.rows:
         waiting.append(row)
         if pair is not None:
             seconds.append(text_in(place, row, pair))
-        yield text_in(place, row, text)
+        found = text_in(place, row, text)
+        if check is not None:
+            try:
+                check(found)
+            except RunError as error:
+                raise RunError(f"{place}: {error}") from error
+        yield found
 
 
 def _columns(task: Task[Any, Any], table: Table, options: FileOptions) -> tuple[str, str | None]:

@@ -201,6 +201,14 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         """Whether fields of a .csv or .tsv file of inputs may stand in double quotes."""
         return True
 
+    def input_check(self, run: Path) -> Callable[[str], object] | None:
+        """What raises :class:`RunError` for a text that :meth:`predict` would refuse; None where it takes any.
+
+        Args:
+            run: folder of a finished run.
+        """
+        return None
+
     def predict(
         self,
         run: Path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -336,6 +336,10 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             own.program.inputs(own.moved(batch)) for batch in self.batches(own, few, prediction.batch_size)
         )
         return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
+
+    def input_check(self, run: Path) -> Callable[[str], object]:
+        """Whether a line is one to write about."""
+        return partial(given_row, vocabulary=self.network(run).codec)
 
     def predict(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -260,6 +260,11 @@ class VisualQuestionTask(
         first = test.at(range(min(len(test), HEALTH_BATCHES * prediction.batch_size)))
         batches = self.batches(own, self.rows(own, first))
         return health(own, map(own.moved, batches), prediction, chunk_size=prediction.chunk_size)
+
+    def input_check(self, run: Path) -> Callable[[str], object]:
+        """Whether a line names an image that is there and asks something."""
+        files = self.recipe.visual_questions.images("test")
+        return lambda line: given_questions([line], files)
 
     def predict(
         self,

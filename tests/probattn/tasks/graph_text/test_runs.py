@@ -168,6 +168,13 @@ def test_lines_that_do_not_fit_are_refused(run, line, words):
     assert words in runs.refused("predict", run, line)
 
 
+def test_a_line_of_a_file_that_does_not_fit_is_named(run, tmp_path):
+    place = tmp_path / "graphs.txt"
+    place.write_text(f"{ROW}\n{ROW.replace('0 1 1', '0 1 2')}\n", encoding="utf-8")
+    said = runs.refused("predict", run, "--input", str(place))
+    assert f"{place} line 2: " in said and "got entity 2" in said
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

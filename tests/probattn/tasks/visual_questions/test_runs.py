@@ -33,6 +33,7 @@ from probattn.tasks.visual_questions.questions import given_questions, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe
 from probattn.tasks.visual_questions.results import VisualQuestionSample
 from probattn.tasks.visual_questions.schedule import EpochSchedule
+from probattn.tasks.visual_questions.task import VisualQuestionTask
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +262,14 @@ def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
 )
 def test_lines_that_are_no_questions_are_refused_in_one_line(run, line, words):
     assert re.search(words, runs.refused("predict", run, line))
+
+
+def test_a_missing_image_of_a_file_is_named_before_anything_is_predicted(run, tmp_path, monkeypatch):
+    place = tmp_path / "questions.txt"
+    place.write_text("0\twhat color is the shape?\n77\twhat?\n", encoding="utf-8")
+    monkeypatch.setattr(VisualQuestionTask, "predict", None)  # refuses to be called
+    said = runs.refused("predict", run, "--input", str(place))
+    assert f"{place} line 2: " in said and "there is no such file" in said
 
 
 def test_a_damaged_image_is_refused_in_one_line(run, tmp_path):
