@@ -1,5 +1,6 @@
 """The tables of docs/data/visual_questions.json, which `tests/benchmarks/study.py mcan` writes, beside the papers'."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,9 +38,10 @@ TABLES = (
 def tables(content: Mapping[str, Any]) -> str:
     """The methods, the upward path and the weight of the alignment, as far as they were run."""
     runs, summary = content["runs"], content["summary"]
-    seeds = len({run["seed"] for run in runs})
+    counts = Counter(run["variant"] for run in runs)
+    fewest, most = min(counts.values()), max(counts.values())
     sizes = runs[0]["questions"]
-    number = f"{seeds} seeds" if seeds > 1 else "one seed"
+    number = f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds" if most > 1 else "one seed"
     words = (
         f"`{content['setting']['recipe']}`, {number}; {sizes['training']:,} questions to train on, {sizes['test']:,} "
         f"to measure on, noise of variance {sizes['noise']:g}. Percent: mean over seeds and its 95% interval "
@@ -51,7 +53,7 @@ def tables(content: Mapping[str, Any]) -> str:
         rows = list(_rows(summary, variants))
         if rows and (not heading or len(rows) > 1 or variants is UPWARD):
             parts += [heading] if heading else []
-            parts.append(table(["attention", *COLUMNS, "papers", "seconds"], rows))
+            parts.append(table(["attention", *COLUMNS, "papers"], rows))
     return "\n\n".join(parts)
 
 
@@ -61,7 +63,6 @@ def _rows(summary: Mapping[str, Any], variants: Mapping[str, tuple[str, str]]) -
             title,
             *(interval(summary[name].get(figure), ".1f", scale=100.0) for figure in FIGURES),
             paper,
-            f"{summary[name]['seconds']['mean']:.0f}",
         ]
         for name, (title, paper) in variants.items()
         if name in summary
