@@ -74,6 +74,7 @@ def predict_file(
         with reading() as table:
             columns_there = _columns(task, table, options)
             deque(_texts(table, *columns_there, deque(maxlen=0), deque(maxlen=0), check), maxlen=0)
+        check = None  # every text of the file has passed
     waiting: deque[Row] = deque()
     seconds: deque[str] = deque()
     with reading() as table, shown(quiet=options.quiet or options.output is None):

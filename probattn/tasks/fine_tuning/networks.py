@@ -92,6 +92,11 @@ class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return self.section_of_examples.load()
 
     @property
+    def quotes(self) -> bool:
+        """As in the training data."""
+        return bool(self.section_of_examples.quotes)
+
+    @property
     def section_of_examples(self) -> Any:
         """The section of the recipe that names them."""
         return self.recipe.examples()[1]

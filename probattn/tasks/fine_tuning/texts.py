@@ -73,11 +73,6 @@ class TextsTask(HeadTask):
         section = self.section_of_examples
         return section.text, section.pair_column
 
-    @property
-    def quotes(self) -> bool:
-        """As in the training data."""
-        return bool(self.section_of_examples.quotes)
-
     def tokens(self, codec: Any, examples: Examples) -> list[dict[str, Any]]:
         """What a tokenizer makes of each text or pair."""
         pairs = [example["pair"] for example in examples] if "pair" in examples[0] else None

@@ -200,12 +200,14 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
         place = check_finished(folder)
         with quiet_loading():
             net = load(place)
+        program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
+        return Network(on_device(program), folder, model_key(net), self._vocabulary(place))
+
+    def _vocabulary(self, place: Path) -> GraphVocabulary:
         try:
-            vocabulary = GraphVocabulary.load(place / VOCABULARY)
+            return GraphVocabulary.load(place / VOCABULARY)
         except DataError as error:
             raise RunError(one_line(error)) from error
-        program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
-        return Network(on_device(program), folder, model_key(net), vocabulary)
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
@@ -339,7 +341,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
 
     def input_check(self, run: Path) -> Callable[[str], object]:
         """Whether a line is one to write about."""
-        return partial(given_row, vocabulary=self.network(run).codec)
+        return partial(given_row, vocabulary=self._vocabulary(check_finished(run)))
 
     def predict(
         self,

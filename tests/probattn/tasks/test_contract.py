@@ -398,3 +398,12 @@ def test_a_baseline_begins_with_the_weights_of_the_network(recipe, tmp_path) -> 
     assert "net.embed.weight" in shared
     for name in shared:
         assert torch.equal(made[True].state_dict()[name], weights[name])
+
+
+@pytest.mark.parametrize(
+    "name", ["labels_babn", "stsb_babn", "choices_babn", "spans_babn", "slots_babn", "sequences_t5"]
+)
+def test_inputs_are_quoted_as_the_training_data_are(name: str) -> None:
+    section = tasks.load_task(name).section
+    for quotes in (True, False):
+        assert tasks.load_task(name, (f"{section}.quotes={str(quotes).lower()}",)).quotes is quotes
