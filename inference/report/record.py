@@ -271,6 +271,8 @@ class DataSet(Record):
         labelled: whether accuracy and calibration could be measured.
         source: where it comes from.
         unit: what its examples are, in the plural.
+        cluster: what a bootstrap draws, each with all its examples, in the plural; "" for the examples themselves.
+        clusters: their number; None for N.
     """
 
     key: str
@@ -280,6 +282,13 @@ class DataSet(Record):
     labelled: bool
     source: str = ""
     unit: str = "examples"
+    cluster: str = ""
+    clusters: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def drawn(self) -> int:
+        """Number of what a bootstrap draws."""
+        return self.size if self.clusters is None else self.clusters
 
 
 class SingleRun(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
@@ -52,6 +52,7 @@ class MeasuredTask(
         figures: Figures,
         *,
         seed: int,
+        clusters: Mapping[str, Sequence[Hashable]] | None = None,
         **more: Any,
     ) -> AnyMeasured:
         """The records of networks that were measured.
@@ -62,6 +63,7 @@ class MeasuredTask(
             table: what the measures are computed from, by data set and model.
             figures: the measures of columns, and further figures that are not compared.
             seed: of the resamples behind the comparisons.
+            clusters: the cluster of each example, by data set, where examples depend on each other.
             **more: what else the records hold, such as ``data``.
         """
 
@@ -82,7 +84,14 @@ class MeasuredTask(
                 )
                 for (data, model), columns in table.items()
             ),
-            differences=compare(table, compared, resamples=report.resamples, level=report.level, seed=seed),
+            differences=compare(
+                table,
+                compared,
+                clusters=clusters,
+                resamples=report.resamples,
+                level=report.level,
+                seed=seed,
+            ),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
             **more,
         )

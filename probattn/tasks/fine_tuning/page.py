@@ -51,11 +51,10 @@ def render(
         package: where templates are.
     """
     run, several = results.run, bool(results.runs)
-    intervals = "Student's t over seeds" if several else "a paired bootstrap over examples"
     note = Markup(
         "Every number of this page is in <code>{}</code>, beside it, to the last digit. Intervals by {}; p values "
         "corrected by Holm's method."
-    ).format("seeds.json" if several else "metrics.json", Markup(intervals))
+    ).format("seeds.json" if several else "metrics.json", results.intervals)
     latent = results.compared == "bayesian_mean"
     return render_page(
         [
@@ -241,10 +240,9 @@ def results_sheet(results: MeasuredResults, measures: Measures) -> Sheet:
         groups.append(
             Group(f"{data.title} ({ROLE_TITLES[data.role]}, {data.size:,} {data.unit})", tuple(rows))
         )
-    kind = "Student's t over seeds" if results.runs else "bootstrap over examples"
     legend = (
-        f"Intervals: {kind}, each of its comparison alone. {RELIABLE} marks what holds among all comparisons (Holm's "
-        "method), is large enough and rests on enough examples."
+        f"Intervals: {results.intervals}, each of its comparison alone. {RELIABLE} marks what holds among all "
+        "comparisons (Holm's method), is large enough and rests on enough examples."
     )
     notes = (f"{headline(results, measures)}.", *([legend] if results.differences else []))
     return Sheet(tuple(headings), tuple(groups), notes=notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Annotated, Literal, TypeVar
 
@@ -130,8 +130,15 @@ class MeasuredResults(Record):
 
     def verdict(self, difference: MeasuredDifference, text: MeasureText) -> Verdict:
         """Result of one of the differences; "unclear" where it is not reliable."""
-        size = next(item.size for item in self.data if item.key == difference.data)
-        return text.verdict(difference.value) if is_reliable(difference, size) else "unclear"
+        drawn = next(item.drawn for item in self.data if item.key == difference.data)
+        return text.verdict(difference.value) if is_reliable(difference, drawn) else "unclear"
+
+    @property
+    def intervals(self) -> str:
+        """What the intervals of differences come from, in words."""
+        if self.runs:
+            return "Student's t over seeds"
+        return f"a paired bootstrap over {self.in_domain.cluster or 'examples'}"
 
 
 AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredResults)
@@ -141,6 +148,7 @@ def compare(
     table: Mapping[tuple[str, ModelKey], Columns],
     figures: Figures,
     *,
+    clusters: Mapping[str, Sequence[Hashable]] | None = None,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -148,11 +156,14 @@ def compare(
     """Differences to the deterministic baseline, with percentile intervals of a paired bootstrap (Efron 1979).
 
     A resample draws as many examples as the data set has, with replacement, and measures both models on the same ones;
-    p values come from the same resamples, corrected by Holm's method over all comparisons of a model.
+    p values come from the same resamples, corrected by Holm's method over all comparisons of a model. Examples that
+    depend on each other, as questions about one image do, are drawn together: as many clusters as there are, each with
+    all its examples (Davison and Hinkley 1997, section 3.8).
 
     Args:
         table: columns by data set and model.
         figures: measures of columns.
+        clusters: the cluster of each example, by data set; one that is left out has examples of their own.
         resamples: how often examples are drawn.
         level: of the intervals.
         seed: of the draws.
@@ -166,10 +177,12 @@ def compare(
         if base is None or not models:
             continue
         size = len(next(iter(base.values())))
+        members = _members((clusters or {}).get(data, range(size)))
         points = _gaps(base, models, figures, None)
         drawn: dict[tuple[ModelKey, str], list[float]] = {key: [] for key in points}
         for _ in range(resamples):
-            rows = torch.randint(size, (size,), generator=generator)
+            drawn_clusters = torch.randint(len(members), (len(members),), generator=generator).tolist()
+            rows = torch.tensor([row for cluster in drawn_clusters for row in members[cluster]])
             for key, value in _gaps(base, models, figures, rows).items():
                 if key in drawn:
                     drawn[key].append(value)
@@ -182,6 +195,14 @@ def compare(
             given = {"low": low, "high": high, "level": level, "p": p, "corrected": p, "resamples": resamples}
             found.append(MeasuredDifference(measure=measure, model=model, data=data, value=value, **given))
     return corrected(found)
+
+
+def _members(clusters: Iterable[Hashable]) -> list[list[int]]:
+    """The rows of each cluster."""
+    rows: dict[Hashable, list[int]] = {}
+    for row, cluster in enumerate(clusters):
+        rows.setdefault(cluster, []).append(row)
+    return list(rows.values())
 
 
 def _gaps(

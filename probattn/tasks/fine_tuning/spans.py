@@ -252,6 +252,7 @@ class Spans(HeadTask):
     section = "spans"
     recipe_class = SpansRecipe
     unit = "questions"
+    cluster = ("context", "texts")
     auto = AutoModelForQuestionAnswering
     inputs = ("context", "question")
     calibrates = True

@@ -55,6 +55,8 @@ class HeadTask(HeadNetworks):
         inputs: the keys of an answer that are what was asked.
         ranked_by: the key of an answer that says how uncertain it is.
         calibrates: whether held-out examples are predicted too, see :meth:`calibrated`.
+        cluster: the key of what several examples may share, which a bootstrap then draws together, and its name in the
+            plural; None where examples are independent.
     """
 
     results_class = MeasuredResults
@@ -64,6 +66,7 @@ class HeadTask(HeadNetworks):
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
     calibrates: ClassVar[bool] = False
+    cluster: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
@@ -170,6 +173,7 @@ class HeadTask(HeadNetworks):
             table,
             self.figures,
             seed=self.recipe.prediction.seed,
+            clusters={key: self._clusters(key) for key in self._measured()} if self.cluster else None,
             data=tuple(self._described(key) for key in self._measured()),
             listings=(*self.listings(home), *self._uncertain(answers)),
             attribution=tuple(self._attributed(own, answers)),
@@ -179,6 +183,10 @@ class HeadTask(HeadNetworks):
     def _measured(self) -> list[str]:
         """The parts of the data that are measured."""
         return [key for key in ("test", "shifted") if key in self.examples]
+
+    def _clusters(self, key: str) -> list[str]:
+        """What each example of a part shares with others; nothing where examples are independent."""
+        return [] if self.cluster is None else [each[self.cluster[0]] for each in self.examples[key]]
 
     def _described(self, key: str) -> DataSet:
         section = self.section_of_examples
@@ -192,6 +200,8 @@ class HeadTask(HeadNetworks):
             labelled=True,
             source=source,
             unit=self.unit,
+            cluster=self.cluster[1] if self.cluster else "",
+            clusters=len(set(self._clusters(key))) or None,
         )
 
     def _predicted(self, network: TrainedHead, split: str) -> tuple[dict[ModelKey, Columns], list[Answer]]:

@@ -201,6 +201,7 @@ class VisualQuestionTask(
             table,
             figures,
             seed=self.recipe.report.seed,
+            clusters={key: [row.image for row in self.questions["test"].rows] for key in keys},
             data=tuple(self._described(key) for key in keys),
             listings=(by_kind(self.questions["test"], accuracies),),
             samples=tuple(self._samples(networks)),
@@ -219,6 +220,8 @@ class VisualQuestionTask(
             labelled=True,
             source=f"{test.source}{words}",
             unit=self.unit,
+            cluster="images",
+            clusters=len({row.image for row in test.rows}),
         )
 
     def _samples(self, networks: Sequence[Trained]) -> Iterator[VisualQuestionSample]:

@@ -19,6 +19,7 @@ from probattn.sites.observation import ObservationNoise, ObservedNoise
 from probattn.tasks.fine_tuning import Choices, Regression, Tokens
 from probattn.tasks.fine_tuning.encoding import Batch, Encoded
 from probattn.tasks.fine_tuning.regression import LEVELS
+from probattn.tasks.fine_tuning.results import compare
 from probattn.tasks.fine_tuning.tokens import spans
 
 TAGS = ["O", "B-date", "B-time", "I-date", "I-time"]
@@ -115,6 +116,28 @@ def test_measures_of_classes_are_those_of_the_other_report(dtype: torch.dtype) -
     assert set(figures) == set(measured.measures)
     for name, value in figures.items():
         assert value == pytest.approx(scores.measure(name), rel=1e-5, abs=1e-6), name
+
+
+def test_intervals_of_copied_examples_are_those_of_the_originals_where_clusters_are_drawn() -> None:
+    scores = torch.rand(2, 150, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def difference(copies: int, clusters: Any) -> Any:
+        plain, other = scores.repeat(1, copies)  # each example stands in several places
+        table = {("test", "deterministic"): {"score": plain}, ("test", "aligned"): {"score": other}}
+        (found,) = compare(
+            table, lambda columns: {"score": columns["score"].mean().item()}, clusters=clusters
+        )
+        return found
+
+    once = difference(1, None)
+    together = difference(4, {"test": [f"image {number}" for number in range(150)] * 4})
+    for name in ("value", "low", "high", "p"):
+        assert getattr(together, name) == pytest.approx(getattr(once, name), abs=1e-12)
+    apart = difference(4, {"shifted": [1]})  # as independent examples: half as wide
+    assert (apart.high - apart.low) / (once.high - once.low) == pytest.approx(0.5, abs=0.06)
+    assert once.high - once.low == pytest.approx(
+        2 * 1.96 * (scores[1] - scores[0]).std().item() / 150**0.5, rel=0.1
+    )
 
 
 @pytest.mark.parametrize("noise_family", ["normal", "student_t"])

@@ -370,6 +370,7 @@ def test_a_run_is_measured_and_reported(trained):
     (data,) = shown["data"]
     models = {each["model"]: each["values"] for each in shown["scores"]}
     assert data["unit"] == "questions" and len(models) == 3
+    assert (data["cluster"], data["clusters"]) == ("texts", data["size"])  # each context is asked once
     assert all(set(values) == set(Spans.measures) for values in models.values())
     assert all(value >= 0 for values in models.values() for value in values.values() if value is not None)
     succeeds("report", trained)

@@ -89,6 +89,10 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
         ("test", "in_domain", 12),
         ("noisy", "shifted", 12),
     ]
+    images = len({row.image for row in load_task(run / "recipe.yaml").questions["test"].rows})
+    assert images < 12
+    assert all((each.cluster, each.clusters) == ("images", images) for each in results.data)
+    assert "bootstrap over images" in (run / "report.html").read_text(encoding="utf-8")
     models = {"deterministic", "bayesian_mean", "bayesian_expectation"}
     assert {(score.data, score.model) for score in results.scores} == {
         (data, model) for data in ("test", "noisy") for model in models
