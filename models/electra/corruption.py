@@ -65,6 +65,18 @@ def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | N
     return candidates & (rank < number[candidates.sum(dim=1), None])
 
 
+def draw_tokens(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Categorical draws ``[...]`` from logits ``[..., V]``: the first token whose cumulative probability exceeds U.
+
+    A draw takes one random number; ``torch.multinomial`` takes one for each token, and 20 times as long on a CPU.
+    """
+    below = logits.float().softmax(dim=-1).cumsum(dim=-1)
+    total = below[..., -1:]
+    uniform = torch.rand(total.shape, generator=generator, device=total.device)
+    # Of a total a little above 1 the largest U may round to it, behind the last category.
+    return torch.searchsorted(below, uniform * total, right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
+
+
 def corrupt(
     net: ElectraForMaskedLM,
     original_ids: Tensor,
@@ -96,8 +108,7 @@ def corrupt(
     chosen = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
     logits = net.generator_lm_head(net.generator_predictions(chosen))  # [B, K, V]
     with torch.no_grad():
-        probabilities = logits.float().softmax(dim=-1).flatten(0, 1)
-        drawn = torch.multinomial(probabilities, 1, generator=generator).view_as(places)
+        drawn = draw_tokens(logits, generator)
         originals = original_ids.gather(1, places)
         input_ids = original_ids.scatter(1, places, drawn.where(known, originals))
     return Corrupted(

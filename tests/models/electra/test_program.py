@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from pyro import poutine
+from scipy import stats
 from torch import Tensor
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
@@ -14,6 +15,7 @@ from probattn import BayesianAttention, RepulsiveAttention
 from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.models import ElectraProgram, convert
 from probattn.models.electra import draw_masked
+from probattn.models.electra.corruption import draw_tokens
 from probattn.sites.repulsive import repulsive_heads
 
 WORDS, PAD, BEGIN, END, MASK = 30, 0, 2, 3, 4
@@ -135,6 +137,22 @@ def test_replacements_have_the_generators_distribution() -> None:
     expected = found.logits[0, 0].softmax(dim=-1)
     shares = torch.bincount(found.input_ids[:, 2], minlength=WORDS) / 6000
     assert (shares - expected).abs().max() < 5 * math.sqrt(0.25 / 6000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_draws_of_many_tokens_have_their_probabilities(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(2, 1000, generator=generator)).to(dtype)
+    logits[:, ::2] = -torch.inf  # the first one too
+    logits[0, 500:], logits[1, :500] = -torch.inf, -torch.inf
+    drawn = draw_tokens(logits[:, None].expand(2, 50_000, 1000), generator)
+    assert drawn.shape == (2, 50_000) and drawn.dtype == torch.int64
+    for row, probabilities in zip(drawn, logits.double().softmax(dim=-1), strict=True):
+        counts, expected = torch.bincount(row, minlength=1000), 50_000 * probabilities
+        assert not counts[expected == 0].any()
+        rare = expected < 5
+        tested = [torch.cat([each[~rare], each[rare].sum()[None]]).numpy() for each in (counts, expected)]
+        assert stats.chisquare(*tested).pvalue > 1e-3
 
 
 def test_gradients_reach_every_parameter_and_none_goes_through_the_draws() -> None:
