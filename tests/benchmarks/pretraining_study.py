@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,11 +35,13 @@ VARIANTS: Mapping[str, Sequence[str]] = {
 """Keys of the recipe that each variant changes; the last is not pre-trained."""
 DETECTION = ("accuracy", "margin", "majority", "balanced_accuracy", "auroc", "nll")
 HEADS = ("distance", "relative", "overlap")
-FINE_TUNED = "sst2_accuracy"
-MEASURES = (*DETECTION, "generator_accuracy", "generator_perplexity", *HEADS, FINE_TUNED)
-CLASSIFIER = """data: {train: sst2, max_length: 64}
-attention: {method: deterministic}
-training: {batch_size: 32}
+TASKS = ("sst2", "sick")
+TUNED = tuple(f"{name}_accuracy" for name in TASKS)
+MEASURES = (*DETECTION, "generator_accuracy", "generator_perplexity", *HEADS, *TUNED)
+CLASSIFIER = """data: {{train: {train}, max_length: 64}}
+network: {{name: {network}}}
+attention: {{method: deterministic}}
+training: {{batch_size: 32, steps: {steps}, learning_rate: {rate!r}, seed: {seed}}}
 """
 
 
@@ -58,17 +61,16 @@ class PretrainingStudy(study.VariantStudy):
     recipe: Annotated[
         str, typer.Option(help="Recipe that the variants change; electra_small is the full size.")
     ] = "electra_reduced"
+    tasks: Annotated[
+        str, typer.Option(help="Data sets of fine-tuning, names or files, separated by commas.")
+    ] = ",".join(TASKS)
     steps: Annotated[int, typer.Option(min=1, help="Updates of fine-tuning.")] = 400
-    rate: Annotated[float, typer.Option(help="Learning rate of fine-tuning.")] = 5e-4
-    classifier: Annotated[
-        Path | None,
-        typer.Option(
-            help="A recipe of texts instead of SST-2, of which network, updates and rate are replaced."
-        ),
-    ] = None
+    rates: Annotated[
+        str, typer.Option(help="Learning rates of fine-tuning; that of the best validation accuracy counts.")
+    ] = "2e-4,5e-4,1e-3,2e-3"
     output: study.Output = study.DATA / "pretraining.json"
 
-    shown = (FINE_TUNED,)
+    shown = TUNED
     known = VARIANTS
     common = ("report.baseline=false", "report.samples=0", "report.masked_texts=0", "report.resamples=100")
     measures = MEASURES
@@ -76,13 +78,16 @@ class PretrainingStudy(study.VariantStudy):
 
     def setting(self) -> study.Content:
         """The recipe, the keys that runs change, and the settings of fine-tuning."""
-        return {**super().setting(), "fine_tuning": {"steps": self.steps, "rate": self.rate}}
+        return {
+            **super().setting(),
+            "fine_tuning": {"tasks": self.tasks, "steps": self.steps, "rates": self.rates},
+        }
 
     def measure(self, job: study.Job) -> study.Run:
         """Pre-trains, measures, and fine-tunes."""
         place = self.place(job)
         if job.head["variant"] == NOTHING:
-            return {FINE_TUNED: self.fine_tuned(start(job, place / "start"), place / "tuned", job)}
+            return self.fine_tuned(start(job, place / "start"), place / "tuned", job)
         task, trained = study.fit(job, place)
         (scores,) = task.evaluate(place).scores
         return {
@@ -90,23 +95,28 @@ class PretrainingStudy(study.VariantStudy):
             "seconds": round(trained.seconds, 1),
             **scores.values,
             **heads(task, place),
-            FINE_TUNED: self.fine_tuned(place / MODEL, place / "tuned", job),
+            **self.fine_tuned(place / MODEL, place / "tuned", job),
         }
 
-    def fine_tuned(self, network: Path, place: Path, job: study.Job) -> float:
-        """Test accuracy of a classifier that begins with a network."""
-        recipe = self.classifier
-        if recipe is None:
-            recipe = place.parent / "tuned.yaml"
-            recipe.write_text(CLASSIFIER, encoding="utf-8")
-        keys = (
-            f"network.name={network.absolute()}",
-            f"training.steps={self.steps}",
-            f"training.learning_rate={self.rate!r}",
-            f"training.seed={job.head['seed']}",
-        )
-        task, _ = study.fit(study.Job({}, str(recipe), keys), place)
-        return study.accuracy(load_network(place), task, task.texts.test)
+    def fine_tuned(self, network: Path, place: Path, job: study.Job) -> dict[str, float]:
+        """For each data set the test accuracy of a classifier that begins with a network.
+
+        Of the learning rates the one with the best validation accuracy is taken, the first of equal ones.
+        """
+        found = {}
+        for train, given in product(self.tasks.split(","), self.rates.split(",")):
+            rate, name = float(given), Path(train).stem
+            recipe = place / f"{name}-{rate:g}.yaml"
+            content = {"train": train, "network": network.absolute(), "steps": self.steps, "rate": rate}
+            recipe.parent.mkdir(parents=True, exist_ok=True)
+            recipe.write_text(CLASSIFIER.format(**content, seed=job.head["seed"]), encoding="utf-8")
+            task, _ = study.fit(study.Job({}, str(recipe)), recipe.with_suffix(""))
+            classifier = load_network(recipe.with_suffix(""))
+            chosen = study.accuracy(classifier, task, task.texts.validation)
+            if chosen > found.get(f"{name}_validation", -1):
+                test = study.accuracy(classifier, task, task.texts.test)
+                found |= {f"{name}_accuracy": test, f"{name}_validation": chosen, f"{name}_rate": rate}
+        return found
 
 
 def start(job: study.Job, folder: Path) -> Path:
