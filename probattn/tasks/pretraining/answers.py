@@ -20,23 +20,24 @@ from probattn.tasks.pretraining.stream import Row
 from probattn.tasks.programs import in_batches
 
 
-def answered(network: Trained, texts: Iterable[str], prediction: Any) -> Iterator[Answer]:
-    """Answers to texts, batch by batch; ``prediction`` is a section of a recipe."""
+def answered(network: Trained, texts: Iterable[str], length: int, prediction: Any) -> Iterator[Answer]:
+    """Answers to texts of at most ``length`` tokens, batch by batch; ``prediction`` is a section of a recipe."""
     for number, part in enumerate(in_batches(texts, prediction.batch_size)):
-        rows = [_given(network, text) for text in part]
+        rows = [given(network.codec, text, length) for text in part]
         inputs = network.moved(stacked(network.codec.pad_token_id, rows))
         draws = posterior_of(network, network.program, inputs, prediction, number).probabilities
         for place, (text, row) in enumerate(zip(part, rows, strict=True)):
             yield {"text": text, "tokens": _tokens(network.codec, row["input_ids"], draws[:, place])}
 
 
-def _given(network: Trained, text: str) -> Row:
-    found = network.codec(text, split_special_tokens=True, verbose=False)
-    number, most = len(found["input_ids"]) - 2, network.net.config.max_position_embeddings - 2
+def given(codec: Any, text: str, length: int) -> Row:
+    """A text as the network reads it; ``RunError`` for no token, or with [CLS] and [SEP] more than ``length``."""
+    found = codec(text, split_special_tokens=True, verbose=False)
+    number, most = len(found["input_ids"]) - 2, length - 2
     if not 0 < number <= most:
         raise RunError(
-            f"expected a text of 1 to {most} tokens, the network's positions less [CLS] and [SEP], got "
-            f"{number}: {shown(text)}"
+            f"expected a text of 1 to {most} tokens, as many as the network was trained to read "
+            f"(pretraining.max_length less [CLS] and [SEP]), got {number}: {shown(text)}"
         )
     return {name: found[name] for name in ("input_ids", "attention_mask")}
 

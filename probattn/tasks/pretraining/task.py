@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask
-from probattn.tasks.pretraining.answers import answered, columns_of, sheet_of
+from probattn.tasks.pretraining.answers import answered, columns_of, given, sheet_of
 from probattn.tasks.pretraining.evaluation import Evaluation, Trained
 from probattn.tasks.pretraining.measures import MEASURES, figures, validation_figures
 from probattn.tasks.pretraining.page import render
@@ -309,6 +309,10 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         inputs = (batch.inputs for batch in self.evaluation.replaced(own, few))
         return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
+    def input_check(self, run: Path) -> Callable[[str], object]:
+        """Whether the network can read a line."""
+        return partial(given, self.network(run).codec, length=self.recipe.pretraining.max_length)
+
     def predict(
         self,
         run: Path,
@@ -327,7 +331,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
                 f"{run}: expected uncertainty draws, got {uncertainty}: tokens have no closed form"
             )
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        return answered(self.network(run), texts, prediction)
+        return answered(self.network(run), texts, self.recipe.pretraining.max_length, prediction)
 
     @classmethod
     def columns(cls, answer: Answer) -> dict[str, Any]:
