@@ -93,7 +93,7 @@ def attack(
         masked_lm=masked_lm,
         **chosen,
     )
-    with _says_how_to_go_on(), devices.on(device), progress.shown(quiet=quiet):
+    with _says_how_to_go_on(again), devices.on(device), progress.shown(quiet=quiet):
         file, result = attack_run(run, options, output=output, again=again)
     if as_json:
         typer.echo(result.model_dump_json())
@@ -146,9 +146,10 @@ def attack_table(
 
 
 @contextmanager
-def _says_how_to_go_on() -> Iterator[None]:
+def _says_how_to_go_on(again: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        error.args = (f"{f'{error}; ' if error.args else ''}the same command goes on where it was",)
+        command = "the same command without --again" if again else "the same command"
+        error.args = (f"{f'{error}; ' if error.args else ''}{command} goes on where it was",)
         raise

@@ -205,6 +205,8 @@ def test_an_interruption_says_how_to_go_on(run, tmp_path, command, monkeypatch):
     result = command("attack", run, "--output", tmp_path, "--quiet")
     assert result.exit_code == 130
     assert "interrupted: the same command goes on where it was" in result.stderr
+    result = command("attack", run, "--output", tmp_path, "--quiet", "--again")
+    assert "interrupted: the same command without --again goes on where it was" in result.stderr
 
 
 def test_texts_that_were_trained_on_are_counted():
