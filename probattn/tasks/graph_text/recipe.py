@@ -40,7 +40,7 @@ A recipe with a section `graph_text` trains GraphWriter on titles, knowledge gra
 class GraphTextDataRecipe(Section):
     """Texts about knowledge graphs in the form of AGENDA's files (Koncel-Kedziorski et al. 2019).
 
-    Files without a folder in their name lie in `folder`.
+    Files without a folder in their name lie in `folder`; `./my.tsv` has one.
 
     Example:
         >>> GraphTextDataRecipe(folder="my", test="/other/test.tsv").file("test").as_posix()
@@ -85,7 +85,7 @@ class GraphTextDataRecipe(Section):
     def file(self, part: str) -> Path:
         """Path of a file."""
         path = Path(getattr(self, part)).expanduser()
-        if path.parent != Path():
+        if path.name != getattr(self, part):
             return path
         folder = (
             data_folder("agenda", "agenda", ORIGIN) if self.folder is None else Path(self.folder).expanduser()
@@ -118,9 +118,7 @@ class GraphTextDataRecipe(Section):
         names = ("train", "validation", "test", "relations")
         given = {name: getattr(self, name) for name in names}
         found = {"folder": self.folder} if self.folder is not None else {}
-        found |= {
-            name: path for name, path in given.items() if path is not None and Path(path).parent != Path()
-        }
+        found |= {name: path for name, path in given.items() if path is not None and Path(path).name != path}
         paths = {name: str(Path(path).expanduser().absolute()) for name, path in found.items()}
         return self.model_copy(update=paths)
 

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -19,6 +20,7 @@ from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
 from probattn.tasks.graph_text.drawing import graph_drawing
 from probattn.tasks.graph_text.page import marked
+from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
 from probattn.tasks.graph_text.results import GraphTextSample, pieces
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
@@ -227,9 +229,13 @@ def test_held_out_texts_are_not_trained_on(recipe):
 
 def test_paths_are_made_absolute_and_names_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "r.yaml").write_text("graph_text: {folder: here, test: sub/test.tsv}\n")
+    (tmp_path / "r.yaml").write_text(
+        "graph_text: {folder: here, test: sub/test.tsv, relations: ./my.vocab}\n"
+    )
     recipe = load_any_recipe(tmp_path / "r.yaml")
     data = recipe.graph_text
     assert data.folder == str(tmp_path / "here") and data.test == str(tmp_path / "sub" / "test.tsv")
+    assert data.relations == str(tmp_path / "my.vocab")  # a folder of its own
+    assert GraphTextDataRecipe(folder="here", train="./my.tsv").file("train") == Path("my.tsv")
     assert data.train == "preprocessed.train.tsv"
     assert data.file("train") == tmp_path / "here" / "preprocessed.train.tsv"
