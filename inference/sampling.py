@@ -197,7 +197,7 @@ class _Sampler(Messenger):
         return sampled
 
     def _refuse_unrepeatable(self, kwargs: Mapping[str, Any]) -> None:
-        for name in ("past_key_values", "encoder_outputs", "assistant_model", "streamer"):
+        for name in ("cache", "past_key_values", "encoder_outputs", "assistant_model", "streamer"):
             if kwargs.get(name) is not None:
                 raise ValueError(
                     f"sampling: expected no {name} in a generation of {self._draws} draws, which cannot be repeated; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy, deepcopy
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -16,20 +15,21 @@ from probattn.models.graphwriter.configuration import GraphWriterConfig
 from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWriterDecoder
 from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
 from probattn.models.graphwriter.graph import NO_RELATION
+from probattn.models.hosts.cache import CACHE, cache_in, cached_output
 from probattn.models.lstm import OwnPreTrainedModel
 from probattn.models.program import IGNORED
 from probattn.models.translation.network import END
 from probattn.models.translation.recurrent.encoder import check_mask
 
 
-@dataclass
+@cached_output
 class GraphWriterOutput(ModelOutput):
     """Output of the network.
 
     Attributes:
         loss: mean negative log-likelihood of the labels that are no padding; with labels.
         logits: log-probabilities ``[B, T, V + K]`` of words and then of the row's entities.
-        past_key_values: the decoder's state.
+        cache: the decoder's state, by transformers' name: ``past_key_values`` before its version 5.24.
         cross_attentions: weights to vertices ``[B, H, T, N]`` and to the title ``[B, H, T, S]``, if requested.
         encoder_attentions: weights ``[B, H, N, N]`` of each block of the graph transformer, if requested.
         encoder_last_hidden_state: vertices ``[B, N, d]``.
@@ -39,7 +39,7 @@ class GraphWriterOutput(ModelOutput):
 
     loss: Tensor | None = None
     logits: Tensor | None = None
-    past_key_values: FedState | None = None
+    cache: FedState | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
     encoder_attentions: tuple[Tensor, ...] | None = None
     encoder_last_hidden_state: Tensor | None = None
@@ -103,9 +103,8 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         decoder_attention_mask: Tensor | None = None,
         *,
         encoder_outputs: GraphWriterEncoderOutput | None = None,
-        past_key_values: FedState | None = None,
         output_attentions: bool | None = None,
-        **_: Any,
+        **options: Any,
     ) -> GraphWriterOutput:
         """Reads titles, graphs and the texts so far.
 
@@ -118,8 +117,8 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
             decoder_input_ids: the text shifted by one, int64 ``[B, T]``: a word, or V and the number of an entity.
             decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
             encoder_outputs: what the encoder gave, in place of title and graph.
-            past_key_values: the decoder's state, from which ``decoder_input_ids`` go on.
             output_attentions: whether to give the weights; None for the configuration's value.
+            **options: ``cache`` or ``past_key_values``, the decoder's state, from which ``decoder_input_ids`` go on.
 
         Returns:
             States and contexts, without logits.
@@ -142,9 +141,9 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         check_mask(type(self).__name__, "decoder_attention_mask", decoder_attention_mask, shape)
         real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
         embedded = self._embedded(decoder_input_ids, cast(Tensor, encoder_outputs.entity_types))
-        states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, past_key_values)
+        states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, cache_in(options))
         return GraphWriterOutput(
-            past_key_values=past,
+            **{CACHE: past},
             cross_attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted and None not in maps else None,
             encoder_attentions=encoder_outputs.attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
@@ -201,7 +202,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
 
 def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
     """Number of queries before those of a pass. A cache counts on in place, so that a tensor is copied."""
-    cache = kwargs.get("past_key_values")
+    cache = cache_in(kwargs)
     past: Tensor | int = cache.get_seq_length() if isinstance(cache, Cache) else 0
     return past.clone() if isinstance(past, Tensor) else past
 

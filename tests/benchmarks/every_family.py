@@ -484,7 +484,7 @@ def _difference(inputs: Mapping[str, Tensor], old: Mapping[str, Tensor], new: Ma
     masks = [value.bool() for name, value in inputs.items() if name.endswith("attention_mask")]
     worst = 0.0
     for name in old:
-        if "past_key_values" in name or "attentions" in name or not old[name].numel():
+        if "cache" in name or "past_key_values" in name or "attentions" in name or not old[name].numel():
             continue
         error = (old[name] - new[name]).abs() / (1 + old[name].abs().max())
         exact = [mask for mask in masks if mask.shape == error.shape[: mask.dim()]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from transformers import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
+from probattn.models.hosts.cache import CACHE, cache_in, cached_output
 from probattn.models.lstm import OwnPreTrainedModel
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
@@ -28,7 +28,7 @@ from probattn.models.translation.recurrent.encoder import (
 )
 
 
-@dataclass
+@cached_output
 class RecurrentModelOutput(ModelOutput):
     """Output of the encoder-decoder.
 
@@ -37,24 +37,24 @@ class RecurrentModelOutput(ModelOutput):
         contexts: c, ``[B, T, D]``.
         encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
         cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
-        past_key_values: the decoder's state, if requested.
+        cache: the decoder's state, if requested, by transformers' name: ``past_key_values`` before its version 5.24.
     """
 
     last_hidden_state: Tensor | None = None
     contexts: Tensor | None = None
     encoder_last_hidden_state: Tensor | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
-    past_key_values: DecoderState | None = None
+    cache: DecoderState | None = None
 
 
-@dataclass
+@cached_output
 class RecurrentTranslationOutput(ModelOutput):
     """Output of the translation network.
 
     Attributes:
         loss: mean cross-entropy of the labels that are no padding; with labels.
         logits: ``[B, T, V]``.
-        past_key_values: the decoder's state, if requested.
+        cache: the decoder's state, if requested, by transformers' name: ``past_key_values`` before its version 5.24.
         cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
         encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
         decoder_last_hidden_state: s, ``[B, T, E]``, 0 at padding.
@@ -63,7 +63,7 @@ class RecurrentTranslationOutput(ModelOutput):
 
     loss: Tensor | None = None
     logits: Tensor | None = None
-    past_key_values: DecoderState | None = None
+    cache: DecoderState | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
     encoder_last_hidden_state: Tensor | None = None
     decoder_last_hidden_state: Tensor | None = None
@@ -115,10 +115,9 @@ class RecurrentModel(RecurrentPreTrainedModel):
         *,
         inputs_embeds: Tensor | None = None,
         encoder_outputs: RecurrentEncoderOutput | None = None,
-        past_key_values: DecoderState | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
-        **_: Any,
+        **options: Any,
     ) -> RecurrentModelOutput:
         """Reads sources and targets.
 
@@ -129,9 +128,9 @@ class RecurrentModel(RecurrentPreTrainedModel):
             decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
             inputs_embeds: source tokens as vectors ``[B, S, E]`` in place of their numbers.
             encoder_outputs: what the encoder gave, in place of a source.
-            past_key_values: the decoder's state; ``decoder_input_ids`` continue from it.
             use_cache: whether to return the decoder's state.
             output_attentions: whether to give the weights; None for the configuration's value.
+            **options: ``cache`` or ``past_key_values``, the decoder's state; ``decoder_input_ids`` continue from it.
 
         Returns:
             States, contexts and weights.
@@ -146,7 +145,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
             decoder_attention_mask,
             inputs_embeds=inputs_embeds,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache_in(options),
         )
         mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
         real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
@@ -158,7 +157,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
             contexts=contexts,
             encoder_last_hidden_state=hidden,
             cross_attentions=(weights,) if output_attentions and weights is not None else None,
-            past_key_values=past if use_cache else None,
+            **{CACHE: past if use_cache else None},
         )
 
     def read(
@@ -170,9 +169,9 @@ class RecurrentModel(RecurrentPreTrainedModel):
         *,
         inputs_embeds: Tensor | None = None,
         encoder_outputs: RecurrentEncoderOutput | None = None,
-        past_key_values: DecoderState | None = None,
+        cache: DecoderState | None = None,
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """The LSTMs alone, without attention; arguments and errors are those of :meth:`forward`.
+        """The LSTMs alone, without attention; ``cache`` is the decoder's state, the rest is that of :meth:`forward`.
 
         Returns:
             h ``[B, S, D]``, s ``[B, T, E]`` and the decoder's state.
@@ -188,7 +187,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
             type(self).__name__, "decoder_attention_mask", decoder_attention_mask, decoder_input_ids.shape
         )
         embedded = self.encoder.embed_tokens(decoder_input_ids)
-        states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, past_key_values)
+        states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, cache)
         return hidden, states, past
 
 
@@ -268,7 +267,7 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
         return RecurrentTranslationOutput(
             loss=None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten()),
             logits=logits,
-            past_key_values=read.past_key_values,
+            **{CACHE: read.get(CACHE)},
             cross_attentions=read.cross_attentions,
             encoder_last_hidden_state=read.encoder_last_hidden_state,
             decoder_last_hidden_state=read.last_hidden_state,

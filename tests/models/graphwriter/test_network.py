@@ -22,6 +22,7 @@ from probattn.models import (
 from probattn.models.dot_product import additive_mask
 from probattn.models.graphwriter import adjacency, repeated_copies
 from probattn.models.graphwriter.attention import ContextAttention, VertexAttention
+from probattn.models.hosts.cache import CACHE
 from probattn.models.hosts.convert import conversion
 
 V, PAD = 14, 0
@@ -268,9 +269,9 @@ def test_a_step_from_the_state_before_is_the_whole_pass():
         step = net(
             decoder_input_ids=inputs["decoder_input_ids"][:, place : place + 1],
             encoder_outputs=encoded,
-            past_key_values=past,
+            **{CACHE: past},
         )
-        past = step.past_key_values
+        past = step[CACHE]
         close(step.logits[0, 0], whole[0, place])
     assert past.get_seq_length() == 4
 

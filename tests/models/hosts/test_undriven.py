@@ -17,6 +17,7 @@ import probattn
 from probattn import BayesianAttention
 from probattn.inference import posterior_expectation
 from probattn.models import convert, inspect, revert
+from probattn.models.hosts.cache import CACHE
 
 
 def converted(families, name, method=None, **selection):
@@ -208,8 +209,8 @@ def test_a_cache_gives_the_posterior_of_the_whole_sequence(families, family):
     cache, steps = None, []
     for place in range(words.shape[1]):
         with torch.no_grad():
-            out = net(**feed(words[:, place : place + 1]), past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
+            out = net(**feed(words[:, place : place + 1]), **{CACHE: cache}, use_cache=True)
+        cache = out[CACHE]
         steps.append(out.logits)
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
