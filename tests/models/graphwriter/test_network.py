@@ -260,7 +260,8 @@ def test_it_is_a_function_of_its_seed_and_precise_in_float64():
     close(double.exp().sum(-1), torch.ones(2, 4).double(), atol=1e-12)
 
 
-def test_a_step_from_the_state_before_is_the_whole_pass():
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_step_from_the_state_before_is_the_whole_pass(name):
     net, inputs = network(), batch()
     whole = net(**{name: value for name, value in inputs.items() if "labels" not in name}).logits
     encoded = net.model.encoder(**{name: inputs[name] for name in list(inputs)[:5]})
@@ -269,7 +270,7 @@ def test_a_step_from_the_state_before_is_the_whole_pass():
         step = net(
             decoder_input_ids=inputs["decoder_input_ids"][:, place : place + 1],
             encoder_outputs=encoded,
-            **{CACHE: past},
+            **{name: past},
         )
         past = step[CACHE]
         close(step.logits[0, 0], whole[0, place])
