@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -73,7 +74,9 @@ def exact_products() -> Iterator[None]:
     backends = [torch.backends.cuda.matmul, cast(Any, torch.backends.mkldnn).matmul]
     before = [backend.fp32_precision for backend in backends]
     try:
-        shared = torch.get_float32_matmul_precision()
+        with warnings.catch_warnings():  # torch 2.9 recommends its newer settings, which are read above
+            warnings.simplefilter("ignore")
+            shared = torch.get_float32_matmul_precision()
     except RuntimeError:  # it was set for a backend alone, and is no longer known for all
         shared = "highest"
     try:
