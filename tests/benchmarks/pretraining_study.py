@@ -35,8 +35,7 @@ VARIANTS: Mapping[str, Sequence[str]] = {
 """Keys of the recipe that each variant changes; the last is not pre-trained."""
 DETECTION = ("accuracy", "margin", "majority", "balanced_accuracy", "auroc", "nll")
 HEADS = ("distance", "relative", "overlap")
-TASKS = ("sst2", "sick")
-TUNED = tuple(f"{name}_accuracy" for name in TASKS)
+TUNED = ("sst2_accuracy", "sick_accuracy")
 MEASURES = (*DETECTION, "generator_accuracy", "generator_perplexity", *HEADS, *TUNED)
 CLASSIFIER = """data: {{train: {train}, max_length: 64}}
 network: {{name: {network}}}
@@ -63,7 +62,7 @@ class PretrainingStudy(study.VariantStudy):
     ] = "electra_reduced"
     tasks: Annotated[
         str, typer.Option(help="Data sets of fine-tuning, names or files, separated by commas.")
-    ] = ",".join(TASKS)
+    ] = "sst2"
     steps: Annotated[int, typer.Option(min=1, help="Updates of fine-tuning.")] = 400
     rates: Annotated[
         str, typer.Option(help="Learning rates of fine-tuning; that of the best validation accuracy counts.")
