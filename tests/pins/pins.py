@@ -24,6 +24,7 @@ import yaml
 from typer.main import get_command
 
 from probattn.cli import app
+from probattn.models.hosts.cache import CACHE
 from probattn.recipes import (
     experiment_recipe_reference,
     graph_recipe_reference,
@@ -181,7 +182,8 @@ def _parameters(place: str, thing: Any) -> Iterator[str]:
             yield f"{place} {'*' if each.kind is each.VAR_POSITIONAL else '**'}"
         else:
             at = "keyword" if each.kind is each.KEYWORD_ONLY else str(number)
-            yield f"{place} ({at}) {each.name}: {_default(each)}"
+            name = "cache" if each.name == CACHE else each.name  # transformers' name for it, by its version
+            yield f"{place} ({at}) {name}: {_default(each)}"
 
 
 def _default(parameter: inspect.Parameter) -> str:

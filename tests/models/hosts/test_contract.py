@@ -200,6 +200,8 @@ def test_the_tested_versions_support_every_family_whole(families):
 
 @pytest.mark.parametrize("name", ["MPNet", "XLNet", "Longformer", "GPTJ"])
 def test_unsupported_families_are_refused_by_name_and_untouched(families, name):
+    if name == "GPTJ" and Version(hf.__version__) >= Version("5.24"):
+        pytest.skip("attends by the interface of transformers from 5.24 on, so that it can be converted")
     net = families.REFUSED[name]().eval()
     before = {key: value.clone() for key, value in net.state_dict().items()}
     configuration, modules = copy.deepcopy(net.config.to_dict()), [id(module) for module in net.modules()]
