@@ -177,12 +177,14 @@ def compare(
         if base is None or not models:
             continue
         size = len(next(iter(base.values())))
-        members = _members((clusters or {}).get(data, range(size)))
+        members = _members((clusters or {}).get(data, ()))
         points = _gaps(base, models, figures, None)
         drawn: dict[tuple[ModelKey, str], list[float]] = {key: [] for key in points}
         for _ in range(resamples):
-            drawn_clusters = torch.randint(len(members), (len(members),), generator=generator).tolist()
-            rows = torch.tensor([row for cluster in drawn_clusters for row in members[cluster]])
+            number = len(members) or size
+            rows = torch.randint(number, (number,), generator=generator)
+            if members:
+                rows = torch.cat([members[cluster] for cluster in rows.tolist()])
             for key, value in _gaps(base, models, figures, rows).items():
                 if key in drawn:
                     drawn[key].append(value)
@@ -197,12 +199,12 @@ def compare(
     return corrected(found)
 
 
-def _members(clusters: Iterable[Hashable]) -> list[list[int]]:
+def _members(clusters: Iterable[Hashable]) -> list[Tensor]:
     """The rows of each cluster."""
     rows: dict[Hashable, list[int]] = {}
     for row, cluster in enumerate(clusters):
         rows.setdefault(cluster, []).append(row)
-    return list(rows.values())
+    return [torch.tensor(each) for each in rows.values()]
 
 
 def _gaps(
