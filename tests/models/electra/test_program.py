@@ -147,6 +147,7 @@ def test_draws_of_many_tokens_have_their_probabilities(dtype: torch.dtype) -> No
     logits[0, 500:], logits[1, :500] = -torch.inf, -torch.inf
     drawn = draw_tokens(logits[:, None].expand(2, 50_000, 1000), generator)
     assert drawn.shape == (2, 50_000) and drawn.dtype == torch.int64
+    assert draw_tokens(logits[:, None].expand(2, 3, 1000).to("meta")).shape == (2, 3)  # another device
     for row, probabilities in zip(drawn, logits.double().softmax(dim=-1), strict=True):
         counts, expected = torch.bincount(row, minlength=1000), 50_000 * probabilities
         assert not counts[expected == 0].any()
