@@ -18,6 +18,7 @@ from probattn import BayesianAttention
 from probattn.inference import posterior_expectation
 from probattn.models import convert, inspect, revert
 from probattn.models.hosts.cache import CACHE
+from probattn.models.hosts.passes import _cached
 
 
 def converted(families, name, method=None, **selection):
@@ -213,6 +214,14 @@ def test_a_cache_gives_the_posterior_of_the_whole_sequence(families, family):
         cache = out[CACHE]
         steps.append(out.logits)
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_queries_before_a_pass_are_counted_by_either_name_of_a_cache(name):
+    cache = hf.DynamicCache()
+    assert _cached({name: cache}) == _cached({name: None}) == _cached({}) == 0
+    cache.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), 0)
+    assert _cached({name: cache}) == 3
 
 
 @pytest.mark.only("classifier")
