@@ -25,6 +25,6 @@ def cached_output(output: type[Output]) -> type[Output]:
     kinds = {CACHE if name == "cache" else name: kind for name, kind in output.__annotations__.items()}
     output.__annotations__ = kinds
     setattr(output, CACHE, None)
-    if CACHE != "cache":
-        del output.cache  # type: ignore[attr-defined]
+    if NAMES[0] != CACHE:
+        delattr(output, NAMES[0])
     return dataclass(output)

@@ -163,7 +163,7 @@ def compare(
     Args:
         table: columns by data set and model.
         figures: measures of columns.
-        clusters: the cluster of each example, by data set; one that is left out has examples of their own.
+        clusters: the cluster of each example, by data set; where one is left out its examples are independent.
         resamples: how often examples are drawn.
         level: of the intervals.
         seed: of the draws.

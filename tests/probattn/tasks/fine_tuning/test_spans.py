@@ -13,6 +13,7 @@ from torchmetrics.functional.text import squad
 from probattn.data import DataError
 from probattn.data.files import data_file
 from probattn.inference.posterior import Posterior
+from probattn.tasks import run_task
 from probattn.tasks.fine_tuning.answers import (
     Candidates,
     best_match,
@@ -363,6 +364,16 @@ def trained(network, tmp_path_factory):
     )
     succeeds("train", recipe, "--output", folder / "run", "--quiet")
     return folder / "run"
+
+
+def test_intervals_draw_contexts_with_all_their_questions(trained, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        "probattn.tasks.measured.compare", lambda *_, clusters, **__: given.update(clusters) or ()
+    )
+    task = run_task(trained)
+    task.evaluate(trained)
+    assert given == {"test": [each["context"] for each in task.examples["test"]]}
 
 
 def test_a_run_is_measured_and_reported(trained):

@@ -52,6 +52,17 @@ def run(recipe, tmp_path_factory):
     return place
 
 
+def test_intervals_draw_images_with_all_their_questions(run, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        "probattn.tasks.measured.compare", lambda *_, clusters, **__: given.update(clusters) or ()
+    )
+    task = run_task(run)
+    task.evaluate(run)
+    images = [row.image for row in task.questions["test"].rows]
+    assert given == {"test": images, "noisy": images} and len(set(images)) < len(images)
+
+
 def test_measures_with_one_right_answer_are_the_usual_ones():
     generator = torch.Generator().manual_seed(0)
     draws = torch.rand(5, 40, 3, generator=generator).softmax(-1) + 0.01 * torch.rand(
