@@ -3,8 +3,8 @@
     PROBATTN_DATA=/data python tests/benchmarks/study.py pretraining runs/pretraining --seeds 3
 
 The comparison of table 3 of An et al. (EMNLP 2020), at the size of a recipe: the discriminator's first layer as it is,
-and repulsive with two weights. Each discriminator is then fine-tuned on SST-2, without repulsion, and beside them the
-same network from random weights. Everything else, the vocabulary too, is the same for all of a seed.
+and repulsive with two weights. Each discriminator is then fine-tuned, without repulsion, and beside them the same
+network from random weights. Everything else, the vocabulary too, is the same for all of a seed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ VARIANTS: Mapping[str, Sequence[str]] = {
 """Keys of the recipe that each variant changes; the last is not pre-trained."""
 DETECTION = ("accuracy", "margin", "majority", "balanced_accuracy", "auroc", "nll")
 HEADS = ("distance", "relative", "overlap")
-TUNED = ("sst2_accuracy", "sick_accuracy")
-MEASURES = (*DETECTION, "generator_accuracy", "generator_perplexity", *HEADS, *TUNED)
-CLASSIFIER = """data: {{train: {train}, max_length: 64}}
+MEASURES = (*DETECTION, "generator_accuracy", "generator_perplexity", *HEADS)
+CLASSIFIER = """data: {{train: {train}, limits: {{train: {labels}}}, max_length: 64}}
 network: {{name: {network}}}
 attention: {{method: deterministic}}
 training: {{batch_size: 32, steps: {steps}, learning_rate: {rate!r}, seed: {seed}}}
@@ -47,7 +46,7 @@ training: {{batch_size: 32, steps: {steps}, learning_rate: {rate!r}, seed: {seed
 def table(summary: Mapping[str, Any]) -> Table:
     """A row a measure, a column a variant: means over seeds."""
     shown = Table("measure", *summary)
-    for name in MEASURES:
+    for name in dict.fromkeys(name for values in summary.values() for name in values if name != "difference"):
         means = [values.get(name, {}).get("mean") for values in summary.values()]
         shown.add_row(name, *("" if mean is None else f"{mean:.4f}" for mean in means))
     return shown
@@ -61,7 +60,10 @@ class PretrainingStudy(study.VariantStudy):
         str, typer.Option(help="Recipe that the variants change; electra_small is the full size.")
     ] = "electra_reduced"
     tasks: Annotated[
-        str, typer.Option(help="Data sets of fine-tuning, names or files, separated by commas.")
+        str,
+        typer.Option(
+            help="Data sets of fine-tuning, names or files, separated by commas; NAME:N for N labelled texts of it."
+        ),
     ] = "sst2"
     steps: Annotated[int, typer.Option(min=1, help="Updates of fine-tuning.")] = 400
     rates: Annotated[
@@ -69,11 +71,31 @@ class PretrainingStudy(study.VariantStudy):
     ] = "2e-4,5e-4,1e-3,2e-3"
     output: study.Output = study.DATA / "pretraining.json"
 
-    shown = TUNED
     known = VARIANTS
     common = ("report.baseline=false", "report.samples=0", "report.masked_texts=0", "report.resamples=100")
     measures = MEASURES
     table = staticmethod(table)
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """Detection, and the accuracy of each data set of fine-tuning."""
+        return ("margin", *(f"{name}_accuracy" for name in self.labelled()))
+
+    def labelled(self) -> dict[str, tuple[str, str]]:
+        """Of each data set of fine-tuning by name, its source and how many labelled texts of it, or null for all."""
+        found = {}
+        for entry in self.tasks.split(","):
+            source, _, number = entry.rpartition(":")
+            source, labels = (source, number) if source and number.isdigit() else (entry, "null")
+            found[Path(source).stem + f"-{labels}" * (labels != "null")] = source, labels
+        return found
+
+    @classmethod
+    def figures(cls, runs: Sequence[study.Run]) -> Sequence[str]:
+        """The measures, and the accuracy of each data set of fine-tuning."""
+        return list(
+            dict.fromkeys((*MEASURES, *(name for run in runs for name in run if name.endswith("_accuracy"))))
+        )
 
     def setting(self) -> study.Content:
         """The recipe, the keys that runs change, and the settings of fine-tuning."""
@@ -103,10 +125,11 @@ class PretrainingStudy(study.VariantStudy):
         Of the learning rates the one with the best validation accuracy is taken, the first of equal ones.
         """
         found = {}
-        for train, given in product(self.tasks.split(","), self.rates.split(",")):
-            rate, name = float(given), Path(train).stem
+        for (name, (train, labels)), given in product(self.labelled().items(), self.rates.split(",")):
+            rate = float(given)
             recipe = place / f"{name}-{rate:g}.yaml"
-            content = {"train": train, "network": network.absolute(), "steps": self.steps, "rate": rate}
+            content = {"train": train, "labels": labels, "network": network.absolute()}
+            content |= {"steps": self.steps, "rate": rate}
             recipe.parent.mkdir(parents=True, exist_ok=True)
             recipe.write_text(CLASSIFIER.format(**content, seed=job.head["seed"]), encoding="utf-8")
             task, _ = study.fit(study.Job({}, str(recipe)), recipe.with_suffix(""))

@@ -208,13 +208,18 @@ class VariantStudy(Study):
             yield Job({"variant": name, "seed": seed}, self.recipe, keys, f"{name}/seed-{seed}")
 
     @classmethod
+    def figures(cls, runs: Sequence[Run]) -> Sequence[str]:
+        """Names of what is summarised of the runs: the measures that some of them have."""
+        return [name for name in cls.measures if any(name in run for run in runs)]
+
+    @classmethod
     def summarise(cls, runs: Sequence[Run]) -> Content:
         """Means over seeds by variant, and differences to the first variant of the same seed."""
         first = by_seed(runs, variant=next(iter(cls.known)))
         summary: Content = {}
         for variant in dict.fromkeys(run["variant"] for run in runs):
             own = [run for run in runs if run["variant"] == variant]
-            there = [name for name in cls.measures if all(run.get(name) is not None for run in own)]
+            there = [name for name in cls.figures(runs) if all(run.get(name) is not None for run in own)]
             summary[variant] = means(own, there)
             both = [name for name in there if all(run.get(name) is not None for run in first.values())]
             if variant != next(iter(cls.known)) and first:

@@ -22,7 +22,7 @@ def test_every_variant_is_pretrained_fine_tuned_and_compared(tmp_path, monkeypat
     recipe.write_text(
         text.replace("steps: 6", "steps: 2").replace("positions: 16", "positions: 64"), encoding="utf-8"
     )
-    tasks = f"{tmp_path}/reviews.csv"
+    tasks = f"{tmp_path}/reviews.csv,{tmp_path}/reviews.csv:8"
     options = {"recipe": str(recipe), "tasks": tasks, "steps": 1, "rates": "1e-3,1e-2"}
     options["output"] = tmp_path / "found.json"
     pretraining_study.STUDY(folder=tmp_path / "runs", seeds=1, **options).main()
@@ -31,12 +31,15 @@ def test_every_variant_is_pretrained_fine_tuned_and_compared(tmp_path, monkeypat
     for run in content["runs"]:
         assert run["reviews_rate"] in (1e-3, 1e-2)
         assert 0 <= run["reviews_accuracy"] <= 1 and 0 <= run["reviews_validation"] <= 1
+        assert "reviews-8_accuracy" in run
+        given = tmp_path / "runs" / run["variant"] / "seed-0" / "tuned"
+        assert load_any_recipe(given / "reviews-8-0.01" / "recipe.yaml").data.limits.train == 8
     summary = content["summary"]
-    assert set(summary["nothing"]) == {"difference"}
+    assert set(summary["nothing"]) == {"reviews_accuracy", "reviews-8_accuracy", "difference"}
     assert summary["plain"]["majority"]["mean"] > 0.5 and summary["paper"]["relative"]["mean"] > 0
     own, plain = (summary[name]["nll"]["mean"] for name in ("paper", "plain"))
     assert summary["paper"]["difference"]["nll"]["mean"] == pytest.approx(own - plain)
-    assert pretraining_study.table(summary).row_count == len(pretraining_study.MEASURES)
+    assert pretraining_study.table(summary).row_count == len(pretraining_study.MEASURES) + 2
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "docs" / "_extensions")
     from measured_tables import pretraining
 
