@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
 
 from probattn.inference.report.claims import bootstrap_p, corrected
 from probattn.inference.report.record import (
@@ -141,6 +140,9 @@ def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_cla
     """One measure over some examples."""
     if name == "matthews":
         return matthews_correlation(predicted, labels).item()
+    # torchmetrics takes most of a second to import.
+    from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
+
     if num_classes == 2:
         return binary_f1_score(predicted, labels, validate_args=False).item()
     return multiclass_f1_score(predicted, labels, num_classes, average="macro", validate_args=False).item()

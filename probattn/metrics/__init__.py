@@ -7,16 +7,22 @@ raises ``ValueError`` when the metric is made. ``inputs`` declares predictions a
 same whether the data came at once, in batches, or spread over processes.
 """
 
-from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
-from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
-from probattn.metrics.entropies import ExpectedEntropy, MutualInformation, PredictiveEntropy
-from probattn.metrics.scores import BrierScore, NegativeLogLikelihood
-from probattn.metrics.selective import (
-    AreaUnderRiskCoverage,
-    ExcessAreaUnderRiskCoverage,
-    PAvPU,
-    RiskCoverageCurve,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
+    from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
+    from probattn.metrics.entropies import ExpectedEntropy, MutualInformation, PredictiveEntropy
+    from probattn.metrics.scores import BrierScore, NegativeLogLikelihood
+    from probattn.metrics.selective import (
+        AreaUnderRiskCoverage,
+        ExcessAreaUnderRiskCoverage,
+        PAvPU,
+        RiskCoverageCurve,
+    )
 
 __all__ = [
     "AreaUnderRiskCoverage",
@@ -35,3 +41,19 @@ __all__ = [
     "ReliabilityDiagram",
     "RiskCoverageCurve",
 ]
+
+_MODULES = ("calibration", "domain", "entropies", "scores", "selective")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the classes when one is used first: torchmetrics takes most of a second, and the functions need none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in _MODULES:
+        found = vars(import_module(f"{__name__}.{module}"))
+        globals().update({each: found[each] for each in __all__ if each in found})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
