@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.stats import qmc
 from torch import Tensor
 
 from probattn.checks import check_integer
@@ -372,5 +372,5 @@ def _points(number: int, size: int) -> Tensor:
         uniform = (np.arange(number)[:, None] + 0.5) / number
     else:
         power = 1 << (number - 1).bit_length()
-        uniform = qmc.Sobol(size, seed=0).random(power)[:number]
+        uniform = scipy.stats.qmc.Sobol(size, seed=0).random(power)[:number]
     return torch.special.ndtri(torch.from_numpy(uniform))

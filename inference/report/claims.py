@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from scipy import stats
+import scipy
 
 from probattn.inference.report.record import Comparison
 from probattn.metrics.functional import holm, mean_interval
@@ -61,7 +61,7 @@ def seeds_p(values: Sequence[float]) -> float:
     """
     if max(values) - min(values) <= ROUNDING * max(map(abs, values)):
         return 1.0
-    return float(stats.ttest_1samp(values, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(values, 0.0).pvalue)
 
 
 def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:

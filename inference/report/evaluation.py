@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import scipy
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from probattn.inference.moments import Moments
@@ -251,7 +251,7 @@ def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
     records = []
     for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
         if count:
-            interval = binomtest(correct, count).proportion_ci(method="wilson")
+            interval = scipy.stats.binomtest(correct, count).proportion_ci(method="wilson")
             records.append(
                 ReliabilityBin(
                     low=edges[index],

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import scipy
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from scipy.stats import binomtest
 
 from probattn.files.json_files import first_problem
 from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
@@ -74,7 +74,7 @@ class Share(BaseModel):
         """
         if not of:
             return cls(count=0, of=0, value=None, low=None, high=None)
-        interval = binomtest(count, of).proportion_ci(LEVEL, method="exact")
+        interval = scipy.stats.binomtest(count, of).proportion_ci(LEVEL, method="exact")
         return cls(count=count, of=of, value=count / of, low=float(interval.low), high=float(interval.high))
 
     def __str__(self) -> str:

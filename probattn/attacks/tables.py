@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import scipy
 from pydantic import TypeAdapter
-from scipy.stats import t as student
 
 from probattn.attacks.records import AttackedText, AttackResult
 from probattn.files.json_files import JSONError, read_json
@@ -126,7 +126,7 @@ def _over_networks(networks: Iterable[Sequence[AttackResult]], measure: str) -> 
     mean = statistics.fmean(values)
     if len(values) == 1:
         return f"{mean:.1f}"
-    half = float(student.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
+    half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
     return f"{mean:.1f} ± {half:.1f}"
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy.stats import ks_2samp
 from torch import Tensor
 
 from probattn.inference.report.record import Count, Probability, Record
@@ -114,7 +114,7 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
     few = min(len(seen.scores), len(held.scores)) <= FEW
     with warnings.catch_warnings():  # of the exact p-value where rounding alone differs
         warnings.simplefilter("ignore", RuntimeWarning)
-        test = ks_2samp(seen.scores, held.scores, method="exact" if few else "asymp")
+        test = scipy.stats.ks_2samp(seen.scores, held.scores, method="exact" if few else "asymp")
     names = held.predicted.keys() | seen.predicted.keys()
     rows = [[each.predicted.get(name, 0) for name in names] for each in (seen, held)]
     return Shift(

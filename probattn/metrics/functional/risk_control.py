@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.stats import beta, binom
 from torch import Tensor
 
 from probattn.metrics.functional.inputs import check_scores
@@ -62,7 +62,9 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
         raise ValueError(
             f"errors: expected a number between 0 and the {answered} answered predictions, got {errors}"
         )
-    return 1.0 if errors == answered else float(beta.ppf(confidence, errors + 1, answered - errors))
+    return (
+        1.0 if errors == answered else float(scipy.stats.beta.ppf(confidence, errors + 1, answered - errors))
+    )
 
 
 def controlled_threshold(
@@ -119,7 +121,7 @@ def controlled_threshold(
     )
     if first < 0 or first >= len(values):
         return _nothing_answered()
-    kept = binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
+    kept = scipy.stats.binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
     stop = len(kept) if kept.all() else int(kept.argmin())
     if stop == 0:
         return _nothing_answered()
@@ -153,7 +155,7 @@ def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float
     values, answered, errors = _counts(uncertainty, wrong)
     if not len(values):
         return -math.inf
-    return float(values[int(binom.logcdf(errors, answered, error).argmin())])
+    return float(values[int(scipy.stats.binom.logcdf(errors, answered, error).argmin())])
 
 
 def cheapest_threshold(

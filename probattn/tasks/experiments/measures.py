@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from scipy import stats
+import scipy
 
 from probattn.checks import shown
 from probattn.inference.records import Number, RecordsError
@@ -102,7 +102,7 @@ def fisher_p(first: Sequence[int | None], others: Sequence[int | None], by_step:
         0.0202
     """
     table = [[reached(each, by_step), len(each) - reached(each, by_step)] for each in (first, others)]
-    return min(float(stats.fisher_exact(table)[1]), 1.0)
+    return min(float(scipy.stats.fisher_exact(table)[1]), 1.0)
 
 
 def log_rank_p(
@@ -129,7 +129,7 @@ def log_rank_p(
     if all(step is None for step in (*first, *others)):
         return None
     samples = [
-        stats.CensoredData(
+        scipy.stats.CensoredData(
             uncensored=[step for step in steps if step is not None],
             right=[last] * sum(step is None for step in steps),
         )
@@ -137,7 +137,7 @@ def log_rank_p(
     ]
     if len(set(first) | set(others)) == 1:  # no variance: everyone learned at the same step
         return None
-    p_value = float(stats.logrank(*samples).pvalue)
+    p_value = float(scipy.stats.logrank(*samples).pvalue)
     return p_value if math.isfinite(p_value) else None
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
+import scipy
 import torch
 from pydantic import Field
-from scipy import stats
 from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
@@ -198,8 +198,8 @@ class Regression(TextsTask):
         varied = len(set(prediction.tolist())) > 1 and len(set(target.tolist())) > 1
         measures: dict[str, float | None] = {
             "rmse": math.sqrt(((prediction - target) ** 2).mean()),
-            "pearson": float(stats.pearsonr(prediction, target).statistic) if varied else None,
-            "spearman": float(stats.spearmanr(prediction, target).statistic) if varied else None,
+            "pearson": float(scipy.stats.pearsonr(prediction, target).statistic) if varied else None,
+            "spearman": float(scipy.stats.spearmanr(prediction, target).statistic) if varied else None,
             "nll": columns["nll"].mean().item(),
         }
         for level in STATED:

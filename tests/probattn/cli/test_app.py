@@ -1,11 +1,15 @@
 """The commands on a tiny network, and what they say to mistakes."""
 
+import gc
 import json
+import sys
 
 import pytest
 from runs import succeeds
 
 import probattn
+import probattn.tasks
+from probattn.cli.errors import kept_imports
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 
@@ -59,6 +63,24 @@ def test_predict_in_closed_form_agrees_with_many_draws(run, command):
     for name, tolerance in (("entropy", 0.03), ("spread", 0.3), ("mutual_information", 0.6)):
         assert moments[name] == pytest.approx(drawn[name], rel=tolerance)
     assert command("predict", run, "x", "--uncertainty", "mean").exit_code == 2
+
+
+def test_what_a_command_imports_is_left_out_of_collections_once(monkeypatch):
+    gc.unfreeze()
+    with kept_imports():
+        assert gc.isenabled()  # all is imported
+    assert not gc.get_freeze_count()
+    monkeypatch.setattr(sys, "modules", {})
+    gc.disable()
+    with kept_imports():
+        assert not gc.isenabled()
+    assert not gc.isenabled()  # as it was
+    gc.enable()
+    assert not gc.get_freeze_count()
+    with kept_imports():
+        assert not gc.isenabled()
+    assert gc.isenabled() and gc.get_freeze_count()
+    gc.unfreeze()
 
 
 def test_inspect_and_version(network, command):
