@@ -43,9 +43,12 @@ def test_every_variant_is_measured_and_shown_beside_the_papers(tmp_path, capsys)
     assert "pavpu" not in content["summary"]["babn"]["difference"]
     assert "soft/seed-0: accuracy " in (said := capsys.readouterr().out) and "babn/seed-0: accuracy " in said
     content["summary"]["no_rho"] = content["summary"]["babn"]  # as if it had been run
+    content["runs"] = [{**content["runs"][1], "variant": "no_rho"}] * 2 + content["runs"]
     page = visual_questions.tables(content)
     assert "2 seeds; 44 questions to train on" in page and "66.92, 64.40, 72.21, 70.43" in page
     assert page.count("44.62, 32.16, 50.93, 53.22") == 1 and "| CT, weight 0.1 |" not in page
+    part = visual_questions.tables({**content, "runs": content["runs"][:-1]})  # BABN's second seed is missing
+    assert "| soft |" in part and "| BABN |" not in part
 
 
 @pytest.mark.parametrize("recipe", ["easy_vqa", "vqa_v2_paper"])

@@ -36,12 +36,13 @@ TABLES = (
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """The methods, the upward path and the weight of the alignment, as far as they were run."""
-    runs, summary = content["runs"], content["summary"]
+    """The methods, the upward path and the weight of the alignment, as far as they were run with all seeds."""
+    runs = content["runs"]
     counts = Counter(run["variant"] for run in runs)
-    fewest, most = min(counts.values()), max(counts.values())
+    most = max(counts.values())
+    summary = {name: found for name, found in content["summary"].items() if counts[name] == most}
     sizes = runs[0]["questions"]
-    number = f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds" if most > 1 else "one seed"
+    number = f"{most} seeds" if most > 1 else "one seed"
     words = (
         f"`{content['setting']['recipe']}`, {number}; {sizes['training']:,} questions to train on, {sizes['test']:,} "
         f"to measure on, noise of variance {sizes['noise']:g}. Percent: mean over seeds and its 95% interval "
