@@ -43,8 +43,19 @@ def test_every_variant_is_pretrained_fine_tuned_and_compared(tmp_path, monkeypat
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "docs" / "_extensions")
     from measured_tables import pretraining
 
+    monkeypatch.setattr(pretraining, "TASKS", {"reviews": "reviews"})
     shown = pretraining.tables(content)
     assert shown.count("\n|") == 6 and "repulsive, weight 0.1" in shown and "nan" not in shown
+    alone = f"{100 * summary['nothing']['reviews_accuracy']['mean']:.2f}"
+    assert shown.splitlines()[-1].startswith(f"| not pre-trained |  |  |  |  | {alone} | ")
+    monkeypatch.setattr(pretraining, "TASKS", {"reviews": "reviews", "reviews-8": "8 reviews"})
+    first, second = pretraining.tables(content).split("Test accuracy after fine-tuning:")
+    assert (
+        first.count("\n|") == 5 and second.count("\n|") == 4
+    )  # without the network that was not pre-trained
+    cells = second.splitlines()[-1].split(" | ")
+    gap = summary["nothing"]["difference"]["reviews-8_accuracy"]["mean"]
+    assert cells[0] == "| 8 reviews" and cells[-1] == f"{100 * gap:+.2f} |" and len(cells) == 8
     assert sys.modules["measured_tables.pretraining"] is pretraining
 
 
