@@ -49,7 +49,9 @@ def test_every_variant_is_pretrained_fine_tuned_and_compared(tmp_path, monkeypat
     alone = f"{100 * summary['nothing']['reviews_accuracy']['mean']:.2f}"
     assert shown.splitlines()[-1].startswith(f"| not pre-trained |  |  |  |  | {alone} | ")
     monkeypatch.setattr(pretraining, "TASKS", {"reviews": "reviews", "reviews-8": "8 reviews"})
-    first, second = pretraining.tables(content).split("Test accuracy after fine-tuning:")
+    first, second = pretraining.tables(content).split(
+        "Test accuracy after fine-tuning, and differences to the pre-trained network:"
+    )
     assert (
         first.count("\n|") == 5 and second.count("\n|") == 4
     )  # without the network that was not pre-trained

@@ -62,7 +62,10 @@ def tables(content: Mapping[str, Any]) -> str:
             ]
             for name, words in tuned.items()
         ]
-        parts += ["Test accuracy after fine-tuning:", table(head, rows)]
+        parts += [
+            "Test accuracy after fine-tuning, and differences to the pre-trained network:",
+            table(head, rows),
+        ]
     return "\n\n".join(parts)
 
 
