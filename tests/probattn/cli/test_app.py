@@ -66,21 +66,23 @@ def test_predict_in_closed_form_agrees_with_many_draws(run, command):
 
 
 def test_what_a_command_imports_is_left_out_of_collections_once(monkeypatch):
-    gc.unfreeze()
-    with kept_imports():
-        assert gc.isenabled()  # all is imported
-    assert not gc.get_freeze_count()
-    monkeypatch.setattr(sys, "modules", {})
-    gc.disable()
-    with kept_imports():
-        assert not gc.isenabled()
-    assert not gc.isenabled()  # as it was
-    gc.enable()
-    assert not gc.get_freeze_count()
-    with kept_imports():
-        assert not gc.isenabled()
-    assert gc.isenabled() and gc.get_freeze_count()
-    gc.unfreeze()
+    def seen():
+        gc.unfreeze()
+        with kept_imports():
+            inside = gc.isenabled()
+        found = inside, gc.isenabled(), gc.get_freeze_count() > 0
+        gc.unfreeze()
+        return found
+
+    assert seen() == (True, True, False)  # all is imported
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "modules", {})
+        first = seen()
+        gc.disable()
+        without = seen()
+        gc.enable()
+    assert first == (False, True, True)
+    assert without == (False, False, False)  # as it was
 
 
 def test_inspect_and_version(network, command):
