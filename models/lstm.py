@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +40,34 @@ class OwnPreTrainedModel(PreTrainedModel):
         )
         if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)) and not loaded:
             module.reset_parameters()
+
+
+class OwnEncoderDecoder(OwnPreTrainedModel):
+    """Base of encoder-decoders whose encoder has the vectors of tokens, and whose decoder has a state of its own."""
+
+    base_model_prefix = "model"
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Vectors of tokens, of source and target."""
+        model: Any = self.base_model
+        vectors: nn.Module = model.encoder.embed_tokens
+        return vectors
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the vectors of tokens."""
+        model: Any = self.base_model
+        model.encoder.embed_tokens = value
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The start token, and every label but the last; padding where a label is -100."""
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
+        return torch.cat([start, before], dim=1)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """False: the first forward pass of a search makes the decoder's state."""
+        return False
 
 
 def read_padded(

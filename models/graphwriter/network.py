@@ -6,7 +6,7 @@ from copy import copy, deepcopy
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.utils.generic import ModelOutput
@@ -16,7 +16,7 @@ from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWrite
 from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
 from probattn.models.graphwriter.graph import NO_RELATION
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnPreTrainedModel
+from probattn.models.lstm import OwnEncoderDecoder
 from probattn.models.program import IGNORED
 from probattn.models.translation.network import END
 from probattn.models.translation.recurrent.encoder import check_mask
@@ -47,11 +47,10 @@ class GraphWriterOutput(ModelOutput):
     contexts: Tensor | None = None
 
 
-class GraphWriterPreTrainedModel(OwnPreTrainedModel):
+class GraphWriterPreTrainedModel(OwnEncoderDecoder):
     """Base of the networks."""
 
     config_class = GraphWriterConfig
-    base_model_prefix = "model"
 
     def dry_inputs(self) -> dict[str, Tensor]:
         """Two short rows, the second padded, in which no two sequences have the same length."""
@@ -82,15 +81,6 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         self.encoder = GraphWriterEncoder(config)
         self.decoder = GraphWriterDecoder(config)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Vectors of words."""
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replaces the vectors of words."""
-        assert isinstance(value, nn.Embedding)
-        self.encoder.embed_tokens = value
 
     def forward(
         self,
@@ -255,12 +245,6 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
             read.loss = F.nll_loss(read.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         return read
 
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The start token, and every label but the last."""
-        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
-        before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
-        return torch.cat([start, before], dim=1)
-
     def generate(self, *inputs: Any, **options: Any) -> Any:
         """As transformers' networks do, over words and entities."""
         read = options.get("encoder_outputs")
@@ -270,8 +254,3 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         searching.config = deepcopy(self.config)
         searching.config.vocab_size += 0 if entities is None else entities.shape[1]
         return GenerationMixin.generate(searching, *inputs, **options)
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        """False: the cache is the decoder's state, which the first forward pass of a search makes."""
-        return False

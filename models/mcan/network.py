@@ -83,15 +83,6 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         self.classifier = nn.Linear(config.fused_size, int(config.num_labels or 0))
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Vectors of words."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replaces the vectors of words."""
-        assert isinstance(value, nn.Embedding)
-        self.embed_tokens = value
-
     def dry_inputs(self) -> dict[str, Tensor]:
         """Two short rows, the second padded, in which words and regions differ in number."""
         config = self.config

@@ -1,11 +1,20 @@
-"""Against torch's LSTM over packed sequences and over each sequence alone."""
+"""Our LSTM against torch's over packed sequences and over each sequence alone; what networks of our own share."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import DataCollatorForSeq2Seq
 
+from probattn.models import (
+    GraphWriterConfig,
+    GraphWriterForGeneration,
+    McanConfig,
+    McanForQuestionAnswering,
+    RecurrentForTranslation,
+    RecurrentTranslationConfig,
+)
 from probattn.models.lstm import read_padded
 
 LENGTHS = (7, 1, 4, 6)
@@ -122,3 +131,50 @@ def test_what_a_call_of_the_module_does_besides_is_done():
         read_padded(lstm, words, mask)[0].sum().backward()
         optimizer.step()
     torch.testing.assert_close(read_padded(lstm, words, mask)[0][0], lstm(words)[0][0])
+
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+OWN = {
+    "graphwriter": lambda: GraphWriterForGeneration(GraphWriterConfig(vocab_size=20, **SIZES)),
+    "mcan": lambda: McanForQuestionAnswering(
+        McanConfig(vocab_size=20, num_labels=3, embedding_size=8, **SIZES)
+    ),
+    "recurrent": lambda: RecurrentForTranslation(
+        RecurrentTranslationConfig(vocab_size=20, hidden_size=4, decoder_hidden_size=8)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_vectors_of_tokens_can_be_replaced(name):
+    net = OWN[name]().eval()
+    inputs = getattr(
+        net, "dry_inputs", lambda: {"input_ids": torch.tensor([[4, 5]]), "labels": torch.ones(1, 2).long()}
+    )()
+    before, old = net(**inputs).logits, net.get_input_embeddings()
+    vectors = nn.Embedding(20, old.embedding_dim, padding_idx=0)
+    net.set_input_embeddings(vectors)
+    assert net.get_input_embeddings() is net.base_model.get_input_embeddings() is vectors
+    assert not any(part is old for part in net.modules())
+    assert not torch.equal(net(**inputs).logits, before)
+
+
+@pytest.mark.parametrize("name", ["graphwriter", "recurrent"])
+def test_the_collator_of_transformers_shifts_labels(name):
+    class Padder:
+        """As much of a tokenizer as the collator asks for."""
+
+        padding_side = "right"
+
+        def pad(self, rows, **_):
+            return {"input_ids": torch.tensor([row["input_ids"] for row in rows])}
+
+    net = OWN[name]()
+    rows = [{"input_ids": [4, 5], "labels": [7, 8, 3]}, {"input_ids": [4, 6], "labels": [9, 3]}]
+    found = DataCollatorForSeq2Seq(Padder(), net)(rows)
+    start, pad = net.config.decoder_start_token_id, net.config.pad_token_id
+    assert found["labels"].tolist() == [[7, 8, 3], [9, 3, -100]]
+    assert found["decoder_input_ids"].tolist() == [[start, 7, 8], [start, 9, 3]]
+    assert net.prepare_decoder_input_ids_from_labels(torch.tensor([[9, -100, -100]])).tolist() == [
+        [start, 9, pad]
+    ]

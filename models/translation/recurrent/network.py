@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnPreTrainedModel
+from probattn.models.lstm import OwnEncoderDecoder
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.models.translation.recurrent.decoder import (
@@ -70,11 +69,10 @@ class RecurrentTranslationOutput(ModelOutput):
     contexts: Tensor | None = None
 
 
-class RecurrentPreTrainedModel(OwnPreTrainedModel):
+class RecurrentPreTrainedModel(OwnEncoderDecoder):
     """Base of the networks."""
 
     config_class = RecurrentTranslationConfig
-    base_model_prefix = "model"
 
 
 class RecurrentModel(RecurrentPreTrainedModel):
@@ -96,15 +94,6 @@ class RecurrentModel(RecurrentPreTrainedModel):
         self.decoder = RecurrentDecoder(config)
         self.attention = DotAttention(config)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Vectors of tokens, of source and target."""
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replaces the vectors of tokens."""
-        assert isinstance(value, nn.Embedding)
-        self.encoder.embed_tokens = value
 
     def forward(
         self,
@@ -256,7 +245,7 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
             ValueError: neither decoder inputs nor labels, or what :class:`RecurrentModel` refuses.
         """
         if decoder_input_ids is None and labels is not None:
-            decoder_input_ids = self._shifted(labels)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         read = self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, **options)
         if self.config.latent_alignment == "mixture":
             states, hidden = read.last_hidden_state, read.encoder_last_hidden_state
@@ -273,14 +262,3 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
             decoder_last_hidden_state=read.last_hidden_state,
             contexts=read.contexts,
         )
-
-    def _shifted(self, labels: Tensor) -> Tensor:
-        """The start token, and every label but the last."""
-        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
-        before = labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)
-        return torch.cat([start, before], dim=1)
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        """False: the cache is the LSTM's state, which the first forward pass of a search makes."""
-        return False

@@ -24,6 +24,7 @@ from probattn.inference.report import (
     Alignment,
     DataSet,
     Example,
+    HeadRows,
     Heads,
     ModelKey,
     PredictedData,
@@ -45,7 +46,7 @@ from probattn.inference.report import (
     site_alignments,
     training_curves,
 )
-from probattn.models import Classifier, inspect, load
+from probattn.models import AttentionCalls, Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.classification.answers import (
@@ -66,7 +67,7 @@ from probattn.tasks.classification.networks import (
 )
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.heads import compared_calls, measure_heads
+from probattn.tasks.heads import measure_heads
 from probattn.tasks.held_out import HeldOut, warn_shared
 from probattn.tasks.programs import (
     Data,
@@ -469,39 +470,35 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def _heads(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Heads | None:
         """Differences between the heads of the networks, and the accuracy without each."""
-        report, calls = self.recipe.report, compared_calls(networks[-1])
-        if not report.head_texts or not calls:
-            return None
-        chosen, masked = data.take(report.head_texts), data.take(report.masked_texts or 1)
-        tried = masked.rows(masked.shortest_first())
-        shown = shown_texts(data, report.texts, report.second_texts())
-        singles = [shown.rows([row]) for row in range(len(shown))]
+        report = self.recipe.report
+
+        def rows(calls: AttentionCalls) -> Iterator[HeadRows]:
+            shown = shown_texts(data, report.texts, report.second_texts())
+            for single in (shown.rows([row]) for row in range(len(shown))):
+                for network in networks:
+                    inputs = next(iter(self.batches(network, single)))
+                    yield from head_rows(network, inputs, single.texts[0], calls)
+
         return measure_heads(
             networks,
-            self.start(networks[-1]),
-            lambda network: self.batches(network, chosen),
-            lambda network: partial(_accuracy, network, self._moved(network, tried)),
-            texts=len(chosen),
-            masked=0 if data.labels is None or not report.masked_texts else len(masked),
-            rows=[
-                row
-                for single in singles
-                for network in networks
-                for row in head_rows(
-                    network, next(iter(self.batches(network, single))), single.texts[0], calls
-                )
-            ],
+            data.take,
+            texts=report.head_texts,
+            masked=0 if data.labels is None else report.masked_texts,
+            start=lambda: self.start(networks[-1]),
+            batches=self.batches,
+            accuracy=lambda network, texts: partial(_accuracy, network, self._moved(network, texts)),
+            rows=rows,
         )
 
-    def _moved(self, network: TrainedClassifier, rows: TextDataset) -> list[dict[str, Tensor]]:
-        device = network.device
-        return [{name: t.to(device) for name, t in batch.items()} for batch in self.batches(network, rows)]
+    def _moved(self, network: TrainedClassifier, data: TextDataset) -> list[dict[str, Tensor]]:
+        batches = self.batches(network, data.rows(data.shortest_first()))
+        return [{name: t.to(network.device) for name, t in batch.items()} for batch in batches]
 
-    def start(self, trained: TrainedClassifier) -> TrainedClassifier | None:
+    def start(self, trained: TrainedClassifier) -> Classifier | None:
         """The network before training: the pretrained one, or new weights of the same seed.
 
         Returns:
-            The network, deterministic; None where it cannot be loaded any more.
+            Its program; None where it cannot be loaded any more.
         """
         recipe, seed = self.recipe, self.recipe.training.seed
         try:
@@ -509,7 +506,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             net = load_classifier(recipe.network, class_names(trained), seed=seed, words=words)
         except ValueError:  # RunError, DataError or RecipeError
             return None
-        return Network(on_device(Classifier(net)), trained.folder, "deterministic", trained.codec)
+        return Classifier(net)
 
     def predict(
         self,

@@ -308,18 +308,14 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
     def _heads(self, networks: Sequence[Trained]) -> Heads | None:
         """Differences between the heads of the networks, and the accuracy without each."""
         own, report = networks[-1], self.recipe.report
-        if not report.head_texts:
-            return None
-        test, size = self.texts["test"], self.recipe.prediction.batch_size
-        chosen, masked = test.take(report.head_texts), test.take(report.masked_texts or 1)
-        start = GraphTextProgram(self.build(own.codec))
         return measure_heads(
             networks,
-            Network(on_device(start), own.folder, "deterministic", own.codec),
-            lambda network: self.batches(network, chosen, size),
-            lambda network: partial(self._token_accuracy, network, masked),
-            texts=len(chosen),
-            masked=len(masked) if report.masked_texts else 0,
+            self.texts["test"].take,
+            texts=report.head_texts,
+            masked=report.masked_texts,
+            start=lambda: GraphTextProgram(self.build(own.codec)),
+            batches=lambda network, texts: self.batches(network, texts, self.recipe.prediction.batch_size),
+            accuracy=lambda network, texts: partial(self._token_accuracy, network, texts),
         )
 
     def _token_accuracy(self, network: Trained, texts: GraphTexts) -> float:

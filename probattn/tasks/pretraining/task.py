@@ -290,17 +290,16 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
     def _heads(self, networks: Sequence[Trained]) -> Heads | None:
         """Differences between the heads of the discriminators, and the accuracy without each."""
         own, report, evaluation = networks[-1], self.recipe.report, self.evaluation
-        if not report.head_texts:
-            return None
-        chosen, fewer = self.test[: report.head_texts], self.test[: report.masked_texts]
-        start = on_device(self.program_of(*self.build(own.codec), own.codec))
         return measure_heads(
             networks,
-            Network(start, own.folder, "deterministic", own.codec),
-            lambda network: (batch.inputs for batch in evaluation.replaced(network, chosen, own=own)),
-            lambda network: evaluation.accuracy(network, fewer),
-            texts=len(chosen),
-            masked=len(fewer),
+            lambda number: self.test[:number],
+            texts=report.head_texts,
+            masked=report.masked_texts,
+            start=lambda: self.program_of(*self.build(own.codec), own.codec),
+            batches=lambda network, rows: (
+                batch.inputs for batch in evaluation.replaced(network, rows, own=own)
+            ),
+            accuracy=evaluation.accuracy,
         )
 
     def _health(self, own: Trained) -> tuple[SiteHealth, ...]:

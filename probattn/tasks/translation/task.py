@@ -298,18 +298,14 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def _heads(self, networks: Sequence[TrainedTranslator]) -> Heads | None:
         """Differences between the heads of the networks, and the accuracy without each."""
         own, report = networks[-1], self.recipe.report
-        if not report.head_pairs:
-            return None
-        test = self.splits.test
-        chosen, masked = test.take(report.head_pairs), test.take(report.masked_pairs or 1)
-        start = Translator(build_network(self.recipe, len(own.codec)))
         return measure_heads(
             networks,
-            Network(on_device(start), own.folder, "deterministic", own.codec),
-            lambda network: self.batches(network, chosen),
-            lambda network: partial(self._token_accuracy, network, masked),
-            texts=len(chosen),
-            masked=len(masked) if report.masked_pairs else 0,
+            self.splits.test.take,
+            texts=report.head_pairs,
+            masked=report.masked_pairs,
+            start=lambda: Translator(build_network(self.recipe, len(own.codec))),
+            batches=self.batches,
+            accuracy=lambda network, pairs: partial(self._token_accuracy, network, pairs),
         )
 
     def _token_accuracy(self, network: TrainedTranslator, pairs: SentencePairs) -> float:

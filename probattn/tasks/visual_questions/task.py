@@ -236,20 +236,20 @@ class VisualQuestionTask(
     def _heads(self, networks: Sequence[Trained]) -> Heads | None:
         """Differences between the heads of the networks, and the accuracy without each."""
         own, report = networks[-1], self.recipe.report
-        if not report.head_questions:
-            return None
-        test = self.questions["test"]
-        chosen, masked = test.take(report.head_questions), test.take(report.masked_questions or 1)
-        start = VisualQuestionProgram(new_network(self.recipe, len(own.codec), answers_of(own)))
+
+        def batches(network: Trained, questions: VisualQuestions) -> Iterator[dict[str, Tensor]]:
+            return self.batches(network, self.rows(network, questions))
+
         return measure_heads(
             networks,
-            Network(on_device(start), own.folder, "deterministic", own.codec),
-            lambda network: self.batches(network, self.rows(network, chosen)),
-            lambda network: partial(
-                self._accuracy, network, list(self.batches(network, self.rows(network, masked)))
+            self.questions["test"].take,
+            texts=report.head_questions,
+            masked=report.masked_questions,
+            start=lambda: VisualQuestionProgram(new_network(self.recipe, len(own.codec), answers_of(own))),
+            batches=batches,
+            accuracy=lambda network, questions: partial(
+                self._accuracy, network, list(batches(network, questions))
             ),
-            texts=len(chosen),
-            masked=len(masked) if report.masked_questions else 0,
         )
 
     def _accuracy(self, network: Trained, batches: Sequence[Mapping[str, Tensor]]) -> float:
