@@ -11,7 +11,7 @@ from probattn.data import ROLES, Role, Source, Task, load_task, package_file
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -56,11 +56,11 @@ class SourceRecipe(_Source):
         _ = self.build().kind
         return self
 
-    def resolved(self) -> SourceRecipe:
+    def resolved(self) -> Self:
         """The same, with the path of a file made absolute."""
         if not is_table(self.source) or self.source.startswith("hub:"):
             return self
-        return self.model_copy(update={"source": str(Path(self.source).expanduser().absolute())})
+        return self.model_copy(update={"source": absolute(self.source)})
 
 
 class LimitsRecipe(Section):
@@ -139,17 +139,6 @@ class DataRecipe(Section):
             validation_fraction=self.validation_fraction,
             test_fraction=self.test_fraction,
         )
-
-    def resolved(self) -> DataRecipe:
-        """The same, with the paths of files made absolute."""
-        files: dict[str, Any] = {}
-        for role in ROLES:
-            given: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
-            if isinstance(given, list):
-                files[role] = [each.resolved() for each in given]
-            elif given is not None:
-                files[role] = given.resolved()
-        return self.model_copy(update=files)
 
 
 MINILM = "minilm"
@@ -276,7 +265,7 @@ class NetworkRecipe(PretrainedRecipe):
         """The same, with the paths of a local folder and of a file of vectors made absolute."""
         if self.embeddings is None or self.embeddings == GLOVE:
             return super().resolved()
-        vectors = str(Path(self.embeddings).expanduser().absolute())
+        vectors = absolute(self.embeddings)
         return super().resolved().model_copy(update={"embeddings": vectors})
 
 
@@ -416,7 +405,3 @@ class Recipe(MethodRecipe):
         """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
         without: dict[str, Any] = dict.fromkeys(self.sections())
         return self.model_copy(update=without | {"attention": self.attention.deterministic()})
-
-    def resolved(self) -> Recipe:
-        """The same recipe with the paths of files and folders it reads made absolute."""
-        return self.model_copy(update={"data": self.data.resolved(), "network": self.network.resolved()})

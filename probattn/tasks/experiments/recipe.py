@@ -230,7 +230,3 @@ class ExperimentRecipe(RunRecipe):
             name: condition.title or name.replace("_", " ")
             for name, condition in self.experiment.conditions.items()
         }
-
-    def resolved(self) -> ExperimentRecipe:
-        """The same recipe; it names no files."""
-        return self

@@ -14,7 +14,7 @@ from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionRecipe,
@@ -218,7 +218,7 @@ class ExamplesSection(Section):
         for split in (*SPLITS, "shifted"):
             source = getattr(self, split)
             if source and source not in self.named and not source.startswith(PREFIX):
-                paths[split] = str(Path(source).expanduser().absolute())
+                paths[split] = absolute(source)
         return self.model_copy(update=paths)
 
 
@@ -272,8 +272,3 @@ class HeadRecipe(MethodRecipe):
             for name in type(self).model_fields
             if isinstance(value := getattr(self, name), ExamplesSection)
         )
-
-    def resolved(self) -> Self:
-        """The same recipe with the paths of files and folders it reads made absolute."""
-        name, section = self.examples()
-        return self.model_copy(update={name: section.resolved(), "network": self.network.resolved()})

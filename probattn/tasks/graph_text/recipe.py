@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,7 @@ from probattn.data.files import DATA_VARIABLE, data_folder
 from probattn.data.graph_texts import roles
 from probattn.models import WritingOptions
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -113,13 +113,13 @@ class GraphTextDataRecipe(Section):
         except DataError as error:
             raise DataError(f"graph_text.{part}: {error}") from None
 
-    def resolved(self) -> GraphTextDataRecipe:
+    def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
         names = ("train", "validation", "test", "relations")
         given = {name: getattr(self, name) for name in names}
         found = {"folder": self.folder} if self.folder is not None else {}
         found |= {name: path for name, path in given.items() if path is not None and Path(path).name != path}
-        paths = {name: str(Path(path).expanduser().absolute()) for name, path in found.items()}
+        paths = {name: absolute(path) for name, path in found.items()}
         return self.model_copy(update=paths)
 
 
@@ -244,7 +244,3 @@ class GraphTextRecipe(MethodRecipe):
         description="How probabilities of the true texts are computed; texts are written without draws.",
     )
     report: GraphTextReportRecipe = Field(default=GraphTextReportRecipe(), description="What to report.")
-
-    def resolved(self) -> GraphTextRecipe:
-        """The same recipe with the paths of files and folders it reads made absolute."""
-        return self.model_copy(update={"graph_text": self.graph_text.resolved()})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
 from probattn.models.gat_options import GATOptions
 from probattn.options import Count, Natural
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
 from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe, training_keys
@@ -98,11 +97,11 @@ class GraphDataRecipe(Section):
         graph = load_planetoid(self.name, self.folder)
         return (graph.with_normalised_rows() if self.normalise_rows else graph).with_self_loops()
 
-    def resolved(self) -> GraphDataRecipe:
+    def resolved(self) -> Self:
         """The same, with the folder made absolute."""
         if self.folder is None:
             return self
-        return self.model_copy(update={"folder": str(Path(self.folder).expanduser().absolute())})
+        return self.model_copy(update={"folder": absolute(self.folder)})
 
 
 _Network: Any = options_section(GATOptions)
@@ -162,7 +161,3 @@ class GraphRecipe(MethodRecipe):
                 "attention.upward: expected 'heads', since nodes have no positions, got 'positions'"
             )
         return self
-
-    def resolved(self) -> GraphRecipe:
-        """The same recipe with the graph's folder made absolute."""
-        return self.model_copy(update={"graph": self.graph.resolved()})

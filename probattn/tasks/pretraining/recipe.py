@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -94,12 +94,12 @@ class PretrainingDataRecipe(Section):
         """The texts, which are not read yet."""
         return TextStream(tuple(self.texts), self.validation_fraction, self.test_fraction)
 
-    def resolved(self) -> PretrainingDataRecipe:
+    def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
-        texts = [each if each in NAMED else str(Path(each).expanduser().absolute()) for each in self.texts]
+        texts = [each if each in NAMED else absolute(each) for each in self.texts]
         tokenizer = self.tokenizer
         if tokenizer is not None and Path(tokenizer).expanduser().is_dir():
-            tokenizer = str(Path(tokenizer).expanduser().absolute())
+            tokenizer = absolute(tokenizer)
         return self.model_copy(update={"texts": texts, "tokenizer": tokenizer})
 
 
@@ -281,7 +281,3 @@ class PretrainingRecipe(MethodRecipe):
                 f"(network.positions), got {length}"
             )
         return self
-
-    def resolved(self) -> PretrainingRecipe:
-        """The same recipe with the paths of files and folders it reads made absolute."""
-        return self.model_copy(update={"pretraining": self.pretraining.resolved()})

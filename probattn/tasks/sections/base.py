@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
+
+
+def absolute(path: str) -> str:
+    """A path from the root, whatever the folder it is read in."""
+    return str(Path(path).expanduser().absolute())
 
 
 class Section(BaseModel):
@@ -21,6 +27,17 @@ class Section(BaseModel):
         validate_default=True,
         protected_namespaces=(),
     )
+
+    def resolved(self) -> Self:
+        """The same, with the paths of files and folders that it and its sections read made absolute."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.model_copy(update={name: _resolved(value) for name, value in given.items()})
+
+
+def _resolved(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_resolved(each) for each in value]
+    return value.resolved() if isinstance(value, Section) else value
 
 
 class ReportSection(Section):

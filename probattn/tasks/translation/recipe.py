@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.models.translation.search import SearchOptions
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -300,13 +300,11 @@ class TranslationDataRecipe(Section):
         except DataError as error:
             raise DataError(f"translation.{part}: {error}") from None
 
-    def resolved(self) -> TranslationDataRecipe:
+    def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
         names = ("folder", *(PARTS if self.corpus is None else ()))
         given = {name: getattr(self, name) for name in names}
-        paths = {
-            name: str(Path(path).expanduser().absolute()) for name, path in given.items() if path is not None
-        }
+        paths = {name: absolute(path) for name, path in given.items() if path is not None}
         return self.model_copy(update=paths)
 
 
@@ -417,7 +415,3 @@ class TranslationRecipe(MethodRecipe):
             return super().attention_words()
         sums = {"enumerate": "enumerated", "sample": "sampled"}[self.attention.estimator]
         return f"variational alignment, {sums}, {self.attention.prediction} prediction"
-
-    def resolved(self) -> TranslationRecipe:
-        """The same recipe with the paths of files and folders it reads made absolute."""
-        return self.model_copy(update={"translation": self.translation.resolved()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ from probattn.data import (
 )
 from probattn.data.words import GLOVE
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import ReportSection, Section
+from probattn.tasks.sections.base import ReportSection, Section, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -179,11 +179,11 @@ class VisualQuestionDataRecipe(Section):
         except DataError as error:
             raise DataError(f"visual_questions.{part}: {error}") from None
 
-    def resolved(self) -> VisualQuestionDataRecipe:
+    def resolved(self) -> Self:
         """The same, with a folder that is given made absolute, and with it the files."""
         if self.folder is None:
             return self
-        return self.model_copy(update={"folder": str(Path(self.folder).expanduser().absolute())})
+        return self.model_copy(update={"folder": absolute(self.folder)})
 
 
 class VisualQuestionNetworkRecipe(Section):
@@ -227,6 +227,12 @@ class VisualQuestionNetworkRecipe(Section):
         if self.width % self.heads:
             raise ValueError(f"width: expected a multiple of heads ({self.heads}), got {self.width}")
         return self
+
+    def resolved(self) -> Self:
+        """The same, with the path of a file of vectors made absolute."""
+        if self.embeddings is None or self.embeddings == GLOVE:
+            return self
+        return self.model_copy(update={"embeddings": absolute(self.embeddings)})
 
 
 _SCHEDULES = Literal["epochs", "linear", "cosine", "constant_with_warmup", "inverse_sqrt"]
@@ -367,13 +373,3 @@ class VisualQuestionRecipe(MethodRecipe):
                 f"halvings (network.channels), got {data.image_size}"
             )
         return self
-
-    def resolved(self) -> VisualQuestionRecipe:
-        """The same recipe with the paths of files and folders it reads made absolute."""
-        network, embeddings = self.network, self.network.embeddings
-        if embeddings is not None and embeddings != GLOVE:
-            path = str(Path(embeddings).expanduser().absolute())
-            network = network.model_copy(update={"embeddings": path})
-        return self.model_copy(
-            update={"visual_questions": self.visual_questions.resolved(), "network": network}
-        )
