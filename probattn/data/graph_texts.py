@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from probattn.checks import shortened, shown
 from probattn.data.errors import DataError, DataWarning, suggestion
 from probattn.data.files import read_text
 from probattn.data.identity import fixed_choice, text_key
 
 _PLACE = re.compile(r"<(\w+)_(\d+)>")
 _TYPE = re.compile(r"<(\w+)>")
+DIGITS = 9
+"""Most digits of a number."""
 COLUMNS = ("title", "entities", "types", "relations", "text")
 LICENCE = "cite Koncel-Kedziorski et al. 2019 (Text Generation from Knowledge Graphs with Graph Transformers)"
 
@@ -106,6 +109,8 @@ class GraphTexts:
         Raises:
             DataError: no row is left on one of the sides.
         """
+        if len(self) == 1:
+            raise DataError(f"{self.source}: expected two texts or more, one to hold out, got one")
         if not 1 <= held_out < len(self):
             raise DataError(
                 f"{self.source}: expected 1 to {len(self) - 1} of its {len(self)} texts to be held out, got {held_out}"
@@ -229,9 +234,10 @@ def _relations(column: str, count: int, names: Sequence[str], where: str) -> tup
     found: list[Relation] = []
     for part in column.split(";") if column.strip() else ():
         words = part.split()
-        if len(words) != 3 or not all(word.isdecimal() for word in words):
+        if len(words) != 3 or not all(word.isdecimal() and len(word) <= DIGITS for word in words):
             raise DataError(
-                f"{where}: expected relations as three numbers, 'entity relation entity', got {part.strip()!r}"
+                f"{where}: expected relations as three numbers, 'entity relation entity', got "
+                f"{shown(part.strip())}"
             )
         head, kind, tail = map(int, words)
         missing = next((end for end in (head, tail) if end >= count), None)
@@ -254,12 +260,13 @@ def _check_places(row: GraphText, where: str) -> None:
         (word for word in row.text.split() if _PLACE.search(word) and not _PLACE.fullmatch(word)), None
     )
     if joined is not None:
-        raise DataError(f"{where}: expected spaces around the entities in the text, got {joined!r}")
+        raise DataError(f"{where}: expected spaces around the entities in the text, got {shown(joined)}")
     for name, number in _PLACE.findall(row.text):
-        place = int(number)
-        if place >= len(row.entities):
+        place = int(number[:DIGITS])
+        if len(number) > DIGITS or place >= len(row.entities):
             raise DataError(
-                f"{where}: expected entities 0 to {len(row.entities) - 1} in the text, got <{name}_{number}>"
+                f"{where}: expected entities 0 to {len(row.entities) - 1} in the text, got "
+                f"{shortened(f'<{name}_{number}>', 60)}"
             )
         if row.types[place] != name:
             raise DataError(

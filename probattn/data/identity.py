@@ -52,7 +52,9 @@ def position(text: str, salt: str, pair: str | None = None) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def split_of(text: str, validation: float = 0.1, test: float = 0.1, *, pair: str | None = None) -> Split:
+def split_of(
+    text: str, validation: float = 0.1, test: float = 0.1, *, pair: str | None = None, salt: str = "split"
+) -> Split:
     """The split of a text: always the same one, so that no text is in two.
 
     Args:
@@ -60,11 +62,13 @@ def split_of(text: str, validation: float = 0.1, test: float = 0.1, *, pair: str
         validation: share of texts that goes to "validation", in [0, 1].
         test: share that goes to "test", in [0, 1].
         pair: the second text of a pair, which belongs to the text.
+        salt: names the choice. The part that one choice left to train on is cut by another: by the same one nothing of
+            it would be held out.
 
     Returns:
         "train", "validation" or "test".
     """
-    place = position(text, "split", pair)
+    place = position(text, salt, pair)
     if place < test:
         return "test"
     return "validation" if place < test + validation else "train"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,22 @@ FEATURES = ("x", "features", "feat")
 """Names of the features in an ``npz`` file, the first that is there."""
 BOXES = ("bbox", "boxes")
 """Names of the boxes there: left, top, right and bottom of each region."""
+
+
+DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    SyntaxError,
+    RuntimeError,
+    TypeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
+"""What numpy raises for files that are damaged."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +94,28 @@ class ImageFiles:
         return self._pixels(file) if self.region_size is None else self._features(file)
 
     def boxes(self, file: Path) -> Tensor | None:
-        """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has one for each."""
+        """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has one for each.
+
+        They are for drawings alone: what is no such box is none, and no error.
+        """
         if self.region_size is None or file.suffix != ".npz":
             return None
-        content = _arrays(file, (*BOXES, "image_w", "image_h"))
-        found = next((content[name] for name in BOXES if name in content), None)
-        if found is None or found.ndim != 2 or found.shape[1] != 4 or not len(found):
+        try:
+            content = _arrays(file, (*BOXES, "image_w", "image_h"))
+        except DataError:
             return None
-        boxes = torch.from_numpy(np.asarray(found, dtype=np.float32))[: self.max_regions]
-        if len(boxes) != len(self.read(file)):
+        boxes = next((_numbers(content[name]) for name in BOXES if name in content), None)
+        if boxes is None or boxes.ndim != 2 or boxes.shape[1] != 4 or not len(boxes):
             return None
-        whole = [float(content[name]) if name in content else 0.0 for name in ("image_w", "image_h")]
-        most = [whole[0] or float(boxes[:, ::2].max()), whole[1] or float(boxes[:, 1::2].max())]
-        return boxes / torch.tensor(most * 2).clamp_min(1e-6)
+        boxes = boxes[: self.max_regions]
+        given = [_numbers(content[name]) if name in content else None for name in ("image_w", "image_h")]
+        whole = [
+            boxes[:, side::2].max() if size is None or size.numel() != 1 else size.flatten()[0]
+            for side, size in enumerate(given)
+        ]
+        if boxes.min() < 0 or min(whole) <= 0 or len(boxes) != len(self.read(file)):
+            return None
+        return boxes / torch.stack(whole * 2)
 
     def _pixels(self, file: Path) -> Tensor:
         size = (self.image_size, self.image_size)
@@ -116,15 +143,35 @@ class ImageFiles:
         return values
 
 
+def _numbers(values: Any) -> Tensor | None:
+    """An array as float32, where it holds finite numbers."""
+    if values.dtype.kind not in "fiu":
+        return None
+    found = torch.from_numpy(np.asarray(values, dtype=np.float32))
+    return found if bool(found.isfinite().all()) else None
+
+
 def opened_image(file: Path) -> Any:
-    """An image of pillow, in RGB; a ``DataError`` where the file holds none or the package is missing."""
+    """An image of pillow in RGB, as a viewer shows it: upright, on white where it is transparent.
+
+    Raises:
+        DataError: the file holds none, or one of numbers beyond 8 or 16 bits; the package is missing.
+    """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise DataError(f"{file}: images need the package pillow; install it: pip install pillow") from error
     try:
         with Image.open(file) as opened:
-            return opened.convert("RGB")
+            image: Any = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I;16"):
+                image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+            elif image.mode in ("I", "F") and not 0 <= np.min(image) <= np.max(image) <= 255:
+                raise ValueError("its numbers are not those of 8 or 16 bits")
+            if image.has_transparency_data:
+                image = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{file}: expected an image, got what cannot be read as one ({error})") from error
 
@@ -137,7 +184,7 @@ def _arrays(file: Path, names: Collection[str]) -> dict[str, Any]:
             if isinstance(content, np.ndarray):
                 return {FEATURES[0]: content}
             return {name: content[name] for name in content.files if name in names}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise DataError(
             f"{file}: expected features of regions (.npy or .npz), got a file that is damaged or of another kind "
             f"({type(error).__name__})"

@@ -31,7 +31,7 @@ class VisualQuestion:
     Attributes:
         question: as it was asked.
         image: number or name of the image.
-        answers: of all annotators, normalised; empty where they are not known.
+        answers: of all annotators, normalised; empty where they are not known. An annotator's may be "", none.
         kind: "yes/no", "number" or "other", as VQA-v2 has it.
 
     Example:
@@ -53,7 +53,8 @@ class VisualQuestion:
     @property
     def answer(self) -> str:
         """The most frequent answer, of equally frequent ones the first; "" where none is known."""
-        return Counter(self.answers).most_common(1)[0][0] if self.answers else ""
+        given = Counter(filter(None, self.answers))
+        return given.most_common(1)[0][0] if given else ""
 
     def score(self, answer: str) -> float:
         """Accuracy of an answer, :func:`probattn.metrics.functional.annotator_accuracy`."""
@@ -61,7 +62,7 @@ class VisualQuestion:
 
     def scores(self) -> Mapping[str, float]:
         """Accuracy of each answer that an annotator gave."""
-        return {answer: self.score(answer) for answer in dict.fromkeys(self.answers)}
+        return {answer: self.score(answer) for answer in dict.fromkeys(filter(None, self.answers))}
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,10 @@ def read_visual_questions(
 
 def _easy(file: Path) -> Iterator[VisualQuestion]:
     adapter: TypeAdapter[Any] = TypeAdapter(list[tuple[str, str, int | str]])
-    for question, answer, image in _content(file, adapter):
+    for number, (question, answer, image) in enumerate(_content(file, adapter), 1):
         given = normal_answer(answer)
+        if not given:
+            raise DataError(f"{file}, question {number:,}: expected an answer, got {shown(answer)}")
         yield VisualQuestion(question, str(image), (given,), kind_of(given))
 
 
@@ -185,7 +188,11 @@ def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
         if each.question_id in known:
             raise DataError(f"{annotations}: expected each question once, got {each.question_id} twice")
         known[each.question_id] = each
+    asked: set[int] = set()
     for row in _content(file, TypeAdapter(_Questions)).questions:
+        if row.question_id in asked:
+            raise DataError(f"{file}: expected each question once, got {row.question_id} twice")
+        asked.add(row.question_id)
         annotation = known.get(row.question_id)
         if annotation is None or not annotation.answers:
             raise DataError(
@@ -222,7 +229,7 @@ def frequent_answers(questions: VisualQuestions, least: int = 1) -> tuple[str, .
     Raises:
         DataError: fewer than two.
     """
-    counts = Counter(row.answer for row in questions.rows)
+    counts = Counter(row.answer for row in questions.rows if row.answer)
     found = tuple(sorted(answer for answer, count in counts.items() if count >= least))
     if len(found) < 2:
         raise DataError(
@@ -233,17 +240,6 @@ def frequent_answers(questions: VisualQuestions, least: int = 1) -> tuple[str, .
 
 
 def unanswerable(questions: VisualQuestions, answers: Sequence[str]) -> int:
-    """Number of questions none of whose answers is among those that the network knows.
-
-    Raises:
-        DataError: all of them.
-    """
+    """Number of questions none of whose answers is among those that the network knows."""
     known = set(answers)
-    count = sum(not known.intersection(row.answers) for row in questions.rows)
-    if count == len(questions):
-        example = questions.rows[0].answer
-        raise DataError(
-            f"{questions.source}: expected answers of the vocabulary ({', '.join(answers[:3])}, ...), got others "
-            f"alone, such as {example!r}"
-        )
-    return count
+    return sum(not known.intersection(row.answers) for row in questions.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ class JSONError(ValueError):
 
 def read_json(path: Path, kind: TypeAdapter[Content]) -> Content:
     """Reads a file; :class:`JSONError`, which names it, where its content is not of ``kind``."""
-    data = path.read_bytes()
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         return parse_json(data, kind)
     except JSONError as error:

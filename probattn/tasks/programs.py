@@ -512,7 +512,7 @@ def health(
     spreads = weight_spreads(
         network.program,
         network.tracked(list(islice(batches, HEALTH_BATCHES)), "spread of the attention weights"),
-        options.num_samples,
+        max(2, options.num_samples),  # one draw has no spread
         seed=options.seed,
         chunk_size=chunk_size or HEALTH_CHUNK,
         device=network.device,

@@ -147,6 +147,6 @@ def validation_figures(logits: Tensor, corrupted: Corrupted, counted: Tensor) ->
     right = (corrupted.logits.argmax(dim=-1) == corrupted.targets) & known
     return {
         "accuracy": detected.sum(dim=1) / number,
-        "majority": (~corrupted.replaced & counted).sum(dim=1) / number,
+        "original": (~corrupted.replaced & counted).sum(dim=1) / number,
         "generator_accuracy": right.sum(dim=1) / known.sum(dim=1).clamp_min(1),
     }

@@ -28,6 +28,8 @@ NAMED = (*BUILT_IN, MULTI30K)
 SUFFIXES = (".txt", ".txt.gz")
 CHUNK = 256
 """Texts that are tokenized at once."""
+SALT = "pre-training"
+"""Of what is held out, another than that of named data sets, whose training parts are what it left."""
 SAMPLE = 10_000
 """Training texts of which the passages are counted, where there are so many; at most twice as many are."""
 
@@ -39,7 +41,7 @@ class Reading:
     """What one pass over all texts gives.
 
     Attributes:
-        digest: of their content.
+        digest: of their content, and of how it is cut into parts.
         number: of training texts.
         sample: training texts at equal distances.
         held: texts that are held out, by part.
@@ -89,7 +91,7 @@ class TextStream:
 
     def split(self, text: str) -> Split:
         """The part of a text."""
-        return split_of(text, self.validation, self.test)
+        return split_of(text, self.validation, self.test, salt=SALT)
 
     @cached_property
     def _named(self) -> Mapping[str, Sequence[str]]:
@@ -103,7 +105,7 @@ class TextStream:
         Raises:
             DataError: as :meth:`texts`; too few texts to hold some out.
         """
-        hasher, number, every = hashlib.sha256(), 0, 1
+        hasher, number, every = hashlib.sha256(SALT.encode()), 0, 1
         sample: list[str] = []
         held: dict[Split, list[str]] = {"validation": [], "test": []}
         for text in self.texts():

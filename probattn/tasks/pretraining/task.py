@@ -151,8 +151,9 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
 
     def load_data(self) -> Data:
         """Reads all texts once, so that none is refused after training begins, and learns the vocabulary."""
+        read = self.texts.read  # first: it says what is wrong with the texts
         words = sorted(self.tokenizer.get_vocab().items())
-        fingerprint = {"data": self.texts.read.digest, "vocabulary": digest([repr(words)])}
+        fingerprint = {"data": read.digest, "vocabulary": digest([repr(words)])}
         collate = partial(stacked, self.tokenizer.pad_token_id)
         return Data(self.stream, self.held["validation"], collate, fingerprint)
 

@@ -39,7 +39,7 @@ def learned_tokenizer(
         A ``PreTrainedTokenizerFast`` of transformers: it can be saved, and ``AutoTokenizer`` loads it.
 
     Raises:
-        DataError: the texts have no token.
+        DataError: the texts have no token, or ``size`` leaves no room for a character.
 
     Example:
         >>> tokenizer = learned_tokenizer(lambda: ["the film was good", "a good film"], 60)
@@ -51,6 +51,13 @@ def learned_tokenizer(
     characters, within = _characters(texts(), lowercase)
     if not characters:
         raise DataError("vocabulary: expected texts with characters, got none")
+    while len(SPECIAL) + len(characters) + len(within) > size:
+        within.discard(characters.pop())
+    if not characters:
+        raise DataError(
+            f"vocabulary: expected more than {size} tokens, of which {len(SPECIAL)} are special ones; give some "
+            "hundred or more"
+        )
     numbered = [CONTINUING + each for each in sorted(within)]
     vocabulary = _learned(texts(), characters, size, lowercase, (*SPECIAL, *numbered)).get_vocab()
     words = _tokenizer(vocabulary, lowercase)

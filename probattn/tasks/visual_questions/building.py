@@ -72,6 +72,21 @@ def prepared(recipe: VisualQuestionRecipe, questions: Mapping[str, VisualQuestio
     )
 
 
+def check_parts(data: VisualQuestionData, questions: Mapping[str, VisualQuestions]) -> None:
+    """Makes sure that each part can be used before anything is trained.
+
+    Raises:
+        DataError: no question of a part has an answer of the vocabulary, or its first image cannot be read.
+    """
+    for role, part in questions.items():
+        part.images.read(part.images.path(part.rows[0].image))
+        if data.unknown[role] == len(part):
+            raise DataError(
+                f"{part.source}: expected answers of the vocabulary ({', '.join(data.answers[:3])}, ...), got others "
+                f"alone, such as {part.rows[0].answer!r}"
+            )
+
+
 def _answers(section: VisualQuestionDataRecipe) -> tuple[str, ...]:
     """The answers of the file that the recipe names; none where it names none."""
     if section.answers is None:

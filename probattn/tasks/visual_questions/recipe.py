@@ -80,8 +80,10 @@ class VisualQuestionDataRecipe(Section):
         min_length=1,
         description="Where relative files lie, that of `answers` too; null for the package `easy-vqa` (extra `vqa`).",
     )
-    train: QuestionFilesRecipe = Field(default=_easy("train"), description="Files to train on.")
-    test: QuestionFilesRecipe = Field(default=_easy("test"), description="Files to measure on.")
+    train: QuestionFilesRecipe = Field(
+        default=_easy("train"), description="Files to train on; keys that are left out are easy-VQA's."
+    )
+    test: QuestionFilesRecipe = Field(default=_easy("test"), description="Files to measure on, likewise.")
     held_out: float = Field(
         default=0.1,
         gt=0,
@@ -128,6 +130,17 @@ class VisualQuestionDataRecipe(Section):
         gt=0,
         description="Variance of Gaussian noise on the regions' features in a second measured data set; null for none.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        given = value if isinstance(value, dict) else {}
+        parts = {part: given[part] for part in ("train", "test") if isinstance(given.get(part), dict)}
+        return (
+            value
+            if not parts
+            else value | {part: _easy(part).model_dump() | keys for part, keys in parts.items()}
+        )
 
     def file(self, name: str) -> Path:
         """Path of a file or folder."""

@@ -42,7 +42,12 @@ from probattn.tasks.programs import (
     put_methods,
     quiet_loading,
 )
-from probattn.tasks.visual_questions.building import VisualQuestionData, new_network, prepared
+from probattn.tasks.visual_questions.building import (
+    VisualQuestionData,
+    check_parts,
+    new_network,
+    prepared,
+)
 from probattn.tasks.visual_questions.measures import MEASURES, answer_columns, figures
 from probattn.tasks.visual_questions.page import render
 from probattn.tasks.visual_questions.predicting import Trained, answers_of
@@ -104,7 +109,10 @@ class VisualQuestionTask(
 
     def load_data(self) -> VisualQuestionData:
         """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
-        return prepared(self.recipe, self.questions)
+        data = prepared(self.recipe, self.questions)
+        if not self.restricted:
+            check_parts(data, self.questions)
+        return data
 
     def program(self, *, baseline: bool = False) -> VisualQuestionProgram:
         """The recipe's network as a Pyro program; see the base class."""

@@ -52,6 +52,8 @@ def test_a_line_is_read(tmp_path):
         ("0 0 1\t", "0 7 1\t", "relations 0 to 1 (USED-FOR, PART-OF), got 7 in '0 7 1'"),
         ("0 0 1\t", "0 1\t", "relations as three numbers, 'entity relation entity', got '0 1'"),
         ("0 0 1\t", "0 -1 1\t", "relations as three numbers"),
+        ("0 0 1\t", f"0 {'9' * 5000} 1\t", "'entity relation entity', got '0 999"),
+        ("<material_1>", f"<material_{'9' * 5000}>", "entities 0 to 1 in the text, got <material_999"),
         ("we train <method_0> on <material_1> .", " ", "a text in the fifth column, got none"),
         ("a parser .\t", " \t", "a title in the first column, got none"),
         ("fast parser ; corpus", "fast parser ; ", "a blank one as entity 1"),
@@ -123,6 +125,8 @@ def test_choices_are_fixed_nested_and_leave_the_rest():
     assert held.rows == five.rows and set(rest.rows) == set(whole.rows) - set(held.rows)
     with pytest.raises(DataError, match="expected 1 to 19 of its 20 texts to be held out, got 20"):
         whole.split(20)
+    with pytest.raises(DataError, match="made up: expected two texts or more, one to hold out, got one"):
+        whole.take(1).split(1)
     with pytest.raises(DataError, match="expected a limit >= 1, got 0"):
         whole.take(0)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,8 +175,22 @@ def test_boxes_are_shares_of_the_image(vqa):
     for whole, expected in (({"image_w": 400, "image_h": 50}, [0.25, 1.0]), ({}, [1.0, 1.0])):
         np.savez(vqa / "whole.npz", x=np.ones((1, 4)), boxes=[[0, 0, 100, 50]], **whole)
         assert files.boxes(vqa / "whole.npz")[0, 2:].tolist() == expected
-    np.savez(vqa / "whole.npz", x=np.ones((3, 4)), boxes=[[0, 0, 100, 50]])  # boxes of other regions
-    assert files.boxes(vqa / "whole.npz") is None
+    boxes = [[0.0, 0.0, 100.0, 50.0]]
+    one_of_one = {"boxes": boxes, "image_w": [200.0], "image_h": np.array([[100]])}
+    np.savez(vqa / "whole.npz", x=np.ones((1, 4)), **one_of_one)
+    assert files.boxes(vqa / "whole.npz")[0].tolist() == [0, 0, 0.5, 0.5]
+    none = [
+        {"x": np.ones((3, 4)), "boxes": boxes},  # of other regions
+        {"boxes": np.full((1, 4), np.nan)},
+        {"boxes": np.array(boxes, dtype=object)},
+        {"boxes": [["left", "top", "right", "bottom"]]},
+        {"boxes": [[-1.0, 0.0, 1.0, 1.0]]},
+        {"boxes": boxes, "image_w": -3},
+        {"boxes": np.zeros((1, 4))},
+    ]
+    for content in none:
+        np.savez(vqa / "whole.npz", **({"x": np.ones((1, 4))} | content))
+        assert files.boxes(vqa / "whole.npz") is None and len(files.read(vqa / "whole.npz"))
 
 
 def test_a_pattern_names_every_image():
@@ -189,6 +205,31 @@ def test_pixels_keep_their_places(tmp_path):
     assert found.shape == (3, 4, 4)
     for row, column in ((0, 3), (3, 0), (1, 2)):
         assert found[:, row, column].tolist() == pixels[row, column].tolist()
+
+
+def test_images_are_read_as_viewers_show_them(tmp_path):
+    """Of 16 bits by their upper 8, upright, on white where they are transparent."""
+
+    def read(image, name="image.png", **options):
+        image.save(tmp_path / name, **options)
+        return ImageFiles(tmp_path, image_size=4).read(tmp_path / name)
+
+    deep = np.arange(16, dtype=np.uint16).reshape(4, 4) * 4096 + 255
+    assert read(Image.fromarray(deep)).tolist() == [(deep // 256).tolist()] * 3
+    shallow = Image.fromarray(np.arange(16, dtype=np.float32).reshape(4, 4))
+    assert read(shallow, "image.tiff")[0].flatten().tolist() == list(range(16))
+    upright = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4) * 16)
+    turned, orientation = upright.transpose(Image.Transpose.ROTATE_180), Image.Exif()
+    orientation[0x0112] = 3
+    assert torch.equal(read(turned, exif=orientation), read(upright))
+    half = read(Image.new("RGBA", (4, 4), (255, 0, 0, 102)))[:, 0, 0]
+    assert half.tolist() == [255, 153, 153]
+    colours = Image.new("P", (4, 4))
+    colours.putpalette([0, 200, 0, 0, 0, 0])
+    assert read(colours)[:, 0, 0].tolist() == [0, 200, 0]
+    assert read(colours, transparency=0)[:, 0, 0].tolist() == [255, 255, 255]
+    with pytest.raises(DataError, match="its numbers are not those of 8 or 16 bits"):
+        read(Image.fromarray(deep.astype(np.float32)), "image.tiff")
 
 
 def test_names_of_images_stay_as_they_are_unless_the_pattern_wants_a_number(tmp_path):
@@ -256,15 +297,25 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
     refused("question 1: expected a question with words, got ' \\?'", read, [[" ?", "red", 0]])
     refused(r"expected image 9 in .*9\.png, got no such file", read, [["what?", "red", 9]])
     refused("expected questions, got none", read, [])
+    refused("question 1: expected an answer, got ' '", read, [["what?", " ", 0]])
+    asked = json.loads((vqa / "questions.json").read_text())
+    (vqa / "asked.json").write_text(json.dumps({"questions": asked["questions"][:1] * 2}))
+    features = ImageFiles(vqa / "features", "{id:06d}.npz", region_size=4)
+    refused(
+        r"asked\.json: expected each question once, got 70 twice",
+        read_visual_questions,
+        vqa / "asked.json",
+        features,
+        vqa / "annotations.json",
+    )
     twice = json.loads((vqa / "annotations.json").read_text())
     twice["annotations"] *= 2
     (vqa / "twice.json").write_text(json.dumps(twice))
-    files = ImageFiles(vqa / "features", "{id:06d}.npz", region_size=4)
     refused(
         "expected each question once, got 70 twice",
         read_visual_questions,
         vqa / "questions.json",
-        files,
+        features,
         vqa / "twice.json",
     )
     (vqa / "few.json").write_text('{"annotations": []}')
@@ -272,7 +323,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
         "expected answers to question 70",
         read_visual_questions,
         vqa / "questions.json",
-        files,
+        features,
         vqa / "few.json",
     )
 
@@ -291,6 +342,17 @@ def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkey
         refused(
             f"{name}: expected features of regions .*damaged or of another kind", features.read, vqa / name
         )
+    np.savez_compressed(vqa / "packed.npz", x=np.random.default_rng(0).normal(size=(20, 4)))
+    packed, draw = (vqa / "packed.npz").read_bytes(), random.Random(0)
+    said = []
+    for _ in range(200):
+        place = draw.randrange(len(packed))
+        (vqa / "changed.npz").write_bytes(packed[:place] + bytes([draw.randrange(256)]) + packed[place + 1 :])
+        with contextlib.suppress(DataError):
+            features.read(vqa / "changed.npz")
+            continue
+        said.append(place)
+    assert 50 < len(said) < 200
     np.save(vqa / "wide.npy", np.zeros((3, 5)))
     refused(r"expected numbers \[regions, 4\], got float64 \[3, 5\]", features.read, vqa / "wide.npy")
     np.save(vqa / "nan.npy", np.full((3, 4), np.nan))
@@ -305,10 +367,20 @@ def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkey
     assert features.read(vqa / "plain.npy").shape == (3, 4)
 
 
-def test_answers_outside_the_vocabulary_are_counted_or_refused(folder):
+def test_answers_outside_the_vocabulary_are_counted(folder):
     questions = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images"))
     assert unanswerable(questions, ("yes", "no")) == 2
-    refused(
-        "expected answers of the vocabulary .* such as 'red'", unanswerable, questions, ("purple", "pink")
-    )
+    assert unanswerable(questions, ("purple", "pink")) == len(questions)
+
+
+def test_annotators_without_an_answer_count_and_make_no_class(vqa):
+    given = json.loads((vqa / "annotations.json").read_text())
+    for answer in given["annotations"][0]["answers"][:6]:
+        answer["answer"] = " "
+    (vqa / "annotations.json").write_text(json.dumps(given))
+    questions = read_vqa(vqa)
+    row = questions.rows[0]
+    assert row.answers == ("",) * 6 + ("2",) * 2 + ("3",) * 2 and row.answer == "2"
+    assert row.scores() == {"2": annotator_accuracy(2, 10), "3": annotator_accuracy(2, 10)}
+    assert frequent_answers(questions) == ("2", "no")
     refused("expected two answers or more that 3 questions have, got 0", frequent_answers, questions, 3)

@@ -32,5 +32,7 @@ def test_place_value_and_number_of_problems_are_named(tmp_path: Path) -> None:
     with pytest.raises(JSONError, match=message) as caught:
         read_json(file, NUMBERS)
     assert len(str(caught.value)) < 300 + len(str(file))
+    file.write_text("\ufeff" + '{"first": 1, "second": 2}', encoding="utf-8")  # as Windows saves it
+    assert read_json(file, NUMBERS)["second"] == 2
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "none.json", NUMBERS)

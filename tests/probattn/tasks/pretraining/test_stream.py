@@ -10,7 +10,7 @@ from itertools import chain, islice
 import pytest
 import runs
 
-from probattn.data import DataError
+from probattn.data import DataError, split_of
 from probattn.data.files import read_lines, read_text
 from probattn.tasks.errors import RunError
 from probattn.tasks.pretraining import stream as streams
@@ -179,6 +179,24 @@ def test_a_named_data_set_is_its_training_part(monkeypatch, tmp_path):
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     assert list(TextStream((MULTI30K,), 0.1, 0.1).texts()) == ["train in en"]
     assert {"imdb", "sst2", "cola", MULTI30K} <= set(NAMED)
+
+
+def test_of_what_named_data_sets_left_to_train_on_some_is_held_out(tmp_path):
+    """They were cut by their texts' hashes too."""
+    left = [text for text in map(str, range(2000)) if split_of(text) == "train"]
+    (tmp_path / "left.txt").write_text("\n".join(left))
+    held = TextStream((str(tmp_path / "left.txt"),), 0.02, 0.02).read.held
+    assert all(0.01 * len(left) < len(held[split]) < 0.03 * len(left) for split in ("validation", "test"))
+
+
+@pytest.mark.parametrize("size", [9, 12, 24, 40])
+def test_a_vocabulary_has_at_most_so_many_tokens(size):
+    texts = ["aaaa bbb cc d", "a bad cab"]
+    found = learned_tokenizer(lambda: texts, size)
+    assert size - 1 <= len(found) <= size or len(found) == 23  # all there are
+    assert found.tokenize("a aa") == ["a", "a", "##a"]  # the most frequent character is always there
+    with pytest.raises(DataError, match="vocabulary: expected more than 6 tokens, of which 5 are special"):
+        learned_tokenizer(lambda: texts, 6)
 
 
 def test_a_vocabulary_is_a_function_of_the_texts():

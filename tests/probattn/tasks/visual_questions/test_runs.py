@@ -347,7 +347,31 @@ def test_data_that_do_not_fit_are_refused_before_training(copied, tmp_path):
     assert "expected two answers or more, got 1" in runs.refused(
         *command, "--set", "visual_questions.answers=answers.txt"
     )
+    file = folder / "test" / "questions.json"
+    rows = json.loads(file.read_text())
+    (folder / "test" / "images" / f"{rows[0][2]}.png").write_bytes(b"no image")
+    assert "expected an image, got what cannot be read as one" in runs.refused(*command)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_few_questions_that_the_vocabulary_does_not_answer_are_measured(copied, tmp_path):
+    folder, command = copied
+    (folder / "answers.txt").write_text("yes\nno\n")
+    runs.succeeds(*command, "--set", "visual_questions.answers=answers.txt", "--set", "training.steps=1")
+    for limit in range(1, 5):
+        runs.succeeds("evaluate", tmp_path / "run", "--limit", limit)
+        assert load_results(tmp_path / "run").data[0].size == limit
+
+
+def test_single_keys_of_files_can_be_given(copied, tmp_path):
+    folder, _ = copied
+    shutil.move(folder / "train" / "questions.json", folder / "own.json")
+    data = VisualQuestionDataRecipe.model_validate(
+        {"folder": str(folder), "train": {"questions": "own.json"}}
+    )
+    whole = VisualQuestionDataRecipe()
+    assert data.train.images == whole.train.images == "train/images" and data.test == whole.test
+    assert len(data.load()["train"])
 
 
 def test_answers_that_the_vocabulary_lacks_count_as_wrong(copied):
