@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,15 +14,18 @@ import pytest
 import runs
 import torch
 
-from probattn.data import GraphText, read_graph_texts, read_relations
+from probattn.data import GraphText, GraphTexts, read_graph_texts, read_relations
 from probattn.inference.records import read_records
-from probattn.metrics.functional import bleu, name_coverage, repeated_clauses, rouge
+from probattn.metrics.functional import bleu, meteor, name_coverage, repeated_clauses, rouge
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
 from probattn.tasks.graph_text.drawing import graph_drawing
+from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import marked
 from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
 from probattn.tasks.graph_text.results import GraphTextSample, pieces
+from probattn.tasks.graph_text.task import GraphTextTask
+from probattn.tasks.graph_text.texts import given_row
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'text_metrics')")
@@ -75,6 +79,36 @@ def test_measures_are_those_of_the_texts_that_are_kept(run, recipe):
         assert found["entities"] == pytest.approx(name_coverage(written, names).mean().item())
         assert found["repeated_clauses"] == pytest.approx(repeated_clauses(written).mean().item())
     assert "without synonyms" in results.signature or "WordNet" in results.signature
+
+
+def test_every_measure_of_written_texts_is_that_of_another_package_or_counted_by_hand():
+    from rouge_score.rouge_scorer import RougeScorer
+    from sacrebleu.metrics import BLEU
+
+    row = GraphText(
+        "t", ("fast parser", "corpus", "cat"), ("x", "x", "y"), (), "we train <x_0> on <x_1> today ."
+    )
+    other = replace(row, text="the <y_2> sat on the old mat in the sun .")
+    texts = GraphTexts((row, other), (), "made up")
+    repeated = "the cat sat on the mat , the cat sat on the mat ."
+    written = ["we train fast parser on a corpus .", repeated]
+    references = ["we train fast parser on corpus today .", "the cat sat on the old mat in the sun ."]
+    true = torch.ones(2, 3, dtype=torch.bool)
+    tokens = token_columns(torch.full((1, 2, 3), 0.25).log(), true, true)
+    found = figures(text_columns(written, texts, None) | tokens)
+    for order in range(1, 5):
+        score = BLEU(max_ngram_order=order).corpus_score(written, [references]).score
+        assert 100 * found[f"bleu{order}"] == pytest.approx(score), order
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
+    scores = [scorer.score(*pair) for pair in zip(references, written, strict=True)]
+    for name in ("rouge1", "rouge2", "rougeL"):
+        assert found[name] == pytest.approx(sum(each[name].fmeasure for each in scores) / 2)
+    assert found["meteor"] == pytest.approx(meteor(written, references, None).mean().item()) != 0
+    assert found["entities"] == pytest.approx((2 / 3 + 1 / 3) / 2)
+    assert found["repeated_runs"] == pytest.approx(3 / 11 / 2)  # of 11 runs of four words in the second text
+    assert found["repeated_clauses"] == pytest.approx(1 / 2 / 2)
+    assert found["perplexity"] == pytest.approx(4)
+    assert found.keys() == {*MEASURES, "token_accuracy", "words"}
 
 
 def test_perplexity_is_the_networks_own(run, recipe):
@@ -156,6 +190,23 @@ def test_lines_are_written_about(run):
     (answer,) = map(json.loads, out.splitlines())
     assert answer["text"] == ROW and set(answer["copied"]) <= {"good plot", "bad cast"}
     assert all(name in answer["written"] for name in answer["copied"])
+
+
+def test_answers_are_what_the_network_writes(run, monkeypatch):
+    """With the network's own tokens, of which some are copies whatever it has learned."""
+    task, network = run_task(run), load_network(run)
+    row = given_row(ROW, network.codec)
+    texts = GraphTexts((row,), network.codec.relations, "given")
+    real = task.written(network, texts)
+    (answer,) = task.predict(run, [ROW])
+    assert answer["written"] == row.named(real[0])
+    monkeypatch.setattr(GraphTextTask, "written", lambda *_: [["the", 1, "was", 0, 1]])
+    (answer,) = task.predict(run, [ROW])
+    assert answer == {
+        "text": ROW,
+        "written": "the bad cast was good plot bad cast",
+        "copied": ["good plot", "bad cast"],
+    }
 
 
 @pytest.mark.parametrize(
