@@ -229,7 +229,9 @@ def predict(
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     drawing = {**given_or_own(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
-    answering, drawing = (task, drawing) if policy is None else _decided_by(policy, task, run)
+    answering, drawing = (
+        (task, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
+    )
     if input_ is not None:
         if pair:
             raise tasks.RunError(
@@ -274,10 +276,18 @@ def _tell_file(output: Path | None, count: int, applied: Any) -> None:
             _echo(f"warning: {warning}", err=True)
 
 
-def _decided_by(place: Path, task: Any, run: Path) -> tuple[Any, dict[str, Any]]:
-    """What answers by a policy, in place of the task, and how it predicts."""
+def _decided_by(
+    place: Path, task: Any, run: Path, num_samples: int | None, seed: int | None
+) -> tuple[Any, dict[str, Any]]:
+    """What answers by a policy, in place of the task, and how it predicts; refuses options that say it otherwise."""
+    from probattn.tasks import RunError
     from probattn.triage import apply_policy
 
+    for option, value in (("--num-samples", num_samples), ("--seed", seed)):
+        if value is not None:
+            raise RunError(
+                f"{option} {value}: expected no such option beside --policy, which says how to predict"
+            )
     applied = apply_policy(task, run, place)
     return applied, applied.policy.drawing
 

@@ -250,6 +250,8 @@ def _encoded(text: str) -> bytes:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return "; ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from probattn.data.errors import DataError
@@ -105,8 +105,11 @@ class TextDataset:
 
     def shared_with(self, other: TextDataset | frozenset[str]) -> int:
         """Number of these texts that ``other``, or a data set with such keys, holds too."""
-        keys = other if isinstance(other, frozenset) else other.keys()
-        return sum(key in keys for key in self._keys())
+        return len(self.places_in(other if isinstance(other, frozenset) else other.keys()))
+
+    def places_in(self, keys: Collection[str]) -> list[int]:
+        """Places of the texts whose keys are among ``keys``."""
+        return [place for place, key in enumerate(self._keys()) if key in keys]
 
     def copies(self) -> int:
         """Number of texts, or pairs of texts, that are exact copies of an earlier one.

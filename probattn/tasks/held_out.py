@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from probattn.data import DataWarning, TextDataset
+from probattn.data import TextDataset
 from probattn.files.durable import digest
 from probattn.files.json_files import write_json_lines
 from probattn.tasks.progress import note
@@ -32,6 +31,7 @@ class HeldOut:
         pairs: second texts; None where the task has none.
         labels: names of their classes; None where these are unknown.
         examples: as the task itself reads them, where a text does not say all; None where it does.
+        known: places of the inputs that are in the training or validation data too.
     """
 
     title: str
@@ -41,6 +41,7 @@ class HeldOut:
     pairs: Sequence[str] | None
     labels: Sequence[str] | None
     examples: Sequence[Mapping[str, Any]] | None = None
+    known: Sequence[int] = ()
 
     def rows(self, places: Sequence[int]) -> HeldOut:
         """The inputs at some places, in the order given."""
@@ -50,6 +51,11 @@ class HeldOut:
             if (values := getattr(self, name)) is not None
         }
         return replace(self, **chosen)
+
+    @property
+    def unknown(self) -> list[int]:
+        """Places of the other inputs."""
+        return sorted(set(range(len(self.texts))) - set(self.known))
 
     def shortest_first(self) -> list[int]:
         """Places of the inputs by their length in characters."""
@@ -92,37 +98,54 @@ class HeldOut:
         write_json_lines(file, [self._head(run, drawing), *kept])
         return kept
 
-    def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
-        """What predictions depend on: the data, the files of the run and the draws."""
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the inputs and their classes."""
         values = (self.source, *self.texts, *(self.pairs or ()), *(self.labels or ()))
         parts = [
             *values,
             *(str(part) for example in self.examples or () for part in map(_named, example.values())),
         ]
+        return digest(f"{part}\0" for part in parts)
+
+    def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
+        """What predictions depend on: the data, the files of the run and the draws."""
         files = [run / name for name in ("recipe.yaml", "model/manifest.json")]
         return {
-            "data": digest(f"{part}\0" for part in parts),
+            "data": self.digest,
             "run": digest(file.read_bytes() for file in files if file.exists()),
             **drawing,
         }
 
+    def doubts(self) -> Iterator[str]:
+        """What is to be known of the inputs where a promise is tested on them, in sentences."""
+        size, rest = len(self.texts), self.rows(self.unknown)
+        if self.known:
+            yield (
+                f"{self.source}: {len(self.known):,} of its {size:,} inputs are in the training or validation data too "
+                "and are left out."
+            )
+        copies = rest.as_texts().copies()
+        if self.examples is None and copies > len(rest.texts) / 100:
+            yield (
+                f"{self.source}: {copies:,} of its {len(rest.texts):,} inputs are copies of others; the promise counts "
+                "them as independent and holds less often than it says: leave each input in once."
+            )
 
-def network_digest(run: Path) -> str | None:
-    """A fingerprint of the network in a run's folder; None of an earlier version's, without sums of its files."""
+
+def network_digest(run: Path, recipe: Any = None) -> str | None:
+    """A fingerprint of the network in a run's folder; None of an earlier version's, without sums of its files.
+
+    With a recipe it is also one of how long inputs may be, which changes what the network makes of them.
+    """
     manifest = run / "model/manifest.json"
-    return digest([manifest.read_bytes()]) if manifest.exists() else None
-
-
-def warn_copies(held: HeldOut) -> None:
-    """Warns of held-out inputs that are copies of others, where they are more than one in a hundred."""
-    copies = held.as_texts().copies()
-    if held.examples is None and copies > len(held.texts) / 100:
-        warnings.warn(
-            f"{held.source}: {copies:,} of its {len(held.texts):,} inputs are copies of others; the promise counts "
-            "them as independent and holds less often than it says: leave each input in once",
-            DataWarning,
-            stacklevel=3,
-        )
+    if not manifest.exists():
+        return None
+    sections = {} if recipe is None else {name: getattr(recipe, name) for name in type(recipe).model_fields}
+    lengths = [
+        f"{name} {value.max_length}" for name, value in sections.items() if hasattr(value, "max_length")
+    ]
+    return digest([manifest.read_bytes(), *(each.encode() for each in lengths)])
 
 
 def _named(value: Any) -> Any:
@@ -131,13 +154,3 @@ def _named(value: Any) -> Any:
         state = value.stat()
         return value, state.st_size, state.st_mtime_ns
     return value.tobytes() if hasattr(value, "tobytes") else value
-
-
-def warn_shared(source: str, count: int, size: int, part: str = "training") -> None:
-    """Warns of held-out inputs that the network was trained on, or chosen by."""
-    if count:
-        warnings.warn(
-            f"{source}: {count:,} of its {size:,} inputs are in the {part} data too, so that no promise holds by it",
-            DataWarning,
-            stacklevel=3,
-        )

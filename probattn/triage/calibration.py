@@ -301,10 +301,10 @@ def _sets(held: Judged, options: TriageOptions) -> SetRule | None:
 
 
 def promises(held: Judged, pilot: Judged | None, options: TriageOptions) -> tuple[Promised, ...]:
-    """What can be answered at usual errors, each by itself, with one threshold for all classes."""
+    """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
     given = {
         each: TriageOptions(error=each, confidence=options.confidence, score=options.score)
-        for each in PROMISES
+        for each in sorted({*PROMISES, *(() if options.error is None else (options.error,))})
     }
     return tuple(Promised(error=error, limit=limit_of(held, pilot, each)) for error, each in given.items())
 

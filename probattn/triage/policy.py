@@ -76,7 +76,9 @@ class Policy(Record):
         size: number of these inputs.
         held: their uncertainties and predicted classes, with which others are compared; None in files of
             earlier versions.
-        network: a fingerprint of the network that it was calibrated for; None where that is not known.
+        network: a fingerprint of the network that it was calibrated for; None where that is not known, as of one of
+            :func:`probattn.triage.calibrate`, which ``probattn predict`` refuses.
+        inputs: a fingerprint of the calibration data; None where that is not known.
     """
 
     kind: Literal["policy"] = "policy"
@@ -94,6 +96,12 @@ class Policy(Record):
     size: Count
     held: Seen | None = None
     network: str | None = None
+    inputs: str | None = None
+
+    @property
+    def by_class(self) -> bool:
+        """Whether each predicted class has a promise of its own."""
+        return self.limits[0].label is not None
 
     @property
     def drawing(self) -> dict[str, Any]:

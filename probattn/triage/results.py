@@ -89,6 +89,7 @@ class TriageResults(Record):
         confused: wrong predictions of the calibration data, the most frequent first.
         costs: by cost of a wrong answer.
         set_sizes: number of calibration inputs by the size of their set; None without sets.
+        doubts: what is to be known of the calibration data, in sentences.
     """
 
     kind: Literal["triage"] = "triage"
@@ -102,3 +103,4 @@ class TriageResults(Record):
     confused: tuple[Wrong, ...]
     costs: tuple[Costs, ...]
     set_sizes: Mapping[int, Count] | None
+    doubts: tuple[str, ...] = ()

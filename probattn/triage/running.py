@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from probattn.data import DataWarning
 from probattn.files.durable import write_atomically
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
-from probattn.tasks.held_out import KEPT, HeldOut, network_digest, warn_copies
+from probattn.tasks.held_out import KEPT, HeldOut, network_digest
 from probattn.tasks.programs import ProgramTask
-from probattn.tasks.progress import tracked
+from probattn.tasks.progress import note, tracked
 from probattn.triage.calibration import (
     Judged,
     TriageOptions,
@@ -43,7 +46,13 @@ from probattn.triage.policy import (
 )
 from probattn.triage.results import TriageResults
 from probattn.triage.shift import Seen, dataset_shift
-from probattn.triage.tables import decision_columns, decision_words, decisions_table, shift_words
+from probattn.triage.tables import (
+    decision_columns,
+    decision_words,
+    decisions_table,
+    promise_words,
+    shift_words,
+)
 
 
 def triage_run(
@@ -93,15 +102,29 @@ def triage_run(
             f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
             f"{run} is deterministic, and its mutual information is 0: take another score"
         )
-    warn_copies(given["test"])
+    file = output or run / POLICY
+    _check_replaced(file)
+    tested = given["test"]
+    if not tested.unknown:
+        raise RunError(
+            f"{tested.source}: expected inputs that the run was not trained on, got none but those of its training and "
+            "validation data"
+        )
+    doubts = tuple(tested.doubts())
+    for each in doubts:
+        warnings.warn(each, DataWarning, stacklevel=2)
     judged = {role: judge(task, run, role, each, drawing, again=again) for role, each in given.items()}
     pilot, held = judged.pop("validation"), judged.pop("test")
+    held = held.rows(tested.unknown)
     policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
-    policy = policy.model_copy(update={"network": network_digest(run)})
+    policy = policy.model_copy(update={"network": network_digest(run, task.recipe), "inputs": tested.digest})
     answered = decisions(held, policy)
+    train, _ = described.commands
+    commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
     results = TriageResults(
-        run=described,
+        run=described.model_copy(update={"commands": commands}),
         policy=policy,
+        doubts=doubts,
         promises=promises(held, pilot, options),
         curve=error_curve(held, policy.score),
         outcomes=(
@@ -114,12 +137,41 @@ def triage_run(
         costs=costs(held, answered, policy),
         set_sizes=set_sizes(held, policy),
     )
-    file = output or run / POLICY
     file.parent.mkdir(parents=True, exist_ok=True)
     write_policy(policy, file)
     write_atomically(beside(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
     write_atomically(beside(file, ".html"), page(results).encode())
     return file, results
+
+
+def _check_replaced(file: Path) -> None:
+    """Refuses to write over what is no policy, and tells which policy is written over."""
+    if not file.exists():
+        return
+    try:
+        old = read_policy(file)
+    except RunError as error:
+        raise RunError(f"{file}: is there and is no policy; give another --output, or remove it") from error
+    note(f"{file} is replaced; it promised {promise_words(old)}, and was calibrated on {old.data}")
+
+
+def _words_of(options: TriageOptions, data: str | None) -> str:
+    """The options of the command that are not its defaults."""
+    usual = TriageOptions()
+    given: dict[str, Any] = {
+        "error": options.error,
+        **{
+            each.name: getattr(options, each.name)
+            for each in fields(options)
+            if getattr(options, each.name) != getattr(usual, each.name)
+        },
+        "data": data,
+    }
+    return "".join(
+        f" --{name.replace('_', '-')}{'' if value is True else f' {shlex.quote(str(value))}'}"
+        for name, value in given.items()
+        if value is not None
+    )
 
 
 def beside(policy: Path, ending: str) -> Path:
@@ -224,9 +276,13 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
         RunError: there is no policy, it is damaged, or it was made for another network.
     """
     policy = read_policy(place)
-    if policy.network is not None and policy.network != network_digest(run):
+    if policy.network != network_digest(run, task.recipe):
+        other = (
+            "got one that names no network"
+            if policy.network is None
+            else "got one for another, or for longer or shorter inputs, whose promise does not hold for it"
+        )
         raise RunError(
-            f"{place}: expected a policy for the network in {run}, got one for another, whose promise does not hold "
-            f"for it; `probattn triage {run}` makes one"
+            f"{place}: expected a policy for the network in {run}, {other}; `probattn triage {run}` makes one"
         )
     return AppliedPolicy(task, policy, task.why_unsure(run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,11 @@ def promise_words(policy: Policy) -> str:
     """What the policy promises."""
     if policy.error is None:
         return f"none; the least cost where a wrong answer costs {policy.cost:g} times a person's decision"
+    if policy.by_class:
+        return (
+            f"error of at most {percent(policy.error)} among the answers of each class, {percent(policy.confidence)} "
+            "confidence for each by itself; none for all together"
+        )
     return f"error of at most {percent(policy.error)} among answered inputs, {percent(policy.confidence)} confidence"
 
 
@@ -49,6 +55,8 @@ def headline(results: TriageResults) -> str:
     answered = share(first.answered, first.size)
     if policy.error is None:
         return f"{answered} of the inputs are answered, at the least cost"
+    if policy.by_class:
+        return f"{answered} of the inputs are answered, each class at an error of at most {percent(policy.error)}"
     return f"{answered} of the inputs are answered at an error of at most {percent(policy.error)}"
 
 
@@ -56,7 +64,14 @@ def opening(results: TriageResults) -> str:
     """What is known of the answered inputs."""
     policy, first = results.policy, results.outcomes[0]
     if not first.answered:
-        return f"{share(first.wrong or 0, first.size)} of all {first.size:,} held-out predictions are wrong."
+        wrong = f"{share(first.wrong or 0, first.size)} of all {first.size:,} held-out predictions are wrong"
+        if policy.error is None:
+            return f"{wrong}."
+        fewest = math.ceil(math.log(1 - policy.confidence) / math.log1p(-policy.error))
+        return (
+            f"{wrong}; the promise needs {fewest:,} answered ones without a wrong one, or more with some. Promise less "
+            "(--error, --confidence), or give more held-out inputs (--data)."
+        )
     most = ""
     if len(policy.limits) == 1 and policy.limits[0].bound is not None:
         most = f", at most {100 * policy.limits[0].bound:.1f}% with {percent(policy.confidence)} confidence"
@@ -86,6 +101,7 @@ def triage_table(results: TriageResults) -> Sheet:
         )
     groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
     words = [f"{headline(results)}. {opening(results)}", f"Promise: {promise_words(policy)}."]
+    words += results.doubts
     if any(each.role != "in_domain" for each in results.outcomes):
         words.append("No promise holds on shifted and out-of-domain data.")
     words += [
@@ -157,10 +173,10 @@ def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, str, str, str]]
         yield f"{each.title}{role}", share(each.answered, each.size), wrong, ""
 
 
-def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, str]:
-    """What a policy adds to a row of a file."""
-    columns = {"decision": decision.words, "unsure_about": " ".join(words)}
-    return columns if decision.classes is None else {**columns, "set": "; ".join(decision.classes)}
+def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, Any]:
+    """What a policy adds to an answer for programs."""
+    columns = {"decision": decision.words, "unsure_about": list(words)}
+    return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
 
 
 INPUTS = ("text", "pair", "image")

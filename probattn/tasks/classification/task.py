@@ -68,7 +68,7 @@ from probattn.tasks.classification.networks import (
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import measure_heads
-from probattn.tasks.held_out import HeldOut, warn_shared
+from probattn.tasks.held_out import HeldOut
 from probattn.tasks.programs import (
     Data,
     Network,
@@ -549,7 +549,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """The validation texts and those that are measured; see the base class."""
         given = {} if file is None else {"test": self._given_file(file)}
         data = {"validation": self.texts.validation, **self.measured(), **given}
-        names = self.texts.label_names
+        names, known = self.texts.label_names, self.texts.train.keys() | self.texts.validation.keys()
         return {
             key: HeldOut(
                 _title(texts.source),
@@ -558,6 +558,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 texts.texts,
                 texts.pairs,
                 None if texts.labels is None else [names[label] for label in texts.labels],
+                known=texts.places_in(known) if key == "test" else (),
             )
             for key, texts in data.items()
         }
@@ -568,8 +569,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         found = replace(train, source=file, split=None).load("test", self.texts.label_names)
         if found.labels is None:
             raise RunError(f"{file}: expected texts with their classes, got none")
-        for part, known in (("training", self.texts.train), ("validation", self.texts.validation)):
-            warn_shared(found.source, found.shared_with(known), len(found), part)
         return found
 
     def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:

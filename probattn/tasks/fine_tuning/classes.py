@@ -22,7 +22,7 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.held_out import HeldOut, warn_shared
+from probattn.tasks.held_out import HeldOut
 
 
 class ClassesTask(HeadTask):
@@ -40,7 +40,8 @@ class ClassesTask(HeadTask):
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
         """The validation examples and those that are measured; see the base class."""
         section = self.section_of_examples
-        given = {} if file is None else {"test": self._given_file(file)}
+        given = {} if file is None else {"test": section.read_examples(file, "test")}
+        known = {section.identity(each) for name in ("train", "validation") for each in self.examples[name]}
         parts = {name: self.examples[name] for name in ("validation", *self._measured())} | given
         found = {}
         for name, examples in parts.items():
@@ -55,16 +56,11 @@ class ClassesTask(HeadTask):
                 pairs=None,
                 labels=[str(example["label"]) for example in examples],
                 examples=examples,
+                known=[place for place, each in enumerate(examples) if section.identity(each) in known]
+                if name == "test"
+                else (),
             )
         return found
-
-    def _given_file(self, file: str) -> list[Mapping[str, Any]]:
-        """Examples of a file, with the columns of the training data."""
-        section = self.section_of_examples
-        examples: list[Mapping[str, Any]] = section.read_examples(file, "test")
-        known = set(map(section.identity, self.examples["train"]))
-        warn_shared(file, sum(section.identity(each) in known for each in examples), len(examples))
-        return examples
 
     def predict_held_out(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""

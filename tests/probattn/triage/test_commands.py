@@ -124,12 +124,10 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path):
     done = command("predict", folder, *texts, "--json", "--policy", place)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     surer = scores.index(min(scores))
-    assert answers[surer]["decision"] == "answer" and answers[surer]["unsure_about"] == ""
+    assert answers[surer]["decision"] == "answer" and answers[surer]["unsure_about"] == []
     unsure = answers[1 - surer]
-    assert unsure["decision"] == "person" and set(unsure["unsure_about"].split()) <= set(
-        texts[1 - surer].split()
-    )
-    assert unsure["unsure_about"] and unsure["set"].split("; ")[0] == unsure["label"]
+    assert unsure["decision"] == "person" and set(unsure["unsure_about"]) <= set(texts[1 - surer].split())
+    assert unsure["unsure_about"] and unsure["set"][0] == unsure["label"]
     shown = command("predict", folder, *texts, "--policy", place)
     assert "unsure about" in shown.stdout and "Promise: error of at most 90%" in shown.stdout
 
@@ -149,6 +147,12 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["decision"] for row in rows] == [each["decision"] for each in answers]
     assert list(rows[0])[:4] == ["text", "decision", "unsure_about", "set"]
+    assert rows[1 - surer]["set"] == unsure["set"]
+    shown = command("predict", folder, *options[:2], "--policy", place, "--quiet").stdout
+    (row,) = [row for row in csv.DictReader(shown.splitlines()) if row["decision"] == "person"]
+    assert row["set"] == "; ".join(unsure["set"]) and row["unsure_about"] == "; ".join(unsure["unsure_about"])
+    done = command("predict", folder, "a film", "--policy", place, "--num-samples", "5")
+    assert done.exit_code == 2 and "--num-samples 5: expected no such option beside --policy" in done.output
 
 
 @pytest.mark.parametrize(
@@ -166,13 +170,25 @@ def test_bad_options_in_one_line(triaged, command, options, words):
 
 
 def test_own_held_out_data(triaged, command, reviews, tmp_path):
-    place = tmp_path / "policy.json"
-    options = ["--data", reviews, "--cost", "3", "--num-samples", "3", "--output", place, "--quiet"]
+    place, own = tmp_path / "policy.json", tmp_path / "own_reviews.csv"
+    header, *lines = reviews.read_text().splitlines()
+    own.write_text("\n".join([header, *(f"indeed {line}" for line in lines)]) + "\n")
+    options = ["--data", own, "--cost", "3", "--num-samples", "3", "--output", place, "--quiet"]
     done = command("triage", triaged[0], *options)
     assert done.exit_code == 0, done.output
     policy = read_policy(place)
     assert policy.size == 120 and policy.error is None and policy.cost == 3
     assert "A wrong answer at 3 times" in done.stdout and "reviews" in policy.data
+    page = (tmp_path / "triage.html").read_text()
+    assert f"probattn triage NEW_FOLDER --cost 3.0 --num-samples 3 --data {own}" in page
+    done = command("triage", triaged[0], "--data", reviews, "--quiet", "--output", tmp_path / "none.json")
+    assert done.exit_code == 2 and "expected inputs that the run was not trained on" in done.output
+    kept = own.read_bytes()
+    done = command("triage", triaged[0], "--quiet", "--output", own)
+    assert done.exit_code == 2 and "is there and is no policy; give another --output" in done.output
+    assert own.read_bytes() == kept
+    done = command("triage", triaged[0], "--error", "0.9", "--output", place, "--num-samples", "3", "--quiet")
+    assert f"{place} is replaced; it promised none; the least cost" in done.stderr
 
 
 def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, tmp_path):
@@ -190,11 +206,11 @@ def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, 
     ]
     assert command("triage", triaged[0], *options).exit_code == 0
     assert read_policy(place).uncertainty == "moments"
-    given = ["a bad plot", "--num-samples", "3", "--json"]
-    plain = json.loads(command("predict", triaged[0], *given, "--uncertainty", "moments").stdout)
+    given, draws = ["a bad plot", "--json"], ["--num-samples", "3"]
+    plain = json.loads(command("predict", triaged[0], *given, *draws, "--uncertainty", "moments").stdout)
     decided = json.loads(command("predict", triaged[0], *given, "--policy", place).stdout)
     assert decided["probability"] == plain["probability"]
-    drawn = json.loads(command("predict", triaged[0], *given).stdout)
+    drawn = json.loads(command("predict", triaged[0], *given, *draws).stdout)
     assert drawn["probability"] != plain["probability"]
 
 
@@ -205,9 +221,18 @@ def test_a_policy_belongs_to_its_network(triaged, command, tmp_path):
     other = tmp_path / "policy.json"
     write_policy(policy.model_copy(update={"network": "another"}), other)
     done = command("predict", folder, "a film", "--policy", other)
-    assert done.exit_code == 2 and "got one for another, whose promise does not hold" in done.output
-    write_policy(policy.model_copy(update={"network": None}), other)  # of an earlier version
-    assert command("predict", folder, "a film", "--policy", other).exit_code == 0
+    assert done.exit_code == 2 and "got one for another, or for longer or shorter inputs" in done.output
+    write_policy(policy.model_copy(update={"network": None}), other)  # of Python's calibrate
+    done = command("predict", folder, "a film", "--policy", other)
+    assert done.exit_code == 2 and "got one that names no network" in done.output
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    assert command("predict", copy, "a film", "--policy", folder).exit_code == 0
+    recipe = copy / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("max_length: null", "max_length: 4"))
+    assert "got one for another, or" in command("predict", copy, "a film", "--policy", folder).output
+    (copy / "model" / "manifest.json").unlink()  # of an earlier version
+    write_policy(policy.model_copy(update={"network": None}), other)
+    assert command("predict", copy, "a film", "--policy", other).exit_code == 0
 
 
 def test_two_policies_in_a_folder_have_pages_of_their_own(triaged, command, tmp_path):
@@ -243,14 +268,18 @@ def test_copies_and_texts_that_chose_the_network_are_told(run, command, tmp_path
     folder = shutil.copytree(run, tmp_path / "run")
     texts = run_task(folder).texts
     rows = [(texts.validation.texts[0], texts.label_names[0])] * 3
-    rows += [(f"a film {number}", texts.label_names[1]) for number in range(5)]
+    rows += [(f"a film {number % 4}", texts.label_names[1]) for number in range(5)]
     own = tmp_path / "own.csv"
     lines = [",".join(f'"{field}"' for field in row) for row in [("text", "label"), *rows]]
     own.write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = command("triage", folder, "--data", own, "--error", "0.9", "--num-samples", "2", "--quiet")
     said = " ".join(done.output.split())
-    assert "2 of its 8 inputs are copies of others" in said
-    assert "3 of its 8 inputs are in the validation data too" in said
+    for words in (
+        "3 of its 8 inputs are in the training or validation data too and are left out.",
+        "1 of its 5 inputs are copies of others",
+    ):
+        assert words in said and words in (folder / "triage.html").read_text()
+    assert read_policy(folder).size == 5
 
 
 def test_a_run_without_classes_is_refused(translation_run, command):

@@ -29,6 +29,7 @@ from probattn.triage.calibration import (
     shift_of,
 )
 from probattn.triage.policy import score_of
+from probattn.triage.tables import promise_words
 
 NAMES = ("cold", "mild", "warm")
 
@@ -72,6 +73,9 @@ def test_decisions_are_those_of_the_threshold(tmp_path):
     row = outcome(held, decisions(held, policy))
     assert (row.answered, row.errors, row.wrong) == (limit.answered, limit.errors, int(wrong.sum()))
     assert [each.error for each in promises(held, None, TriageOptions())] == [0.01, 0.02, 0.05, 0.1]
+    others = promises(held, None, TriageOptions(error=0.2))
+    assert [each.error for each in others] == [0.01, 0.02, 0.05, 0.1, 0.2]
+    assert others[-1].limit == calibrate(held, None, TriageOptions(error=0.2)).limits[0]
 
 
 def test_each_predicted_class_has_its_own_promise():
@@ -79,6 +83,7 @@ def test_each_predicted_class_has_its_own_promise():
     policy = calibrate(held, judged(4)[0], TriageOptions(error=0.1, by_class=True))
     predicted = draws.mean(dim=0).argmax(dim=-1)
     assert [each.label for each in policy.limits] == list(NAMES)
+    assert promise_words(policy).endswith("95% confidence for each by itself; none for all together")
     kept = decisions(held, policy)
     rows = class_rows(held, kept, policy.confidence)
     for number, (limit, row) in enumerate(zip(policy.limits, rows, strict=True)):
@@ -114,6 +119,7 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
     policy = calibrate(held, None, TriageOptions(error=0.01))
     assert policy.limits[0].threshold is None
     assert not any(policy.decide(each).answered for each in held.answers)
+    assert "none for all together" not in promise_words(policy)
     sure = judged_probabilities(torch.tensor([[0.9, 0.05, 0.05]] * 100), torch.zeros(100, dtype=int), NAMES)
     policy = calibrate(sure, None, TriageOptions(error=0.05))
     assert policy.limits[0].threshold == 1.0 and json.loads(policy.model_dump_json())["error"] == 0.05
