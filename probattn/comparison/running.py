@@ -123,12 +123,14 @@ def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tu
         DataError: the data are not what a recipe says.
         RunError: a recipe is not one of texts, runs differ in their data, or another process still trains one.
     """
+    if (folder / RECIPE).exists():
+        raise RunError(f"{folder}: expected a folder for several runs, got that of one; use another --output")
     jobs = list(_jobs(options, folder))
     tasks = {job.name: job.task() for job in jobs if job.seed == 0}  # refused before anything is trained
     if options.workers > 1 and not all(job.is_done for job in jobs):
         _spread(options, folder)
-    for job in jobs:
-        _finish(job, options.error, quiet=quiet)
+    for number, job in enumerate(jobs, 1):
+        _finish(job, options.error, f"run {number} of {len(jobs)}: ", quiet=quiet)
     waiting = [str(job.folder) for job in jobs if not job.is_done]
     if waiting:
         raise RunError(f"{waiting[0]}: another process is at it; the same command compares when that is done")
@@ -177,7 +179,7 @@ def _spread(options: CompareOptions, folder: Path) -> None:
     torch.set_num_threads(1)
     try:
         for job in _jobs(options, folder):
-            _finish(job, options.error, quiet=True)
+            _finish(job, options.error, "", quiet=True)
     finally:
         torch.set_num_threads(threads)
         for each in started:
@@ -194,7 +196,7 @@ def _other_gpu(device: torch.device, number: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": names[(own + number) % count].strip()}
 
 
-def _finish(job: _Job, error: float, *, quiet: bool) -> None:
+def _finish(job: _Job, error: float, place: str, *, quiet: bool) -> None:
     """Trains and measures a run, unless that is done or another process is at it."""
     if job.is_done:
         return
@@ -203,7 +205,7 @@ def _finish(job: _Job, error: float, *, quiet: bool) -> None:
         with FileLock(job.folder.with_name(f".{job.folder.name}.lock"), timeout=0):
             if job.is_done:
                 return
-            note(f"{job.name}, seed {job.seed}")
+            note(f"{place}{job.name}, seed {job.seed}")
             task = job.task()
             if job.is_trained:
                 check_folder(task, job.folder, resume=True)
@@ -235,7 +237,7 @@ def _measure(job: _Job, task: Classification, error: float) -> None:
 def _results(
     options: CompareOptions, folder: Path, jobs: Sequence[_Job], tasks: Mapping[str, Classification]
 ) -> ComparisonResults:
-    values, sizes = _values(jobs, options)
+    values, sizes = _values(jobs, options, tasks)
     reference = (Path(options.recipes[0]).stem, options.against)
     if reference not in values:
         ways = ", ".join(way for recipe, way in values if recipe == reference[0])
@@ -274,18 +276,19 @@ def _results(
     )
 
 
-def _values(jobs: Sequence[_Job], options: CompareOptions) -> tuple[_Values, Mapping[str, int]]:
+def _values(
+    jobs: Sequence[_Job], options: CompareOptions, tasks: Mapping[str, Classification]
+) -> tuple[_Values, Mapping[str, int]]:
     """Figures of all runs by recipe, way and seed, and the sizes of their data."""
     values: _Values = {}
     read: dict[str, Any] = {}
     labels: Tensor | None = None
-    data: dict[str, Any] = {}
     for job in jobs:
         read = _read(job, options.error)
         known = read.get("data")  # None in files of earlier versions
-        if known is not None and known != data.setdefault(job.name, known):
+        if known is not None and known != tasks[job.name].data.fingerprint:
             raise RunError(
-                f"{job.folder}: expected the data of {job.folder.with_name('seed-0')}, got others; a file has changed "
+                f"{job.folder}: expected a run on the data of {job.recipe}, got one on others; a file has changed "
                 "since: remove the folders of the runs, or name another with --output"
             )
         for way, found in read["figures"].items():

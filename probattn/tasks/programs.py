@@ -607,7 +607,8 @@ def check_finished(folder: Path) -> Path:
     place = folder / MODEL
     if not place.is_dir():
         raise RunError(
-            f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first"
+            f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first, or to its end "
+            "with --resume"
         )
     return place
 

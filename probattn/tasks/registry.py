@@ -195,7 +195,10 @@ def run_task(run: Path | str) -> Task[Any, Any]:
     """
     file = Path(run) / RECIPE
     if not file.exists():
-        raise RunError(f"{run}: expected a run folder with {RECIPE}, found none")
+        raise RunError(
+            f"{run}: expected a run folder with {RECIPE}, found none; `probattn train` makes one (networks of a "
+            "Trainer are for Python)"
+        )
     return load_task(file)
 
 

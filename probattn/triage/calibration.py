@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probattn.checks import check_choice
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import RiskCoverage
 from probattn.metrics.functional import (
@@ -77,6 +78,7 @@ class TriageOptions:
         for name, value in (("error", self.error), ("confidence", self.confidence)):
             if value is not None and not 0 < value < 1:
                 raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
+        check_choice("TriageOptions", "score", self.score, Score)
         if self.cost is not None and not (self.cost > 0 and math.isfinite(self.cost)):
             raise ValueError(f"cost: expected a positive number, got {self.cost}")
         if self.error is None and self.cost is None:
@@ -145,13 +147,13 @@ class Judged:
 def judged_probabilities(
     probabilities: Tensor,
     target: Tensor | None,
-    names: Sequence[str],
+    names: Iterable[str],
     *,
     mutual_information: Tensor | None = None,
     title: str = "Held-out inputs",
     role: str = "in_domain",
 ) -> Judged:
-    """Predictions that were made elsewhere, such as those of :class:`probattn.trainer.ProbTrainer`.
+    """Predictions that were made elsewhere, such as those of :class:`probattn.trainer.ProbabilisticTrainer`.
 
     Args:
         probabilities: ``[N, C]``.
@@ -170,7 +172,9 @@ def judged_probabilities(
         ('bad', tensor([True]))
     """
     probabilities = torch.as_tensor(probabilities)
-    target = None if target is None else torch.as_tensor(target)
+    names, target = list(names), None if target is None else torch.as_tensor(target)
+    if target is not None and (target.is_floating_point() or target.is_complex()):
+        raise ValueError(f"target: expected integers, the numbers of classes, got {target.dtype}")
     if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"names: expected different words, got {list(names)[:12]}")
     if probabilities.dim() != 2 or probabilities.shape[1] != len(names):
@@ -220,10 +224,20 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
         The policy.
 
     Raises:
-        RunError: a data set has no classes, or no inputs.
+        RunError: a data set has no classes, no inputs, or others than the pilot; scores that are all 0.
     """
     if not len(held):
         raise RunError(f"{held.source}: expected held-out inputs, got none")
+    if pilot is not None and len(pilot) and set(pilot.classes) != set(held.classes):
+        raise RunError(
+            f"{pilot.source}: expected predictions of the classes {', '.join(held.classes[:12])}, got "
+            f"{', '.join(pilot.classes[:12])}"
+        )
+    if options.score == "mutual_information" and not held.scores(options.score).any():
+        raise RunError(
+            f"{held.source}: expected a mutual information of some inputs, got 0 for all; give it to "
+            "judged_probabilities, or take another score"
+        )
     return Policy(
         error=options.error,
         confidence=options.confidence,

@@ -229,8 +229,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             )
 
     def notes(self) -> Iterable[str]:
-        """Size of the vocabulary of a new network."""
-        return () if self.data.words is None else (str(self.data.words),)
+        """Size of the vocabulary of a new network, and classes that cannot be learned."""
+        if self.data.words is not None:
+            yield str(self.data.words)
+        if missing := [name for name, count in self.classes().items() if not count]:
+            yield f"no training text has the class {', '.join(missing[:12])}, which cannot be learned"
 
     def program(self, *, baseline: bool = False) -> Classifier:
         """The recipe's network as a Pyro program; see the base class."""

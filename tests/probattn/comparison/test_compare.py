@@ -308,7 +308,9 @@ def test_runs_of_changed_data_are_refused(compared, command):
     file.write_text(json.dumps(json.loads(kept) | {"data": {"data": "others"}}))
     done = command("compare", *given)
     file.write_bytes(kept)
-    assert done.exit_code == 2 and "seed-1: expected the data of" in done.output, done.output
+    assert done.exit_code == 2 and "seed-1: expected a run on the data of" in done.output, done.output
+    done = command("compare", *given, "--output", folder / "out" / "latent" / "seed-1")
+    assert done.exit_code == 2 and "expected a folder for several runs, got that of one" in done.output
 
 
 def test_a_gap_of_detection_needs_as_many_inputs_outside(compared):

@@ -181,13 +181,19 @@ def test_own_held_out_data(triaged, command, reviews, tmp_path):
     assert "A wrong answer at 3 times" in done.stdout and "reviews" in policy.data
     page = (tmp_path / "triage.html").read_text()
     assert f"probattn triage NEW_FOLDER --cost 3.0 --num-samples 3 --data {own}" in page
-    done = command("triage", triaged[0], "--data", reviews, "--quiet", "--output", tmp_path / "none.json")
+    known = run_task(triaged[0]).texts.train
+    rows = [
+        f"{text},{known.label_names[label]}" for text, label in zip(known.texts, known.labels, strict=True)
+    ]
+    (tmp_path / "known.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    options = ["--data", tmp_path / "known.csv", "--quiet", "--output", tmp_path / "none.json"]
+    done = command("triage", triaged[0], *options)
     assert done.exit_code == 2 and "expected inputs that the run was not trained on" in done.output
     kept = own.read_bytes()
     done = command("triage", triaged[0], "--quiet", "--output", own)
     assert done.exit_code == 2 and "is there and is no policy; give another --output" in done.output
     assert own.read_bytes() == kept
-    done = command("triage", triaged[0], "--error", "0.9", "--output", place, "--num-samples", "3", "--quiet")
+    done = command("triage", triaged[0], "--error", "0.9", "--output", place, "--num-samples", "3")
     assert f"{place} is replaced; it promised none; the least cost" in done.stderr
 
 

@@ -133,6 +133,7 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
         ({"cost": math.inf}, "cost: expected a positive number"),
         ({"error": None}, "expected a promised error, or the cost of a wrong answer, got neither"),
         ({"error": None, "cost": 2.0, "sets": "aps"}, "sets: expected a promised error"),
+        ({"score": "margin"}, "score: expected one of 'least_confidence', .*, got 'margin'"),
     ],
 )
 def test_bad_options(options, words):
@@ -145,6 +146,15 @@ def test_bad_input(tmp_path):
     policy = calibrate(held, None, TriageOptions())
     with pytest.raises(RunError, match="expected answers of the classes cold, mild, warm, got a, b"):
         policy.decide({"label": "a", "probabilities": {"a": 0.5, "b": 0.5}})
+    others = judged_probabilities(torch.full((4, 2), 0.5), torch.zeros(4, dtype=int), ("hot", "icy"))
+    with pytest.raises(RunError, match="expected predictions of the classes cold, mild, warm, got hot, icy"):
+        calibrate(held, others, TriageOptions())
+    with pytest.raises(RunError, match="expected a mutual information of some inputs, got 0 for all"):
+        calibrate(others, None, TriageOptions(score="mutual_information"))
+    with pytest.raises(ValueError, match="target: expected integers, the numbers of classes"):
+        judged_probabilities(torch.full((1, 2), 0.5), torch.zeros(1), ("hot", "icy"))
+    by_number = {0: "hot", 1: "icy"}
+    assert judged_probabilities(torch.full((1, 2), 0.5), None, by_number.values()).classes == ("hot", "icy")
     with pytest.raises(RunError, match="expected held-out inputs, got none"):
         calibrate(held.rows([]), None, TriageOptions())
     unknown = judged_probabilities(torch.full((2, 3), 1 / 3), None, NAMES)

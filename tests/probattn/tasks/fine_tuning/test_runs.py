@@ -198,14 +198,9 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     assert set(answer["set"]) <= set(names)
     other = folder / ("images" if name == "images" else "choices.jsonl")
     held = task.held_out(str(other))["test"]
-    known = {
-        task.section_of_examples.identity(each)
-        for part in ("train", "validation")
-        for each in task.examples[part]
-    }
-    assert (
-        len(held.known) == sum(task.section_of_examples.identity(each) in known for each in held.examples) > 0
-    )
+    identity = task.section_of_examples.identity
+    known = {identity(each) for part in ("train", "validation") for each in task.examples[part]}
+    assert len(held.known) == sum(identity(each) in known for each in held.examples) > 0
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
     assert read_policy(place).size == (120 if name == "images" else 48) - len(held.known)
     assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
