@@ -10,6 +10,7 @@ from runs import succeeds
 import probattn
 import probattn.tasks
 from probattn.cli.errors import kept_imports
+from probattn.data import split_of
 from probattn.inference.records import read_records
 from probattn.inference.report import read_results
 
@@ -160,6 +161,15 @@ def test_label_outside_the_training_set(recipe, command, tmp_path, reviews):
     data.write_text("text,label\na film,mixed\n", encoding="utf-8")
     file = bad(tmp_path, recipe, (f"shifted: {reviews}", f"shifted: {data}"))
     refused(command("train", file, "--output", tmp_path / "out", "--quiet"), tmp_path, "mixed")
+
+
+def test_a_class_that_only_held_out_texts_have_is_told(recipe, tmp_path, reviews):
+    held = next(text for text in map("film number {}".format, range(99)) if split_of(text) == "test")
+    data = tmp_path / "own.csv"
+    data.write_text(reviews.read_text(encoding="utf-8") + f"{held},rare\n", encoding="utf-8")
+    file = bad(tmp_path, recipe, (str(reviews), str(data)))
+    said = succeeds("train", file, "--output", tmp_path / "out", "--set", "training.steps=1", "--quiet")
+    assert said.startswith("no training text has the class rare, which cannot be learned\n")
 
 
 def test_folders_that_do_not_fit(run, command, tmp_path):
