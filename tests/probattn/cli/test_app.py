@@ -163,6 +163,7 @@ def test_label_outside_the_training_set(recipe, command, tmp_path, reviews):
     refused(command("train", file, "--output", tmp_path / "out", "--quiet"), tmp_path, "mixed")
 
 
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_a_class_that_only_held_out_texts_have_is_told(recipe, tmp_path, reviews):
     held = next(text for text in map("film number {}".format, range(99)) if split_of(text) == "test")
     data = tmp_path / "own.csv"
