@@ -152,7 +152,7 @@ def _check_replaced(file: Path) -> None:
         old = read_policy(file)
     except RunError as error:
         raise RunError(f"{file}: is there and is no policy; give another --output, or remove it") from error
-    note(f"{file} is replaced; it promised {promise_words(old)}, and was calibrated on {old.data}")
+    note(f"{file} is replaced (promise: {promise_words(old)}; calibrated on {old.data})")
 
 
 def _words_of(options: TriageOptions, data: str | None) -> str:

@@ -194,7 +194,7 @@ def test_own_held_out_data(triaged, command, reviews, tmp_path):
     assert done.exit_code == 2 and "is there and is no policy; give another --output" in done.output
     assert own.read_bytes() == kept
     done = command("triage", triaged[0], "--error", "0.9", "--output", place, "--num-samples", "3")
-    assert f"{place} is replaced; it promised none; the least cost" in done.stderr
+    assert f"{place} is replaced (promise: none; the least cost" in done.stderr
 
 
 def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, tmp_path):
