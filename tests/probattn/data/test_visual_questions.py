@@ -383,4 +383,7 @@ def test_annotators_without_an_answer_count_and_make_no_class(vqa):
     assert row.answers == ("",) * 6 + ("2",) * 2 + ("3",) * 2 and row.answer == "2"
     assert row.scores() == {"2": annotator_accuracy(2, 10), "3": annotator_accuracy(2, 10)}
     assert frequent_answers(questions) == ("2", "no")
+    silent = replace(row, answers=("",) * 10)
+    assert silent.answer == "" and silent.scores() == {}
+    assert frequent_answers(replace(questions, rows=(*questions.rows, silent))) == ("2", "no")
     refused("expected two answers or more that 3 questions have, got 0", frequent_answers, questions, 3)

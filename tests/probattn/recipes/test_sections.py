@@ -211,6 +211,10 @@ def test_networks_in_folders_and_on_the_hub(tmp_path: Path, monkeypatch: pytest.
     assert NetworkRecipe(name="net").locate() == "net"
     assert NetworkRecipe(name="net").resolved().name == str(tmp_path / "net")
     assert NetworkRecipe().resolved() == NetworkRecipe()
+    text = "data: {train: {source: a.csv}, shifted: [{source: b.csv}, imdb]}\nnetwork: {name: net}"
+    recipe = read_recipe(text).resolved()
+    assert [each.source for each in recipe.data.shifted] == [str(tmp_path / "b.csv"), "imdb"]
+    assert (recipe.data.train.source, recipe.network.name) == (str(tmp_path / "a.csv"), str(tmp_path / "net"))
     with pytest.raises(RecipeError, match=r"got './nte', and there is no such folder"):
         NetworkRecipe(name="./nte").locate()
 

@@ -91,7 +91,7 @@ def test_every_measure_of_written_texts_is_that_of_another_package_or_counted_by
     other = replace(row, text="the <y_2> sat on the old mat in the sun .")
     texts = GraphTexts((row, other), (), "made up")
     repeated = "the cat sat on the mat , the cat sat on the mat ."
-    written = ["we train fast parser on a corpus .", repeated]
+    written = ["on a corpus we train fast parser .", repeated]
     references = ["we train fast parser on corpus today .", "the cat sat on the old mat in the sun ."]
     true = torch.ones(2, 3, dtype=torch.bool)
     tokens = token_columns(torch.full((1, 2, 3), 0.25).log(), true, true)
@@ -135,6 +135,7 @@ def test_the_page_shows_texts_with_their_graphs(run):
         assert {piece.entity for piece in sample.reference} - {None} == {0, 1}
     assert results.signature in page and "Do the heads differ?" in page
     assert results.heads.models == ("start", "deterministic", "repulsive")
+    assert (results.heads.texts, results.heads.masked_texts) == (4, 2)
     assert all(
         "encoder.graph.blocks" in site.site for site in results.heads.sites if "decoder" not in site.site
     )
