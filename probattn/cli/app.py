@@ -241,8 +241,8 @@ def predict(
             input_, output, format_, text_column, pair_column, quiet, as_json, decides=policy is not None
         )
         with devices.on(device):
-            count = predict_file(task, run, options, answering.columns, **drawing)
-        _tell_file(output, count, None if policy is None else answering)
+            counts = predict_file(task, run, options, answering.columns, **drawing)
+        _tell_file(output, *counts, None if policy is None else answering)
         return
     for option, value in (
         ("--output", output),
@@ -265,13 +265,14 @@ def predict(
         show(answers)
 
 
-def _tell_file(output: Path | None, count: int, applied: Any) -> None:
+def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) -> None:
     """Where predictions are and, of a policy, what it decided and whether the inputs are like those it was made on."""
     if output is not None:
-        _echo(f"predictions: {output} ({count:,} rows)")
+        _echo(f"predictions: {output} ({predicted + blank:,} rows)")
     if applied is not None:
         decided, warning = applied.summary()
-        _echo(f"decisions: {decided}", err=output is None)
+        empty = f"; {blank:,} rows without a text, too" if blank else ""
+        _echo(f"decisions: {decided}{empty}", err=output is None)
         if warning is not None:
             _echo(f"warning: {warning}", err=True)
 

@@ -9,16 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probattn.cli.rows import TEXT, Row, Table, format_of, opened, text_in, write_rows
+from probattn.cli.rows import TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
 from probattn.tasks import RunError, Task
 from probattn.tasks.progress import shown, tracked
+
+DECISION, PERSON = "decision", "person"
+"""Column and value of what a policy leaves to a person."""
 
 
 @dataclass(frozen=True)
 class FileOptions:
     """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns.
 
-    ``decides`` says that a policy does: its answers have several columns.
+    ``decides`` says that a policy does: its answers have several columns, and rows without a text go to a person.
     """
 
     input: str
@@ -53,8 +56,12 @@ def predict_file(
     options: FileOptions,
     columns: Callable[[Any], Mapping[str, Any]],
     **drawing: Any,
-) -> int:
-    """Predicts the rows of a file and writes them with the columns of their answers; returns their number."""
+) -> tuple[int, int]:
+    """Predicts the rows of a file and writes them with the columns of their answers.
+
+    Returns:
+        Number of rows that were predicted, and of those without a text, which a policy leaves to a person.
+    """
     kind = format_of(options.input, options.format, "--format")
     if options.output is None:
         output_format = "jsonl" if options.as_json else kind
@@ -67,39 +74,73 @@ def predict_file(
             )
         output_format = "tsv"
     reading = partial(
-        opened, options.input, kind, options.text_column or task.input_columns()[0], quotes=task.quotes
+        opened,
+        options.input,
+        kind,
+        options.text_column or task.input_columns()[0],
+        quotes=task.quotes,
+        blank=options.decides,
     )
     check = task.input_check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:
             columns_there = _columns(task, table, options)
-            deque(_texts(table, *columns_there, deque(maxlen=0), deque(maxlen=0), check), maxlen=0)
+            queues: tuple[Any, Any] = (deque(maxlen=0), deque(maxlen=0))
+            deque(_texts(table, *columns_there, *queues, check, blank=options.decides), maxlen=0)
         check = None  # every text of the file has passed
-    waiting: deque[Row] = deque()
+    waiting: deque[tuple[Row, bool]] = deque()
     seconds: deque[str] = deque()
     with reading() as table, shown(quiet=options.quiet or options.output is None):
         text, pair = _columns(task, table, options)
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
-        texts = _texts(table, text, pair, waiting, seconds, check)
+        texts = _texts(table, text, pair, waiting, seconds, check, blank=options.decides)
         answers = task.predict(run, texts, second_texts, **drawing)
-        rows = (
-            (waiting.popleft(), columns(each)) for each in tracked(answers, f"predictions of {table.name}")
-        )
-        return write_rows(rows, output_format, options.output)
+        found = map(columns, tracked(answers, f"predictions of {table.name}"))
+        predicted = 0
+
+        def rows() -> Iterator[tuple[Row, Mapping[str, Any]]]:
+            nonlocal predicted
+            for row, answer, has_text in _beside(waiting, found):
+                predicted += has_text
+                yield row, answer
+
+        count = write_rows(rows(), output_format, options.output)
+        return predicted, count - predicted
+
+
+def _beside(
+    waiting: deque[tuple[Row, bool]], answers: Iterator[Mapping[str, Any]]
+) -> Iterator[tuple[Row, Mapping[str, Any], bool]]:
+    """Rows with their answers; those without a text have the decision "person" and nothing else in the same columns."""
+    answer: Mapping[str, Any] = {}
+    for answer in answers:
+        while not waiting[0][1]:
+            yield waiting.popleft()[0], dict.fromkeys(answer) | {DECISION: PERSON}, False
+        yield waiting.popleft()[0], answer, True
+    while waiting:
+        yield waiting.popleft()[0], dict.fromkeys(answer) | {DECISION: PERSON}, False
 
 
 def _texts(
     table: Table,
     text: str,
     pair: str | None,
-    waiting: deque[Row],
+    waiting: deque[tuple[Row, bool]],
     seconds: deque[str],
     check: Callable[[str], object] | None,
+    *,
+    blank: bool,
 ) -> Iterator[str]:
-    """The texts in a column; their rows and second texts go into the queues. What is refused has its place."""
+    """The texts in a column; their rows and second texts go into the queues. What is refused has its place.
+
+    A row waits with whether it has a text: without one it is passed over where ``blank`` rows may be.
+    """
     for place, row in table.rows:
-        waiting.append(row)
+        has_text = all(is_given(row, column) for column in (text, pair) if column is not None)
+        waiting.append((row, has_text or not blank))
+        if not has_text and blank:
+            continue
         if pair is not None:
             seconds.append(text_in(place, row, pair))
         found = text_in(place, row, text)

@@ -83,27 +83,29 @@ def format_of(path: str, given: str | None, option: str) -> Format:
 
 
 @contextmanager
-def opened(path: str, kind: Format, expected: str | None = None, *, quotes: bool = True) -> Iterator[Table]:
+def opened(
+    path: str, kind: Format, expected: str | None = None, *, quotes: bool = True, blank: bool = False
+) -> Iterator[Table]:
     """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
 
     The separator is one that gives the ``expected`` column, if there is such a one. Fields stand in double quotes only
-    where ``quotes`` says that they may.
+    where ``quotes`` says that they may. Lines of a plain text that are ``blank`` are rows or errors.
     """
     if path == STANDARD:
         with long_fields():
             lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
-            yield _table("standard input", kind, expected, lines, quotes)
+            yield _table("standard input", kind, expected, lines, quotes, blank)
         return
     try:
         file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, long_fields():
-        yield _table(path, kind, expected, file, quotes)
+        yield _table(path, kind, expected, file, quotes, blank)
 
 
-def _table(name: str, kind: Format, expected: str | None, file: TextIO, quotes: bool) -> Table:
-    rows = _rows(name, kind, expected, _lines(name, file), quotes)
+def _table(name: str, kind: Format, expected: str | None, file: TextIO, quotes: bool, blank: bool) -> Table:
+    rows = _rows(name, kind, expected, _lines(name, file), quotes, blank)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
@@ -121,20 +123,22 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
 
 
 def _rows(
-    name: str, kind: Format, expected: str | None, lines: Iterable[str], quotes: bool
+    name: str, kind: Format, expected: str | None, lines: Iterable[str], quotes: bool, blank: bool
 ) -> Iterator[tuple[str, Row]]:
     """Rows with their places; blank lines are passed over, in a plain text those at its end."""
     if kind == "txt":
-        blank = 0
+        empty: list[int] = []
         for number, line in enumerate(lines, 1):
             if not line.strip():
-                blank = blank or number
-            elif blank:
+                empty.append(number)
+                continue
+            if empty and not blank:
                 raise DataError(
-                    f"{name} line {blank}: expected a text in every line, got a blank one; remove it"
+                    f"{name} line {empty[0]}: expected a text in every line, got a blank one; remove it"
                 )
-            else:
-                yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
+            yield from ((f"{name} line {each}", {TEXT: ""}) for each in empty)
+            empty.clear()
+            yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
     elif kind == "jsonl":
         yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
     else:
@@ -171,6 +175,12 @@ def _separator(
         return expected in columns, len(columns)
 
     return max((DELIMITERS[kind], *SEPARATORS), key=fit), chain(head, lines)
+
+
+def is_given(row: Row, column: str) -> bool:
+    """Whether a row has anything but white space in a column."""
+    value = row.get(column)
+    return value is not None and not (isinstance(value, str) and not value.strip())
 
 
 def text_in(place: str, row: Row, column: str) -> str:

@@ -185,7 +185,7 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     plain = type(task)(task.recipe.model_copy(update={"data": data}))
     asked = []
     monkeypatch.setattr(plain, "predict", lambda *given: map(asked.append, given[1]))
-    assert predict_file(plain, run, FileOptions(str(place)), lambda *_: {}) == 2
+    assert predict_file(plain, run, FileOptions(str(place)), lambda *_: {}) == (2, 0)
     assert asked == ['"Alien" is fine', '2" of rain']
 
 

@@ -270,6 +270,39 @@ def test_a_policy_needs_columns(triaged, command, tmp_path):
     assert header[:2] == ["text", "decision"] and row[0] == "a film" and "label" in header
 
 
+def test_rows_without_a_text_go_to_a_person(triaged, command, tmp_path):
+    folder, _ = triaged
+    place, out = tmp_path / "new.csv", tmp_path / "out.jsonl"
+    given = {"1": " ", "2": "the film was good", "3": "", "4": "a bad plot", "5": ""}
+    place.write_text("id,text\n" + "".join(f'{name},"{text}"\n' for name, text in given.items()))
+    done = command("predict", folder, "--input", place, "--policy", folder, "--output", out, "--quiet")
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["id"]: row["text"] for row in rows} == given
+    whole = [
+        json.loads(command("predict", folder, given[each], "--policy", folder, "--json").stdout)
+        for each in "24"
+    ]
+    for row, answer in zip((rows[1], rows[3]), whole, strict=True):
+        assert row["label"] == answer["label"] and row["decision"] == answer["decision"]
+    for row in (rows[0], rows[2], rows[4]):
+        assert row["decision"] == "person" and row.keys() == rows[1].keys()
+        assert {value for name, value in row.items() if name not in ("id", "text", "decision")} == {None}
+    assert f"predictions: {out} (5 rows)" in done.stdout and "of 2 answered" in done.stdout
+    assert "; 3 rows without a text, too" in done.stdout
+    assert command("predict", folder, "--input", place, "--quiet").exit_code == 2  # without a policy
+
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\nthe film was good\n\na bad plot\n\n")
+    done = command("predict", folder, "--input", lines, "--policy", folder, "--quiet")
+    table = list(csv.DictReader(done.stdout.splitlines(), delimiter="\t"))
+    assert [row["text"] for row in table] == ["", "the film was good", "", "a bad plot"]
+    assert [row["decision"] for row in table][::2] == ["person"] * 2
+    place.write_text('text\n" "\n')
+    done = command("predict", folder, "--input", place, "--policy", folder, "--quiet")
+    assert done.exit_code == 0 and done.stdout.split() == ["text,decision", ",person"]
+
+
 def test_copies_and_texts_that_chose_the_network_are_told(run, command, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
     texts = run_task(folder).texts
