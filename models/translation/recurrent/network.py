@@ -82,6 +82,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
         config: sizes.
 
     Example:
+        >>> import torch
         >>> config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6)
         >>> output = RecurrentModel(config)(torch.ones(2, 5).long(), decoder_input_ids=torch.ones(2, 3).long())
         >>> output.contexts.shape, output.last_hidden_state.shape
@@ -201,6 +202,7 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
             :func:`probattn.probes.lexical_probe` takes.
 
     Example:
+        >>> import torch
         >>> from probattn.probes import lexical_probe
         >>> config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, decoder_hidden_size=6)
         >>> net = RecurrentForTranslation(config).eval()
