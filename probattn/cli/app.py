@@ -229,6 +229,7 @@ def predict(
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     drawing = {**given_or_own(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
+    answering: Any
     answering, drawing = (
         (task, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
     )
@@ -238,7 +239,14 @@ def predict(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
         options = FileOptions(
-            input_, output, format_, text_column, pair_column, quiet, as_json, decides=policy is not None
+            input_,
+            output,
+            format_,
+            text_column,
+            pair_column,
+            quiet,
+            as_json,
+            undecided=None if policy is None else answering.undecided,
         )
         with devices.on(device):
             counts = predict_file(task, run, options, answering.columns, **drawing)

@@ -13,15 +13,12 @@ from probattn.cli.rows import TEXT, Row, Table, format_of, is_given, opened, tex
 from probattn.tasks import RunError, Task
 from probattn.tasks.progress import shown, tracked
 
-DECISION, PERSON = "decision", "person"
-"""Column and value of what a policy leaves to a person."""
-
 
 @dataclass(frozen=True)
 class FileOptions:
     """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns.
 
-    ``decides`` says that a policy does: its answers have several columns, and rows without a text go to a person.
+    ``undecided`` are the columns with which a policy leaves a row without a text to a person; None without a policy.
     """
 
     input: str
@@ -31,7 +28,7 @@ class FileOptions:
     pair_column: str | None = None
     quiet: bool = False
     as_json: bool = False
-    decides: bool = False
+    undecided: Mapping[str, Any] | None = None
 
 
 def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
@@ -62,12 +59,12 @@ def predict_file(
     Returns:
         Number of rows that were predicted, and of those without a text, which a policy leaves to a person.
     """
-    kind = format_of(options.input, options.format, "--format")
+    kind, decides = format_of(options.input, options.format, "--format"), options.undecided is not None
     if options.output is None:
         output_format = "jsonl" if options.as_json else kind
     else:
         output_format = format_of(str(options.output), None, "--output, expected")
-    if options.decides and output_format == "txt":
+    if decides and output_format == "txt":
         if options.output is not None:
             raise RunError(
                 f"--output {options.output}: expected .csv, .tsv or .jsonl beside a policy, got plain text"
@@ -79,14 +76,14 @@ def predict_file(
         kind,
         options.text_column or task.input_columns()[0],
         quotes=task.quotes,
-        blank=options.decides,
+        blank=decides,
     )
     check = task.input_check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:
             columns_there = _columns(task, table, options)
             queues: tuple[Any, Any] = (deque(maxlen=0), deque(maxlen=0))
-            deque(_texts(table, *columns_there, *queues, check, blank=options.decides), maxlen=0)
+            deque(_texts(table, *columns_there, *queues, check, blank=decides), maxlen=0)
         check = None  # every text of the file has passed
     waiting: deque[tuple[Row, bool]] = deque()
     seconds: deque[str] = deque()
@@ -94,14 +91,14 @@ def predict_file(
         text, pair = _columns(task, table, options)
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
-        texts = _texts(table, text, pair, waiting, seconds, check, blank=options.decides)
+        texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
         answers = task.predict(run, texts, second_texts, **drawing)
         found = map(columns, tracked(answers, f"predictions of {table.name}"))
         predicted = 0
 
         def rows() -> Iterator[tuple[Row, Mapping[str, Any]]]:
             nonlocal predicted
-            for row, answer, has_text in _beside(waiting, found):
+            for row, answer, has_text in _beside(waiting, found, options.undecided or {}):
                 predicted += has_text
                 yield row, answer
 
@@ -110,16 +107,16 @@ def predict_file(
 
 
 def _beside(
-    waiting: deque[tuple[Row, bool]], answers: Iterator[Mapping[str, Any]]
+    waiting: deque[tuple[Row, bool]], answers: Iterator[Mapping[str, Any]], undecided: Mapping[str, Any]
 ) -> Iterator[tuple[Row, Mapping[str, Any], bool]]:
-    """Rows with their answers; those without a text have the decision "person" and nothing else in the same columns."""
+    """Rows with their answers, and whether they have a text; those without have ``undecided`` in the same columns."""
     answer: Mapping[str, Any] = {}
     for answer in answers:
         while not waiting[0][1]:
-            yield waiting.popleft()[0], dict.fromkeys(answer) | {DECISION: PERSON}, False
+            yield waiting.popleft()[0], dict.fromkeys(answer) | dict(undecided), False
         yield waiting.popleft()[0], answer, True
     while waiting:
-        yield waiting.popleft()[0], dict.fromkeys(answer) | {DECISION: PERSON}, False
+        yield waiting.popleft()[0], dict.fromkeys(answer) | dict(undecided), False
 
 
 def _texts(

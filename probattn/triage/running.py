@@ -242,6 +242,11 @@ class AppliedPolicy:
             return decision, ()
         return decision, tuple(self.why_unsure(answer))
 
+    @property
+    def undecided(self) -> dict[str, Any]:
+        """Columns for a row of a file that has no text: a person decides."""
+        return decision_columns(Decision(answered=False, classes=None), ())
+
     def columns(self, answer: Any) -> dict[str, Any]:
         """Columns for a file of one answer of :meth:`probattn.tasks.Task.predict`, the decision first."""
         given = self.task.answers([answer])[1][0]

@@ -287,7 +287,8 @@ def test_rows_without_a_text_go_to_a_person(triaged, command, tmp_path):
         assert row["label"] == answer["label"] and row["decision"] == answer["decision"]
     for row in (rows[0], rows[2], rows[4]):
         assert row["decision"] == "person" and row.keys() == rows[1].keys()
-        assert {value for name, value in row.items() if name not in ("id", "text", "decision")} == {None}
+        told = {name for name, value in row.items() if value is not None}
+        assert told == {"id", "text", "decision", "unsure_about"} and row["unsure_about"] == []
     assert f"predictions: {out} (5 rows)" in done.stdout and "of 2 answered" in done.stdout
     assert "; 3 rows without a text, too" in done.stdout
     assert command("predict", folder, "--input", place, "--quiet").exit_code == 2  # without a policy
@@ -300,7 +301,7 @@ def test_rows_without_a_text_go_to_a_person(triaged, command, tmp_path):
     assert [row["decision"] for row in table][::2] == ["person"] * 2
     place.write_text('text\n" "\n')
     done = command("predict", folder, "--input", place, "--policy", folder, "--quiet")
-    assert done.exit_code == 0 and done.stdout.split() == ["text,decision", ",person"]
+    assert done.exit_code == 0 and done.stdout.split() == ["text,decision,unsure_about", ",person,"]
 
 
 def test_copies_and_texts_that_chose_the_network_are_told(run, command, tmp_path):
