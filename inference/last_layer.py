@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load, save
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
@@ -16,6 +18,10 @@ from probattn.inference.predictive import posterior_expectation
 
 PRECISIONS = (1e-4, 1e4)
 """Range in which the precision of the prior is sought."""
+
+
+FITTED = 4000
+"""Most training examples of a run that its features are fitted to."""
 
 
 class Features(NamedTuple):
@@ -212,12 +218,32 @@ class FeatureDistance:
         sums = inputs.new_zeros(len(known), inputs.shape[1]).index_add_(0, places, inputs)
         means = sums / places.bincount()[:, None]
         within = inputs - means[places]
-        return cls(means, torch.linalg.pinv(within.T @ within / len(inputs), hermitian=True))
+        values, vectors = torch.linalg.eigh(within.T @ within / len(inputs))
+        # float32, in which networks compute, rounds what varies less
+        kept = values > values.amax() * len(values) * torch.finfo(torch.float32).eps ** 2
+        whitening = vectors[:, kept] / values[kept].sqrt()
+        return cls(means, whitening @ whitening.T)
+
+    def dumped(self) -> bytes:
+        """The content of a file of safetensors."""
+        return save({"means": self.means, "precision": self.precision})
+
+    @classmethod
+    def loaded(cls, content: bytes) -> FeatureDistance:
+        """The inverse of :meth:`dumped`."""
+        return cls(**load(content))
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Distances ``[N]`` of inputs ``[N, D]``; larger means further from the training data."""
-        apart = inputs.double()[:, None] - self.means  # [N, C, D]
-        return torch.einsum("ncd,de,nce->nc", apart, self.precision, apart).amin(dim=-1)
+        white, means = inputs.double() @ self._whitening, self.means @ self._whitening
+        apart = torch.cdist(white, means, compute_mode="donot_use_mm_for_euclid_dist")
+        return apart.amin(dim=-1).square()
+
+    @cached_property
+    def _whitening(self) -> Tensor:
+        """W, ``[D, D]``, whose product with its transpose is the precision."""
+        values, vectors = torch.linalg.eigh(self.precision)
+        return vectors * values.clamp_min(0).sqrt()
 
 
 def energy(logits: Tensor) -> Tensor:

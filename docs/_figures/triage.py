@@ -31,7 +31,7 @@ def main() -> None:
     content = json.loads(DATA.read_text(encoding="utf-8"))
     mpl.rcParams |= STYLE | {"font.size": 9, "savefig.transparent": True}
     figure, axes = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
-    for place, run in enumerate(content["runs"]):
+    for place, run in enumerate(run for run in content["runs"] if run["seed"] == 0):
         words, colour = TASKS[run["task"]]
         rows = list(run["promises"].values())
         at = [number + 0.14 * (place - 1.5) for number in range(len(rows))]

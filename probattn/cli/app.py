@@ -249,7 +249,13 @@ def predict(
             undecided=None if policy is None else answering.undecided,
         )
         with devices.on(device):
-            counts = predict_file(task, run, options, answering.columns, **drawing)
+            counts = predict_file(
+                task,
+                run,
+                options,
+                (lambda answers: map(task.columns, answers)) if policy is None else answering.columns,
+                **drawing,
+            )
         _tell_file(output, *counts, None if policy is None else answering)
         return
     for option, value in (

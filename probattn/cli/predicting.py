@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,10 +51,10 @@ def predict_file(
     task: Task[Any, Any],
     run: Path,
     options: FileOptions,
-    columns: Callable[[Any], Mapping[str, Any]],
+    columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
     **drawing: Any,
 ) -> tuple[int, int]:
-    """Predicts the rows of a file and writes them with the columns of their answers.
+    """Predicts the rows of a file and writes them with ``columns`` of their answers.
 
     Returns:
         Number of rows that were predicted, and of those without a text, which a policy leaves to a person.
@@ -93,7 +93,7 @@ def predict_file(
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
         answers = task.predict(run, texts, second_texts, **drawing)
-        found = map(columns, tracked(answers, f"predictions of {table.name}"))
+        found = columns(tracked(answers, f"predictions of {table.name}"))
         predicted = 0
 
         def rows() -> Iterator[tuple[Row, Mapping[str, Any]]]:

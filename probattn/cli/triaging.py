@@ -32,6 +32,13 @@ def triage(
         Literal["lac", "aps"] | None,
         typer.Option(help="Sets of classes that miss the true one no more often than promised."),
     ] = None,
+    novelty: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the inputs like the held-out ones that may go to a person because they are far from the "
+            "training data; without it the distance does not count."
+        ),
+    ] = None,
     score: Annotated[
         Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"],
         typer.Option(help="What orders inputs."),
@@ -72,6 +79,7 @@ def triage(
             by_class=by_class,
             score=score,
             sets=sets,
+            novelty=novelty,
             uncertainty=uncertainty,
             **given_or_own(task, num_samples=num_samples, seed=seed),
         )

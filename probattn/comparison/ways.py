@@ -13,11 +13,10 @@ from torch import Tensor
 from probattn.data import TextDataset
 from probattn.inference import posterior_expectation
 from probattn.inference.last_layer import (
+    FITTED,
     FeatureDistance,
-    Features,
     LastLayerLaplace,
     energy,
-    last_features,
     last_layer,
 )
 from probattn.inference.report import Predictions
@@ -141,7 +140,7 @@ def figures(
     return {name: value for name, value in found.items() if name in MEASURES and value is not None}
 
 
-def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: int | None = 4000) -> Ways:
+def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: int | None = FITTED) -> Ways:
     """Predicts the validation, test and out-of-domain data of a run in every way that its network has.
 
     Args:
@@ -161,9 +160,8 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
     data |= {part: each for part, each in task.measured().items() if part in PARTS}
     found = Ways({part: torch.tensor(data[part].labels) for part in ("validation", "test")})
     layer = last_layer(network.net, len(task.texts.label_names))
-    read: dict[str, Features] = {}
-    for part, texts in {"train": task.texts.train.take(train_texts), **data}.items():
-        read[part] = _features(task, network, texts, layer)
+    fitted = {"train": task.texts.train.take(train_texts), **data}
+    read = {part: task.features(network, texts) for part, texts in fitted.items()}
     found.add("point", {part: read[part].logits.softmax(dim=-1) for part in data})
     found.scaled("point", "temperature")
     laplace = LastLayerLaplace.fit(read["train"], layer)
@@ -218,11 +216,3 @@ def pass_once(task: Classification, network: TrainedClassifier, texts: TextDatas
     """One pass without noise over texts."""
     for batch in task.by_length(network, texts)[0]:
         posterior_expectation(network.program, batch).cpu()
-
-
-def _features(task: Classification, network: TrainedClassifier, texts: TextDataset, layer: Any) -> Features:
-    batches, back = task.by_length(network, texts)
-    moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
-    found = last_features(network.program, moved, layer)
-    labels = None if found.labels is None else found.labels[back]
-    return Features(found.inputs[back], found.logits[back], labels)

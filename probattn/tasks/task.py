@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
+from probattn.inference.last_layer import Features
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import Results, Sheet, combine, headline, render_report, results_table
 from probattn.inference.report.terminal import comparisons
@@ -273,6 +274,23 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             A function of one object of :meth:`answers`.
         """
         return None
+
+    def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """What reads the features of a run's last layer, by which inputs are unlike the training data.
+
+        Args:
+            run: folder of a finished run.
+
+        Returns:
+            A function of inputs, or of None for training examples with their classes.
+
+        Raises:
+            RunError: the task has no such layer, one that reads a vector for each input.
+        """
+        raise RunError(
+            f"{run}: expected a run that gives a class to each text or image, got one of "
+            f"{self.section or 'another kind'}"
+        )
 
     @classmethod
     def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:

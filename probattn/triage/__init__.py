@@ -7,7 +7,16 @@ answered inputs is below the promise with the promised confidence, on held-out d
 """
 
 from probattn.triage.calibration import Judged, TriageOptions, calibrate, judged_probabilities
-from probattn.triage.policy import Decision, Limit, Policy, Score, SetRule, read_policy, write_policy
+from probattn.triage.policy import (
+    Decision,
+    Limit,
+    NoveltyRule,
+    Policy,
+    Score,
+    SetRule,
+    read_policy,
+    write_policy,
+)
 from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
 from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
 from probattn.triage.shift import Seen, Shift, dataset_shift
@@ -19,6 +28,7 @@ __all__ = [
     "Decision",
     "Judged",
     "Limit",
+    "NoveltyRule",
     "Outcome",
     "Policy",
     "Score",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from probattn.metrics.functional import (
     ConformalScore,
     ControlledThreshold,
     cheapest_threshold,
+    conformal_quantile,
     conformal_threshold,
     controlled_threshold,
     entropy,
@@ -27,7 +28,16 @@ from probattn.metrics.functional import (
     sequence_start,
 )
 from probattn.tasks.errors import RunError
-from probattn.triage.policy import Answer, Limit, Policy, Score, SetRule, score_of
+from probattn.triage.policy import (
+    Answer,
+    Limit,
+    NoveltyRule,
+    Policy,
+    Score,
+    SetRule,
+    distance_of,
+    score_of,
+)
 from probattn.triage.results import ClassRow, Costs, Outcome, Promised, Wrong
 from probattn.triage.shift import Seen, Shift, dataset_shift
 
@@ -56,6 +66,8 @@ class TriageOptions:
         by_class: a threshold for each predicted class, whose promise each holds by itself with ``confidence``.
         score: what orders inputs.
         sets: sets of classes that miss the true one with a probability of at most ``error``: "lac", "aps" or None.
+        novelty: share of the inputs like the held-out ones that may go to a person because they are far from the
+            training data; None leaves the distance out.
         uncertainty: how probabilities are predicted.
         num_samples: posterior draws.
         seed: of the draws.
@@ -70,12 +82,14 @@ class TriageOptions:
     by_class: bool = False
     score: Score = "least_confidence"
     sets: ConformalScore | None = None
+    novelty: float | None = None
     uncertainty: Uncertainty = "draws"
     num_samples: int = 20
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("error", self.error), ("confidence", self.confidence)):
+        shares = {"error": self.error, "confidence": self.confidence, "novelty": self.novelty}
+        for name, value in shares.items():
             if value is not None and not 0 < value < 1:
                 raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
         check_choice("TriageOptions", "score", self.score, Score)
@@ -128,9 +142,33 @@ class Judged:
         pairs = zip(self.answers, self.labels, strict=True)
         return torch.tensor([answer["label"] != label for answer, label in pairs], dtype=torch.bool)
 
-    def seen(self, score: Score) -> Seen:
-        """What a comparison with other inputs needs (:func:`dataset_shift`)."""
-        return Seen.of(self.scores(score), [answer["label"] for answer in self.answers])
+    @property
+    def distances(self) -> Tensor:
+        """How far from the training data each input is, float64 ``[N]``.
+
+        Raises:
+            RunError: that is not there.
+        """
+        return torch.tensor([distance_of(answer) for answer in self.answers], dtype=torch.float64)
+
+    def at_distances(self, distances: Tensor) -> Judged:
+        """The same, with the distance of each input from the training data, ``[N]``."""
+        pairs = zip(self.answers, distances.double().tolist(), strict=True)
+        return replace(self, answers=[{**answer, "distance": far} for answer, far in pairs])
+
+    def near(self, rule: NoveltyRule | None) -> Judged:
+        """The inputs that a rule leaves to the network; all without one."""
+        if rule is None:
+            return self
+        return self.rows((self.distances < rule.threshold).nonzero()[:, 0].tolist())
+
+    def seen(self, score: Score, *, distances: bool = False) -> Seen:
+        """What a comparison with other inputs needs (:func:`dataset_shift`), with their distances or without."""
+        return Seen.of(
+            self.scores(score),
+            [answer["label"] for answer in self.answers],
+            self.distances if distances else (),
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -150,6 +188,7 @@ def judged_probabilities(
     names: Iterable[str],
     *,
     mutual_information: Tensor | None = None,
+    distances: Tensor | None = None,
     title: str = "Held-out inputs",
     role: str = "in_domain",
 ) -> Judged:
@@ -160,6 +199,8 @@ def judged_probabilities(
         target: true classes, integers ``[N]``; None where they are unknown.
         names: of the C classes.
         mutual_information: of each prediction, nats, ``[N]``; 0 by default.
+        distances: of each input from the training data, such as those of
+            :class:`probattn.inference.FeatureDistance`, ``[N]``; needed for ``novelty``.
         title: of the data set.
         role: validation, in_domain, shifted or out_of_domain.
 
@@ -181,6 +222,11 @@ def judged_probabilities(
         raise ValueError(
             f"probabilities: expected [N, {len(names)}] for {len(names)} classes, got {list(probabilities.shape)}"
         )
+    for name, given in (("mutual_information", mutual_information), ("distances", distances)):
+        if given is not None and torch.as_tensor(given).shape != probabilities.shape[:1]:
+            raise ValueError(
+                f"{name}: expected [{len(probabilities)}], got {list(torch.as_tensor(given).shape)}"
+            )
     if target is not None and target.shape != probabilities.shape[:1]:
         raise ValueError(f"target: expected [{len(probabilities)}], got {list(target.shape)}")
     values = probabilities.double()
@@ -208,7 +254,8 @@ def judged_probabilities(
         )
     ]
     labels = None if target is None else [names[each] for each in target.tolist()]
-    return Judged(title, role, title, answers, labels)
+    judged = Judged(title, role, title, answers, labels)
+    return judged if distances is None else judged.at_distances(torch.as_tensor(distances))
 
 
 def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Policy:
@@ -224,7 +271,8 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
         The policy.
 
     Raises:
-        RunError: a data set has no classes, no inputs, or others than the pilot; scores that are all 0.
+        RunError: a data set has no classes, no inputs, or others than the pilot; scores that are all 0; too few inputs
+            for the share of ``novelty``, or none with a distance.
     """
     if not len(held):
         raise RunError(f"{held.source}: expected held-out inputs, got none")
@@ -238,6 +286,7 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
             f"{held.source}: expected a mutual information of some inputs, got 0 for all; give it to "
             "judged_probabilities, or take another score"
         )
+    novelty = _novelty(held, options)
     return Policy(
         error=options.error,
         confidence=options.confidence,
@@ -246,20 +295,38 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
         uncertainty=options.uncertainty,
         num_samples=options.num_samples,
         seed=options.seed,
-        limits=tuple(_limits(held, pilot, options)),
+        limits=tuple(_limits(held, pilot, options, novelty)),
         sets=_sets(held, options),
+        novelty=novelty,
         classes=held.classes,
         data=held.source,
         size=len(held),
-        held=held.seen(options.score),
+        held=held.seen(options.score, distances=novelty is not None),
     )
 
 
-def _limits(held: Judged, pilot: Judged | None, options: TriageOptions) -> Iterable[Limit]:
+def _novelty(held: Judged, options: TriageOptions) -> NoveltyRule | None:
+    """The rule that no more held-out inputs than the given share reach, as a new one of their kind does."""
+    if options.novelty is None:
+        return None
+    threshold = conformal_quantile(held.distances, error=options.novelty)
+    if not 0 < threshold < math.inf:
+        least = math.ceil(1 / options.novelty - 1 - 1e-9)
+        got = f"{len(held):,}" if threshold else "distances of 0"
+        raise RunError(
+            f"novelty {options.novelty:g}: expected {least:,} held-out inputs or more at a distance of the training "
+            f"data, got {got}; give a larger share, or more held-out inputs"
+        )
+    return NoveltyRule(share=options.novelty, threshold=threshold)
+
+
+def _limits(
+    held: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None
+) -> Iterable[Limit]:
     for label in held.classes if options.by_class else (None,):
         parts = [None if each is None else _predicted_as(each, label) for each in (held, pilot)]
         assert parts[0] is not None
-        yield limit_of(parts[0], parts[1], options, label)
+        yield limit_of(parts[0], parts[1], options, label, novelty=novelty)
 
 
 def _predicted_as(judged: Judged, label: str | None) -> Judged:
@@ -268,8 +335,21 @@ def _predicted_as(judged: Judged, label: str | None) -> Judged:
     return judged.rows(row for row, answer in enumerate(judged.answers) if answer["label"] == label)
 
 
-def limit_of(held: Judged, pilot: Judged | None, options: TriageOptions, label: str | None = None) -> Limit:
-    """The limit for some inputs, all of which are predicted as ``label`` unless that is None."""
+def limit_of(
+    held: Judged,
+    pilot: Judged | None,
+    options: TriageOptions,
+    label: str | None = None,
+    *,
+    novelty: NoveltyRule | None,
+) -> Limit:
+    """The limit for some inputs, all of which are predicted as ``label`` unless that is None.
+
+    It is tested on those that are nearer than the threshold of ``novelty``. Given that distance, which is one of
+    theirs, they are as independent as new ones that are nearer.
+    """
+    size, held = len(held), held.near(novelty)
+    pilot = None if pilot is None else pilot.near(novelty)
     scores, wrong = held.scores(options.score), held.wrong
     if options.error is None:
         assert options.cost is not None
@@ -284,7 +364,7 @@ def limit_of(held: Judged, pilot: Judged | None, options: TriageOptions, label: 
     return Limit(
         label=label,
         threshold=_threshold(found, options.score, len(held.classes)),
-        size=len(held),
+        size=size,
         answered=found.answered,
         errors=found.errors,
         bound=found.bound if found.attained else None,
@@ -314,13 +394,16 @@ def _sets(held: Judged, options: TriageOptions) -> SetRule | None:
     return SetRule(score=options.sets, error=options.error, threshold=None if math.isinf(found) else found)
 
 
-def promises(held: Judged, pilot: Judged | None, options: TriageOptions) -> tuple[Promised, ...]:
+def promises(
+    held: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None = None
+) -> tuple[Promised, ...]:
     """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
     given = {
         each: TriageOptions(error=each, confidence=options.confidence, score=options.score)
         for each in sorted({*PROMISES, *(() if options.error is None else (options.error,))})
     }
-    return tuple(Promised(error=error, limit=limit_of(held, pilot, each)) for error, each in given.items())
+    limits = {error: limit_of(held, pilot, each, novelty=novelty) for error, each in given.items()}
+    return tuple(Promised(error=error, limit=limit) for error, limit in limits.items())
 
 
 def error_curve(held: Judged, score: Score) -> RiskCoverage:
@@ -330,9 +413,10 @@ def error_curve(held: Judged, score: Score) -> RiskCoverage:
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
 
 
-def outcome(judged: Judged, answered: Tensor, shift: Shift | None = None) -> Outcome:
-    """What becomes of a data set; ``answered`` is that of :func:`decisions`, ``shift`` that of :func:`shift_of`."""
-    known = judged.labels is not None
+def outcome(judged: Judged, policy: Policy, shift: Shift | None = None) -> Outcome:
+    """What becomes of a data set; ``shift`` is that of :func:`shift_of`."""
+    known, answered = judged.labels is not None, decisions(judged, policy)
+    far = None if policy.novelty is None else len(judged) - len(judged.near(policy.novelty))
     return Outcome(
         title=judged.title,
         role=judged.role,
@@ -341,12 +425,15 @@ def outcome(judged: Judged, answered: Tensor, shift: Shift | None = None) -> Out
         errors=int((answered & judged.wrong).sum()) if known else None,
         wrong=int(judged.wrong.sum()) if known else None,
         shift=shift,
+        far=far,
     )
 
 
 def shift_of(judged: Judged, policy: Policy) -> Shift | None:
     """How a data set differs from the one that the policy was calibrated on."""
-    return None if policy.held is None else dataset_shift(judged.seen(policy.score), policy.held)
+    if policy.held is None:
+        return None
+    return dataset_shift(judged.seen(policy.score, distances=policy.novelty is not None), policy.held)
 
 
 def decisions(judged: Judged, policy: Policy) -> Tensor:

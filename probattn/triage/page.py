@@ -12,7 +12,15 @@ from probattn.inference.report.charts.svg import Axis
 from probattn.inference.report.markup import Section, plain
 from probattn.inference.report.page import render_page, run_section
 from probattn.triage.results import TriageResults
-from probattn.triage.tables import differ, headline, opening, percent, promise_words, share
+from probattn.triage.tables import (
+    differ,
+    headline,
+    novelty_words,
+    opening,
+    percent,
+    promise_words,
+    share,
+)
 
 SHOWN_CLASSES = 40
 """Classes that the page shows, those that are predicted most."""
@@ -47,6 +55,7 @@ def _sections(results: TriageResults) -> Iterator[Section]:
         "share": share,
         "percent": percent,
         "differ": differ,
+        "novelty": novelty_words(results.policy),
     }
 
     def section(part: str, title: str, heading: str, **context: Any) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,20 @@ class SetRule(Record):
     threshold: float | None
 
 
+class NoveltyRule(Record):
+    """How far from the training data inputs may be that are answered, by the features of the last layer.
+
+    Attributes:
+        share: most inputs like the held-out ones that a person decides for that reason.
+        threshold: the distance from which on a person decides.
+        features: a fingerprint of what measures distances, the file beside the policy; None where that is not known.
+    """
+
+    share: Share
+    threshold: Annotated[float, Field(gt=0)]
+    features: str | None = None
+
+
 class Policy(Record):
     """Up to which uncertainty inputs are answered.
 
@@ -71,6 +86,7 @@ class Policy(Record):
         seed: of the draws.
         limits: one for all inputs, or one for each predicted class.
         sets: the rule for sets of classes; None without.
+        novelty: the rule for inputs unlike the training data; None without.
         classes: names.
         data: what it was calibrated on.
         size: number of these inputs.
@@ -91,6 +107,7 @@ class Policy(Record):
     seed: Annotated[int, Field(ge=0)]
     limits: Annotated[tuple[Limit, ...], Field(min_length=1)]
     sets: SetRule | None
+    novelty: NoveltyRule | None = None
     classes: tuple[str, ...]
     data: str
     size: Count
@@ -112,13 +129,13 @@ class Policy(Record):
         """What becomes of an input.
 
         Args:
-            answer: its class and probabilities.
+            answer: its class and probabilities, and its "distance" where the policy has a rule for that.
 
         Returns:
-            Whether it is answered, and the set of its classes.
+            Whether it is answered, the set of its classes, and how far from the training data it is.
 
         Raises:
-            RunError: the policy is one for other classes.
+            RunError: the policy is one for other classes, or the distance is not there.
         """
         answer = named(answer)
         by_name = answer["probabilities"]
@@ -129,9 +146,17 @@ class Policy(Record):
             )
         limits = {each.label: each.threshold for each in self.limits}
         threshold = limits.get(None, limits.get(answer["label"]))
-        return Decision(
-            threshold is not None and score_of(answer, self.score) <= threshold, self.set_of(answer)
-        )
+        novelty = self.novelty_of(answer)
+        answered = threshold is not None and score_of(answer, self.score) <= threshold
+        return Decision(answered and (novelty is None or novelty < 1), self.set_of(answer), novelty)
+
+    def novelty_of(self, answer: Answer) -> float | None:
+        """The distance of an input over the limit, 1 or more where a person decides; None without a rule.
+
+        Raises:
+            RunError: the distance is not there.
+        """
+        return None if self.novelty is None else distance_of(answer) / self.novelty.threshold
 
     def set_of(self, answer: Answer) -> tuple[str, ...] | None:
         """The classes of an input, the most probable first; None without a rule."""
@@ -148,10 +173,17 @@ class Policy(Record):
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether an input is answered, and which classes it may have (None where the policy has no sets)."""
+    """What becomes of an input.
+
+    Attributes:
+        answered: whether it is answered.
+        classes: which it may have; None where the policy has no sets.
+        novelty: its distance from the training data over the limit; None where the policy has none.
+    """
 
     answered: bool
     classes: tuple[str, ...] | None
+    novelty: float | None = None
 
     @property
     def words(self) -> str:
@@ -187,6 +219,21 @@ def score_of(answer: Answer, score: Score) -> float:
     entropy, information = float(answer["entropy"]), float(answer["mutual_information"])
     values = {"predictive_entropy": entropy, "expected_entropy": entropy - information}
     return values.get(score, information)
+
+
+def distance_of(answer: Answer) -> float:
+    """The distance of an input from the training data; infinite where it is no number.
+
+    Raises:
+        RunError: it is not there.
+    """
+    found = answer.get("distance")
+    if found is None:
+        raise RunError(
+            "policy: expected the distance of each input, by which it leaves inputs to a person, got none; give "
+            "distances to judged_probabilities"
+        )
+    return math.inf if math.isnan(found) else float(found)
 
 
 def write_policy(policy: Policy, path: Path | str) -> Path:

@@ -32,6 +32,8 @@ class Outcome(Record):
         wrong: wrong predictions of all; None where the classes are unknown.
         shift: how they differ from the calibration data; None for the calibration data themselves,
             without inputs, and in files of earlier versions.
+        far: inputs that a person decides because they are far from the training data; None where the policy has no
+            rule for that.
     """
 
     title: str
@@ -41,6 +43,7 @@ class Outcome(Record):
     errors: Count | None
     wrong: Count | None
     shift: Shift | None = None
+    far: Count | None = None
 
 
 class ClassRow(Record):

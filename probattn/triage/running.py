@@ -6,19 +6,22 @@ import shlex
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from probattn.data import DataWarning
-from probattn.files.durable import write_atomically
+from probattn.files.durable import digest, write_atomically
+from probattn.inference.last_layer import FeatureDistance, Features
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
-from probattn.tasks.programs import ProgramTask
-from probattn.tasks.progress import note, tracked
+from probattn.tasks.programs import ProgramTask, in_batches
+from probattn.tasks.progress import note, shown, tracked
 from probattn.triage.calibration import (
     Judged,
     TriageOptions,
@@ -38,7 +41,9 @@ from probattn.triage.policy import (
     POLICY,
     Answer,
     Decision,
+    NoveltyRule,
     Policy,
+    distance_of,
     named,
     read_policy,
     score_of,
@@ -47,12 +52,16 @@ from probattn.triage.policy import (
 from probattn.triage.results import TriageResults
 from probattn.triage.shift import Seen, dataset_shift
 from probattn.triage.tables import (
+    INPUTS,
     decision_columns,
     decision_words,
     decisions_table,
     promise_words,
     shift_words,
 )
+
+FEATURES = ".features.safetensors"
+"""Ending of the file beside a policy by which inputs far from the training data are told."""
 
 
 def triage_run(
@@ -84,7 +93,8 @@ def triage_run(
 
     Raises:
         DataError: the data are not what the recipe says.
-        RunError: the folder holds no finished run of single classes, or the data no classes.
+        RunError: the folder holds no finished run of single classes, or the data no classes; the network has no layer
+            whose features tell how far inputs are from the training data.
     """
     if not isinstance(task, ProgramTask):
         raise RunError(f"{run}: expected a run of one network, got one of {task.section}")
@@ -114,10 +124,14 @@ def triage_run(
     for each in doubts:
         warnings.warn(each, DataWarning, stacklevel=2)
     judged = {role: judge(task, run, role, each, drawing, again=again) for role, each in given.items()}
+    features = None
+    if options.novelty is not None:
+        judged, features = _at_distances(judged, given, task.last_features(run))
     pilot, held = judged.pop("validation"), judged.pop("test")
     held = held.rows(tested.unknown)
     policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
-    policy = policy.model_copy(update={"network": network_digest(run, task.recipe), "inputs": tested.digest})
+    known = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
+    policy = policy.model_copy(update={**known, "novelty": _with_features(policy.novelty, features)})
     answered = decisions(held, policy)
     train, _ = described.commands
     commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
@@ -125,11 +139,11 @@ def triage_run(
         run=described.model_copy(update={"commands": commands}),
         policy=policy,
         doubts=doubts,
-        promises=promises(held, pilot, options),
+        promises=promises(held, pilot, options, policy.novelty),
         curve=error_curve(held, policy.score),
         outcomes=(
-            outcome(held, answered),
-            *(outcome(each, decisions(each, policy), shift_of(each, policy)) for each in judged.values()),
+            outcome(held, policy),
+            *(outcome(each, policy, shift_of(each, policy)) for each in judged.values()),
         ),
         pilot=shift_of(pilot, policy),
         classes=class_rows(held, answered, policy.confidence),
@@ -138,10 +152,28 @@ def triage_run(
         set_sizes=set_sizes(held, policy),
     )
     file.parent.mkdir(parents=True, exist_ok=True)
+    if features is not None:
+        write_atomically(beside(file, FEATURES), features)
     write_policy(policy, file)
     write_atomically(beside(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
     write_atomically(beside(file, ".html"), page(results).encode())
     return file, results
+
+
+def _at_distances(
+    judged: Mapping[str, Judged], given: Mapping[str, HeldOut], read: Callable[[HeldOut | None], Features]
+) -> tuple[dict[str, Judged], bytes]:
+    """Predictions with the distances of their inputs from the training data, and a file of what measures those."""
+    distance = FeatureDistance.fit(read(None))
+    far = {role: distance(read(given[role]).inputs) for role in judged}
+    return {role: each.at_distances(far[role]) for role, each in judged.items()}, distance.dumped()
+
+
+def _with_features(rule: NoveltyRule | None, features: bytes | None) -> NoveltyRule | None:
+    """The rule with the fingerprint of the file that measures distances."""
+    if rule is None or features is None:
+        return rule
+    return rule.model_copy(update={"features": digest([features])})
 
 
 def _check_replaced(file: Path) -> None:
@@ -175,7 +207,7 @@ def _words_of(options: TriageOptions, data: str | None) -> str:
 
 
 def beside(policy: Path, ending: str) -> Path:
-    """The page or the records of a policy, beside its file.
+    """The page, the records or the features of a policy, beside its file.
 
     Example:
         >>> [beside(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
@@ -222,21 +254,27 @@ class AppliedPolicy:
         task: of the run.
         policy: what decides.
         why_unsure: names the words that make an answer unsure; None where nothing does.
+        distances: how far from the training data inputs are; None where the policy does not ask.
         scores: uncertainty of each answer until now.
+        far: distance of each input until now.
         decided: number of answers until now, by predicted class and whether they were given.
     """
 
     task: Task[Any, Any]
     policy: Policy
     why_unsure: Callable[[Answer], Sequence[str]] | None
+    distances: Callable[[HeldOut], Tensor] | None = None
     scores: array[float] = field(default_factory=lambda: array("d"))
+    far: array[float] = field(default_factory=lambda: array("d"))
     decided: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
     def decide(self, answer: Answer) -> tuple[Decision, tuple[str, ...]]:
-        """What becomes of an object of :meth:`probattn.tasks.Task.answers`, and the words that make it unsure."""
+        """What becomes of an object of :meth:`objects`, and the words that make it unsure."""
         decision = self.policy.decide(answer)
         answer = named(answer)
         self.scores.append(score_of(answer, self.policy.score))
+        if self.distances is not None:
+            self.far.append(distance_of(answer))
         self.decided[answer["label"], decision.answered] += 1
         if decision.answered or self.why_unsure is None:
             return decision, ()
@@ -247,26 +285,40 @@ class AppliedPolicy:
         """Columns for a row of a file that has no text: a person decides."""
         return decision_columns(Decision(answered=False, classes=None), ())
 
-    def columns(self, answer: Any) -> dict[str, Any]:
-        """Columns for a file of one answer of :meth:`probattn.tasks.Task.predict`, the decision first."""
-        given = self.task.answers([answer])[1][0]
-        return {**decision_columns(*self.decide(given)), **self.task.columns(answer)}
+    def objects(self, found: Sequence[Any]) -> list[dict[str, Any]]:
+        """Answers of :meth:`probattn.tasks.Task.predict` for programs, with their distances where the policy asks."""
+        objects = self.task.answers(found)[1]
+        if self.distances is None or not objects:
+            return objects
+        asked = next(name for name in INPUTS if name in objects[0])
+        texts, pairs = ([str(each[name]) for each in objects if name in each] for name in (asked, "pair"))
+        inputs = HeldOut("these inputs", "given", "", texts, pairs or None, None)
+        distances = self.distances(inputs).tolist()
+        return [{**each, "distance": far} for each, far in zip(objects, distances, strict=True)]
+
+    def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Columns for a file of each answer of :meth:`probattn.tasks.Task.predict`, the decision first."""
+        for found in in_batches(answers, self.task.recipe.prediction.batch_size):
+            for answer, given in zip(found, self.objects(found), strict=True):
+                yield {**decision_columns(*self.decide(given)), **self.task.columns(answer)}
 
     def answers(self, found: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
-        objects = self.task.answers(found)[1]
+        objects = self.objects(found)
         decisions = [self.decide(each) for each in objects]
         both = [
             {**each, **decision_columns(*decision)} for each, decision in zip(objects, decisions, strict=True)
         ]
+        for each in both:
+            each.pop("distance", None)  # the decision has it over the limit
         return decisions_table(objects, decisions, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
         held, answered = self.policy.held, sum(count for (_, given), count in self.decided.items() if given)
-        seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()))
+        seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
         shift = None if held is None else dataset_shift(seen, held)
-        return decision_words(answered, seen.size, self.policy), shift_words(shift, self.policy)
+        return decision_words(answered, seen.size, self.policy, self.far), shift_words(shift, self.policy)
 
 
 def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
@@ -278,7 +330,7 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
         place: the policy's file, or the folder that holds it.
 
     Raises:
-        RunError: there is no policy, it is damaged, or it was made for another network.
+        RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
     policy = read_policy(place)
     if policy.network != network_digest(run, task.recipe):
@@ -290,4 +342,27 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
         raise RunError(
             f"{place}: expected a policy for the network in {run}, {other}; `probattn triage {run}` makes one"
         )
-    return AppliedPolicy(task, policy, task.why_unsure(run))
+    return AppliedPolicy(task, policy, task.why_unsure(run), _distances(task, run, policy, place))
+
+
+def _distances(
+    task: Task[Any, Any], run: Path, policy: Policy, place: Path
+) -> Callable[[HeldOut], Tensor] | None:
+    """How far from the training data inputs are, by the features beside a policy; None without a rule for it."""
+    if policy.novelty is None:
+        return None
+    file = beside(place / POLICY if place.is_dir() else place, FEATURES)
+    content = file.read_bytes() if file.exists() else b""
+    if digest([content]) != policy.novelty.features:
+        raise RunError(
+            f"{file}: expected the features of the training data that {place} was made with, got "
+            f"{'others' if content else 'no such file'}; keep it beside the policy, or make both again: "
+            f"`probattn triage {run} --novelty {policy.novelty.share:g}`"
+        )
+    distance, read = FeatureDistance.loaded(content), task.last_features(run)
+
+    @shown(quiet=True)  # predictions show their progress
+    def distances(inputs: HeldOut) -> Tensor:
+        return distance(read(inputs).inputs)
+
+    return distances

@@ -34,18 +34,26 @@ class Seen(Record):
     Attributes:
         scores: uncertainties, ascending; of more than 1,000 as many quantiles.
         predicted: number of inputs by predicted class.
+        distances: from the training data, like the scores; none where they are not known.
     """
 
     scores: tuple[float, ...]
     predicted: Mapping[str, Count]
+    distances: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, scores: Sequence[float] | Tensor, labels: Iterable[str]) -> Seen:
-        """What is kept of inputs with these uncertainties and predicted classes."""
-        ordered = torch.as_tensor(scores, dtype=torch.float64).sort().values
-        if len(ordered) > KEPT:
-            ordered = ordered[torch.linspace(0, len(ordered) - 1, KEPT).round().long()]
-        return cls(scores=tuple(ordered.tolist()), predicted=dict(sorted(Counter(labels).items())))
+    def of(
+        cls,
+        scores: Sequence[float] | Tensor,
+        labels: Iterable[str],
+        distances: Sequence[float] | Tensor = (),
+    ) -> Seen:
+        """What is kept of inputs with these uncertainties, predicted classes and distances."""
+        return cls(
+            scores=_kept(scores),
+            predicted=dict(sorted(Counter(labels).items())),
+            distances=_kept(distances),
+        )
 
     @property
     def size(self) -> int:
@@ -60,31 +68,37 @@ class Shift(Record):
         V = \tfrac12 \sum_c |\hat p(c) - \hat p_0(c)|
 
     with the distributions of uncertainty and of the predicted class. So D is the most by which the answered shares can
-    differ, whatever the threshold.
+    differ, whatever the threshold. Where the distances from the training data are known, D is taken of them too.
 
     Attributes:
         uncertainty: D, 0 to 1.
         uncertainty_p: of the test of Kolmogorov and Smirnov: probability of such a D between inputs of one kind.
         classes: V, 0 to 1; between inputs of one kind it is the larger the more classes and the fewer inputs there are.
         classes_p: of the chi-square statistic, among 20,000 random tables of the same totals; so it is 5e-5 or more.
+        distance: D of the distances; None where they are not known.
+        distance_p: of the same test of them.
     """
 
     uncertainty: Probability
     uncertainty_p: Probability
     classes: Probability
     classes_p: Probability
+    distance: Probability | None = None
+    distance_p: Probability | None = None
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Differences of five points or more that inputs of one kind have in fewer than one of 2,000 samples each."""
-        found = (
+        """Differences of five points or more; inputs of one kind have some in fewer than one of 1,000 samples."""
+        tested = (
             ("uncertainty", self.uncertainty, self.uncertainty_p),
             ("predicted classes", self.classes, self.classes_p),
+            ("distance from the training data", self.distance, self.distance_p),
         )
+        known = [(name, value, p) for name, value, p in tested if value is not None and p is not None]
         return tuple(
             f"{name} by {100 * value:.0f} points ({'p < 0.0001' if p < 1e-4 else f'p = {p:.1g}'})"
-            for name, value, p in found
-            if p < LEVEL / 2 and value >= LEAST  # Bonferroni
+            for name, value, p in known
+            if p < LEVEL / len(known) and value >= LEAST  # Bonferroni
         )
 
 
@@ -111,18 +125,37 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
     """
     if not seen.size or not held.size:
         return None
-    few = min(len(seen.scores), len(held.scores)) <= FEW
-    with warnings.catch_warnings():  # of the exact p-value where rounding alone differs
-        warnings.simplefilter("ignore", RuntimeWarning)
-        test = scipy.stats.ks_2samp(seen.scores, held.scores, method="exact" if few else "asymp")
+    uncertainty, uncertainty_p = _kolmogorov(seen.scores, held.scores)
+    distance, distance_p = (
+        _kolmogorov(seen.distances, held.distances) if seen.distances and held.distances else (None, None)
+    )
     names = held.predicted.keys() | seen.predicted.keys()
     rows = [[each.predicted.get(name, 0) for name in names] for each in (seen, held)]
     return Shift(
-        uncertainty=float(test.statistic),
-        uncertainty_p=min(float(test.pvalue), 1.0),
+        uncertainty=uncertainty,
+        uncertainty_p=uncertainty_p,
         classes=min(sum(abs(a / seen.size - b / held.size) for a, b in zip(*rows, strict=True)) / 2, 1.0),
         classes_p=_same_classes(*rows),
+        distance=distance,
+        distance_p=distance_p,
     )
+
+
+def _kept(values: Sequence[float] | Tensor) -> tuple[float, ...]:
+    """Values in rising order; of more than 1,000 as many quantiles."""
+    ordered = torch.as_tensor(values, dtype=torch.float64).sort().values
+    if len(ordered) > KEPT:
+        ordered = ordered[torch.linspace(0, len(ordered) - 1, KEPT).round().long()]
+    return tuple(ordered.tolist())
+
+
+def _kolmogorov(seen: Sequence[float], held: Sequence[float]) -> tuple[float, float]:
+    """Statistic and p-value of the test of Kolmogorov and Smirnov."""
+    few = min(len(seen), len(held)) <= FEW
+    with warnings.catch_warnings():  # of the exact p-value where rounding alone differs
+        warnings.simplefilter("ignore", RuntimeWarning)
+        test = scipy.stats.ks_2samp(seen, held, method="exact" if few else "asymp")
+    return float(test.statistic), min(float(test.pvalue), 1.0)
 
 
 def _same_classes(one: Sequence[int], other: Sequence[int]) -> float:

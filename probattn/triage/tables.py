@@ -47,6 +47,16 @@ def promise_words(policy: Policy) -> str:
     return f"error of at most {percent(policy.error)} among answered inputs, {percent(policy.confidence)} confidence"
 
 
+def novelty_words(policy: Policy) -> str | None:
+    """What the policy leaves to a person because it is far from the training data; None without a rule for it."""
+    if policy.novelty is None:
+        return None
+    return (
+        "inputs far from the training data, by the features of the last layer: at most "
+        f"{percent(policy.novelty.share)} of inputs like the held-out ones"
+    )
+
+
 def headline(results: TriageResults) -> str:
     """The share of the inputs that is answered."""
     policy, first = results.policy, results.outcomes[0]
@@ -85,10 +95,11 @@ def opening(results: TriageResults) -> str:
 def triage_table(results: TriageResults) -> Sheet:
     """What can be answered at which promise, and what the policy does to each data set."""
     policy, first = results.policy, results.outcomes[0]
+    last = () if policy.novelty is None else ("",)
     groups = [
         Group(
             f"{first.title} ({first.size:,} held-out inputs), by promised error",
-            tuple((percent(each.error), *_cells(each.limit)) for each in results.promises),
+            tuple((percent(each.error), *_cells(each.limit), *last) for each in results.promises),
         )
     ]
     if len(policy.limits) > 1:
@@ -96,11 +107,13 @@ def triage_table(results: TriageResults) -> Sheet:
         groups.append(
             Group(
                 f"The policy by predicted class ({len(largest)} of {len(policy.limits)})",
-                tuple((str(each.label), *_cells(each)) for each in largest),
+                tuple((str(each.label), *_cells(each), *last) for each in largest),
             )
         )
     groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
     words = [f"{headline(results)}. {opening(results)}", f"Promise: {promise_words(policy)}."]
+    if novelty := novelty_words(policy):
+        words.append(f"To a person go also {novelty}.")
     words += results.doubts
     if any(each.role != "in_domain" for each in results.outcomes):
         words.append("No promise holds on shifted and out-of-domain data.")
@@ -128,7 +141,7 @@ def triage_table(results: TriageResults) -> Sheet:
         if policy.cost is not None
     ]
     return Sheet(
-        ("", "answered", "wrong", f"at most ({percent(policy.confidence)})"),
+        ("", "answered", "wrong", f"at most ({percent(policy.confidence)})", *(last and ("far",))),
         tuple(groups),
         notes=tuple(words),
     )
@@ -139,12 +152,15 @@ def differ(shift: Shift | None) -> str:
     return "" if shift is None else ", ".join(shift.differences)
 
 
-def decision_words(answered: int, size: int, policy: Policy) -> str:
-    """How many inputs were answered, beside the share of the held-out ones."""
+def decision_words(answered: int, size: int, policy: Policy, distances: Iterable[float] = ()) -> str:
+    """How many inputs were answered, beside the share of the held-out ones, and how many are far."""
+    limit = policy.novelty
+    far = sum(each >= limit.threshold for each in distances) if limit else 0
+    told = f", {far:,} of them far from the training data" if limit else ""
     expected = share(sum(each.answered for each in policy.limits), policy.size)
     return (
         f"{answered:,} of {size:,} answered ({share(answered, size)}; of the held-out inputs {expected}), "
-        f"{size - answered:,} for a person"
+        f"{size - answered:,} for a person{told}"
     )
 
 
@@ -166,16 +182,19 @@ def _cells(limit: Limit) -> tuple[str, str, str]:
     return share(limit.answered, limit.size), share(limit.errors, limit.answered), most
 
 
-def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, str, str, str]]:
+def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, ...]]:
     for each in results.outcomes:
         role = "" if each.role == "in_domain" else f", {each.role.replace('_', ' ')}"
         wrong = "" if each.errors is None else share(each.errors, each.answered)
-        yield f"{each.title}{role}", share(each.answered, each.size), wrong, ""
+        far = () if each.far is None else (share(each.far, each.size),)
+        yield f"{each.title}{role}", share(each.answered, each.size), wrong, "", *far
 
 
 def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, Any]:
     """What a policy adds to an answer for programs."""
-    columns = {"decision": decision.words, "unsure_about": list(words)}
+    columns: dict[str, Any] = {"decision": decision.words, "unsure_about": list(words)}
+    if decision.novelty is not None:
+        columns["novelty"] = round(decision.novelty, 6)
     return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
 
 
@@ -195,12 +214,16 @@ def decisions_table(
         cells = [text, decision.words, label, " ".join(words)]
         if policy.sets is not None:
             cells.append(", ".join(decision.classes or ()))
-        rows.append((*cells, f"{answer['probability']:.3f}"))
+        numbers = [answer["probability"], *([] if decision.novelty is None else [decision.novelty])]
+        rows.append((*cells, *(f"{each:.3f}" for each in numbers)))
     asked = "image" if answers and "image" in answers[0] else "text"
     headings = [asked, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
+    notes = [f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
+    if novelty := novelty_words(policy):
+        notes.append(f"To a person go also {novelty}; their novelty is 1 or more.")
     return Sheet(
-        (*headings, "probability"),
+        (*headings, "probability", *(["novelty"] if policy.novelty else [])),
         (Group("", tuple(rows)),),
         words=len(headings),
-        notes=(f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}.",),
+        notes=tuple(notes),
     )

@@ -36,6 +36,11 @@ def test_it_records_predictions_once_and_draws_from_them(
     (run,) = content["runs"]
     assert run["predictions"] <= 140 and set(run["promises"]) == {"0.02", "0.05", "0.1"}
     assert all(0 <= row["held"] <= 1 and row["answered"] <= 1 for row in run["promises"].values())
+    for error, row in run["promises"].items():
+        summary = content["summary"]["novelty"]["reviews"][error]
+        assert list(summary) == ["none", "0.01", "0.05"]
+        assert summary["none"]["answered"]["mean"] == row["answered"]
+        assert summary["0.05"]["held"] == row["novelty"]["0.05"]["held"]
     capsys.readouterr()
     triage_study.STUDY(**options).main()
     assert "left" not in capsys.readouterr().out
@@ -46,22 +51,34 @@ def test_figures_are_those_of_the_population() -> None:
     scores = torch.linspace(0, 1, 3000).double()
     wrong = scores > 0.5
     assert triage_study.oracle(scores, wrong, 0.1) == pytest.approx(0.5 / 0.9, abs=1e-3)
-    own = triage_study.Population(scores, [0] * 3000, wrong)
+    far = torch.rand(3000, generator=torch.Generator().manual_seed(0)).double()
+    own = triage_study.Population(scores, [0] * 3000, wrong, far)
     others = {
-        "surer": triage_study.Population(scores / 4, [0] * 3000, ~wrong),
-        "unlabelled": triage_study.Population(scores / 2, [0] * 3000, None),
+        "surer": triage_study.Population(scores / 4, [0] * 3000, ~wrong, far + 0.5),
+        "unlabelled": triage_study.Population(scores / 2, [0] * 3000, None, far + 1),
     }
     row = triage_study.figures(own, others, 50, 0.95, 1000)["0.1"]
     assert row["held"] >= 0.86 and 0.5 < row["answered"] < row["oracle"] and row["error"] < 0.1
     assert 0.5 < row["certain"] < row["oracle"] and row["certain"] == pytest.approx(row["answered"], abs=0.02)
     assert row["elsewhere"]["surer"] == {"answered": 1.0, "error": pytest.approx(0.5, abs=1e-3)}
     assert row["elsewhere"]["unlabelled"] == {"answered": 1.0, "error": None}
+    for share, each in row["novelty"].items():
+        left = 1 - float(share)
+        assert each["held"] >= 0.86 and each["error"] < 0.1
+        assert each["answered"] == pytest.approx(left * row["answered"], abs=0.02)
+        assert each["elsewhere"]["surer"]["answered"] == pytest.approx(left - 0.5, abs=0.02)
+        assert each["elsewhere"]["unlabelled"]["answered"] == 0
 
 
 def test_other_data_are_noticed_and_own_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triage_study, "COMPARED", 20)
     scores = torch.linspace(0, 1, 2000).double()
-    own = triage_study.Population(scores, [0, 1] * 1000, scores > 0.5)
-    found = triage_study.noticed(own, triage_study.Population(scores / 2, [0, 1] * 1000, None), 500)
+    own = triage_study.Population(scores, [0, 1] * 1000, scores > 0.5, scores)
+    other = triage_study.Population(scores / 2, [0, 1] * 1000, None, scores)
+    found = triage_study.noticed(own, other, 500)
     assert found["300"]["share"] == 1.0 and found["300"]["interval"][0] > 0.8
     assert all(each["share"] == 0.0 for each in triage_study.noticed(own, own, 500).values())
+    far = triage_study.Population(scores, [0, 1] * 1000, None, scores + 0.5)
+    assert triage_study.noticed(own, far, 500)["100"]["share"] == 0.0
+    assert triage_study.noticed(own, far, 500, distances=True)["100"]["share"] == 1.0
+    assert triage_study.noticed(own, own, 500, distances=True)["300"]["share"] == 0.0

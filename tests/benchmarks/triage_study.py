@@ -7,13 +7,14 @@ inputs that there are, so that the error at each threshold is known. From them 5
 tests of a policy begin, and 2,000 (`--calibrate`) that test the promise, all with replacement: is the error among all
 inputs that the policy answers at most the promised one, and how many more would the oracle answer, which knows the
 largest threshold whose error is the promised one? Beside them stand the network's predictions of other data: what
-the policy answers there, and in how many of random files they are noticed without labels. It writes
-docs/data/triage.json.
+the policy answers there, and in how many of random files they are noticed without labels. Both are measured again for
+policies that leave inputs far from the training data to a person (`--novelty`). It writes docs/data/triage.json.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,15 @@ from scipy.stats import binom, binomtest
 from torch import Tensor
 
 from probattn.data import TextDataset, text_key
-from probattn.metrics.functional import controlled_threshold, risk_coverage_curve, sequence_start
+from probattn.inference import FeatureDistance
+from probattn.inference.last_layer import FITTED
+from probattn.metrics.functional import (
+    conformal_quantile,
+    controlled_threshold,
+    ood_auroc,
+    risk_coverage_curve,
+    sequence_start,
+)
 from probattn.tasks import load_network
 from probattn.triage import Seen, dataset_shift
 
@@ -65,6 +74,8 @@ SETTINGS: dict[str, list[str]] = {
 }
 """Keys of the recipe by task."""
 PROMISES = (0.02, 0.05, 0.1)
+NOVELTY = (0.01, 0.05)
+"""Shares of inputs of the network's own kind that a policy may leave to a person as far from the training data."""
 OWN = "own"
 """Name of the inputs of the network's own kind, among the other data."""
 FILES = (30, 100, 300)
@@ -75,15 +86,28 @@ COMPARED = 300
 
 @dataclass(frozen=True)
 class Population:
-    """Predictions that stand for all inputs: uncertainty, predicted class, and error where the classes are known."""
+    """Predictions that stand for all inputs.
+
+    Attributes:
+        scores: uncertainty.
+        labels: predicted classes.
+        wrong: whether they are wrong; None where the classes are unknown.
+        distances: from the training data.
+    """
 
     scores: Tensor
     labels: Sequence[int]
     wrong: Tensor | None
+    distances: Tensor
 
-    def seen(self, rows: Tensor) -> Seen:
-        """What a policy keeps of some of them."""
-        return Seen.of(self.scores[rows], [str(self.labels[row]) for row in rows.tolist()])
+    def seen(self, rows: Tensor, *, distances: bool) -> Seen:
+        """What a policy keeps of some of them, one that leaves those far away to a person or not."""
+        labels = [str(self.labels[row]) for row in rows.tolist()]
+        return Seen.of(self.scores[rows], labels, self.distances[rows] if distances else ())
+
+    def answered(self, threshold: float, limit: float) -> Tensor:
+        """Whether each is answered."""
+        return (self.scores <= threshold) & (self.distances < limit)
 
 
 def oracle(scores: Tensor, wrong: Tensor, error: float) -> float:
@@ -105,30 +129,34 @@ def certain(scores: Tensor, wrong: Tensor, error: float, confidence: float, size
 
 
 def drawn(
-    scores: Tensor, wrong: Tensor, error: float, confidence: float, size: int, seed: int
-) -> tuple[float, float, float]:
-    """Of one draw of calibration inputs: the share of all inputs that are answered, the error, the threshold."""
+    own: Population, error: float, confidence: float, size: int, seed: int, novelty: float | None = None
+) -> tuple[float, float, tuple[float, float]]:
+    """Of one draw of calibration inputs: the share of all inputs that are answered, the error, and the two limits."""
+    scores, wrong, far = own.scores, own.wrong, own.distances
+    assert wrong is not None
     rows = torch.randint(len(scores), (PILOT + size,), generator=torch.Generator().manual_seed(seed))
     pilot, held = rows[:PILOT], rows[PILOT:]
+    limit = math.inf if novelty is None else conformal_quantile(far[held], error=novelty)
+    pilot, held = pilot[far[pilot] < limit], held[far[held] < limit]
     start = sequence_start(scores[pilot], wrong[pilot], error=error)
     found = controlled_threshold(scores[held], wrong[held], error=error, confidence=confidence, start=start)
-    answered = scores <= found.threshold
+    answered = own.answered(found.threshold, limit)
     mistakes = float(wrong[answered].double().mean()) if answered.any() else 0.0
-    return float(answered.double().mean()), mistakes, found.threshold
+    return float(answered.double().mean()), mistakes, (found.threshold, limit)
 
 
-def elsewhere(other: Population, thresholds: Sequence[float]) -> study.Content:
+def elsewhere(other: Population, limits: Sequence[tuple[float, float]]) -> study.Content:
     """Means over policies: the share of other data that they answer, and the error among all that they answer."""
-    kept = [other.scores <= threshold for threshold in thresholds]
+    kept = [other.answered(*each) for each in limits]
     answers = sum(int(each.sum()) for each in kept)
     error = None
     if other.wrong is not None and answers:
         wrong = other.wrong
         error = sum(int((each & wrong).sum()) for each in kept) / answers
-    return {"answered": answers / len(other.scores) / len(thresholds), "error": error}
+    return {"answered": answers / len(other.scores) / len(limits), "error": error}
 
 
-def noticed(own: Population, other: Population, size: int) -> study.Content:
+def noticed(own: Population, other: Population, size: int, *, distances: bool = False) -> study.Content:
     """By number of inputs, in how many of :data:`COMPARED` files they are called unlike the held-out inputs."""
     found: study.Content = {}
     for number in FILES:
@@ -137,7 +165,7 @@ def noticed(own: Population, other: Population, size: int) -> study.Content:
             generator = torch.Generator().manual_seed(seed)
             held = torch.randint(len(own.scores), (size,), generator=generator)
             new = torch.randint(len(other.scores), (number,), generator=generator)
-            shift = dataset_shift(other.seen(new), own.seen(held))
+            shift = dataset_shift(other.seen(new, distances=distances), own.seen(held, distances=distances))
             told += shift is not None and bool(shift.differences)
         interval = binomtest(told, COMPARED).proportion_ci(method="exact")
         found[str(number)] = {"share": told / COMPARED, "interval": list(interval)}
@@ -152,23 +180,41 @@ def figures(
     scores, wrong = own.scores, own.wrong
     assert wrong is not None
     for error in PROMISES:
-        rows = [drawn(scores, wrong, error, confidence, size, seed) for seed in range(splits)]
-        answers, errors, thresholds = zip(*rows, strict=True)
-        held = sum(each <= error for each in errors)
-        shares = torch.tensor(answers, dtype=torch.float64)
-        share, mistakes = sum(answers) / splits, sum(errors) / splits
+        novelty = {
+            str(share): over_splits(own, others, error, confidence, size, splits, share) for share in NOVELTY
+        }
         found[str(error)] = {
-            "held": held / splits,
-            "interval": list(binomtest(held, splits).proportion_ci(method="exact")),
-            "answered": share,
-            "range": shares.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist(),
-            "error": mistakes,
+            **over_splits(own, others, error, confidence, size, splits),
             "certain": certain(scores, wrong, error, confidence, size),
             "oracle": oracle(scores, wrong, error),
-            "none": sum(not answered for answered in answers) / splits,
-            "elsewhere": {name: elsewhere(other, thresholds) for name, other in others.items()},
+            "novelty": novelty,
         }
     return found
+
+
+def over_splits(
+    own: Population,
+    others: Mapping[str, Population],
+    error: float,
+    confidence: float,
+    size: int,
+    splits: int,
+    novelty: float | None = None,
+) -> study.Content:
+    """How often a promise holds, what is answered, and what is answered elsewhere."""
+    rows = [drawn(own, error, confidence, size, seed, novelty) for seed in range(splits)]
+    answers, errors, limits = zip(*rows, strict=True)
+    held = sum(each <= error for each in errors)
+    shares = torch.tensor(answers, dtype=torch.float64)
+    return {
+        "held": held / splits,
+        "interval": list(binomtest(held, splits).proportion_ci(method="exact")),
+        "answered": sum(answers) / splits,
+        "range": shares.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist(),
+        "error": sum(errors) / splits,
+        "none": sum(not answered for answered in answers) / splits,
+        "elsewhere": {name: elsewhere(other, limits) for name, other in others.items()},
+    }
 
 
 @dataclass(kw_only=True)
@@ -212,7 +258,16 @@ class TriageStudy(study.Study):
             "predictions": len(own.scores),
             "error": float(own.wrong.double().mean()),
             "promises": figures(own, others, self.splits, self.confidence, self.calibrate),
+            "auroc": {
+                name: [
+                    float(ood_auroc(getattr(own, key), getattr(each, key))) for key in ("scores", "distances")
+                ]
+                for name, each in others.items()
+            },
             "noticed": {name: noticed(own, each, self.calibrate) for name, each in found.items()},
+            "noticed_by_distance": {
+                name: noticed(own, each, self.calibrate, distances=True) for name, each in found.items()
+            },
         }
 
     def said(self, run: study.Run) -> str:
@@ -222,8 +277,39 @@ class TriageStudy(study.Study):
         )
 
     def summarise(self, runs: Sequence[study.Run]) -> study.Content:
-        """The runs as they are: intervals are over splits."""
-        return {"tasks": [run["task"] for run in runs], "worst": min(_held(runs), default=None)}
+        """Of the runs, whose intervals are over splits, the worst; of limits of distance means over seeds."""
+        tasks = list(dict.fromkeys(run["task"] for run in runs))
+        by_task = {name: [run for run in runs if run["task"] == name] for name in tasks}
+        return {
+            "tasks": tasks,
+            "worst": min(_held(runs), default=None),
+            "novelty": {
+                name: {
+                    error: by_limit([run["promises"][error] for run in own]) for error in own[0]["promises"]
+                }
+                for name, own in by_task.items()
+            },
+            "auroc": {
+                name: {
+                    other: [study.interval(run["auroc"][other][place] for run in own) for place in (0, 1)]
+                    for other in own[0]["auroc"]
+                }
+                for name, own in by_task.items()
+            },
+            "noticed": {
+                name: {
+                    other: {
+                        size: [
+                            study.interval(run[key][other][size]["share"] for run in own)
+                            for key in ("noticed", "noticed_by_distance")
+                        ]
+                        for size in map(str, FILES)
+                    }
+                    for other in own[0]["noticed"]
+                }
+                for name, own in by_task.items()
+            },
+        }
 
     def main(self) -> study.Content:
         """Prints the table of all runs."""
@@ -232,9 +318,27 @@ class TriageStudy(study.Study):
         return content
 
 
+def by_limit(rows: Sequence[Mapping[str, Any]]) -> study.Content:
+    """Means over networks by limit of distance, "none" for none; the least share of splits in which a promise holds."""
+    limits = {"none": rows, **{name: [row["novelty"][name] for row in rows] for name in rows[0]["novelty"]}}
+    return {
+        name: {
+            "held": min(each["held"] for each in own),
+            "answered": study.interval(each["answered"] for each in own),
+            "error": study.interval(each["error"] for each in own),
+            "elsewhere": {
+                other: study.interval(each["elsewhere"][other]["answered"] for each in own)
+                for other in own[0]["elsewhere"]
+            },
+        }
+        for name, own in limits.items()
+    }
+
+
 def _held(runs: Sequence[study.Run]) -> Iterator[float]:
     for run in runs:
-        yield from (row["held"] for row in run["promises"].values())
+        for row in run["promises"].values():
+            yield from (each["held"] for each in (row, *row["novelty"].values()))
 
 
 def recorded(job: study.Job, place: Path) -> dict[str, Population]:
@@ -244,7 +348,8 @@ def recorded(job: study.Job, place: Path) -> dict[str, Population]:
         task, _ = study.fit(job, place)
         network = load_network(place)
         trained = task.texts.train.keys()
-        rows: dict[str, list[tuple[float, int, bool | None]]] = {}
+        rows: dict[str, list[tuple[float, int, bool | None, float]]] = {}
+        distance = FeatureDistance.fit(task.features(network, task.texts.train.take(FITTED)))
         for name, texts in unseen(task):
             new = [
                 row for row, text in enumerate(texts.texts) if text_key(text, texts.pair(row)) not in trained
@@ -252,21 +357,25 @@ def recorded(job: study.Job, place: Path) -> dict[str, Population]:
             if not new:
                 continue
             probabilities = study.probabilities(network, task, texts.rows(new)).double()
+            far = distance(task.features(network, texts.rows(new)).inputs)
             classes = probabilities.argmax(dim=-1).tolist()
             labels = None if texts.labels is None else [texts.labels[row] for row in new]
             wrong = [None if labels is None else each != labels[place] for place, each in enumerate(classes)]
             rows.setdefault(name, []).extend(
-                zip((1 - probabilities.amax(dim=-1)).tolist(), classes, wrong, strict=True)
+                zip((1 - probabilities.amax(dim=-1)).tolist(), classes, wrong, far.tolist(), strict=True)
             )
         study.write_json(rows, file)
     return {name: population(each) for name, each in json.loads(file.read_text()).items()}
 
 
-def population(rows: Sequence[tuple[float, int, bool | None]]) -> Population:
+def population(rows: Sequence[tuple[float, int, bool | None, float]]) -> Population:
     """Recorded predictions as tensors."""
-    scores, labels, wrong = zip(*rows, strict=True)
+    scores, labels, wrong, far = zip(*rows, strict=True)
     return Population(
-        torch.tensor(scores, dtype=torch.float64), labels, None if None in wrong else torch.tensor(wrong)
+        torch.tensor(scores, dtype=torch.float64),
+        labels,
+        None if None in wrong else torch.tensor(wrong),
+        torch.tensor(far, dtype=torch.float64),
     )
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scipy import linalg
 from sklearn.covariance import EmpiricalCovariance
 from torch import nn
 
@@ -98,6 +99,31 @@ def test_distances_are_those_of_scikit_learn():
     new = torch.randn(7, 5, generator=torch.Generator().manual_seed(3)).double()
     expected = torch.stack([torch.from_numpy(known.mahalanobis((new - mean).numpy())) for mean in means])
     torch.testing.assert_close(found(new), expected.amin(dim=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distances_of_features_that_depend_on_each_other(dtype):
+    """Seven features of rank four: the pseudo-inverse is scipy's; a file gives the same distances."""
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(300, 4, generator=generator, dtype=dtype) @ torch.randn(
+        4, 7, generator=generator, dtype=dtype
+    )
+    labels = torch.arange(300) % 3
+    labels[labels == 1] = 4  # a class without any example has no mean
+    found = FeatureDistance.fit(Features(mixed, torch.zeros(300, 5), labels))
+    inputs = mixed.double()
+    means = torch.stack([inputs[labels == label].mean(dim=0) for label in (0, 2, 4)])
+    within = inputs - means[torch.searchsorted(torch.tensor([0, 2, 4]), labels)]
+    precision = torch.from_numpy(linalg.pinvh((within.T @ within / 300).numpy(), rtol=1e-9))
+    new = torch.randn(9, 4, generator=generator, dtype=dtype) @ torch.randn(
+        4, 7, generator=generator, dtype=dtype
+    )
+    apart = new.double()[:, None] - means
+    expected = torch.einsum("ncd,de,nce->nc", apart, precision, apart).amin(dim=-1)
+    torch.testing.assert_close(found.precision, precision, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found(new), expected, rtol=1e-6, atol=1e-9)
+    kept = FeatureDistance.loaded(found.dumped())
+    assert torch.equal(kept(new), found(new)) and found(new).dtype == torch.float64
 
 
 def test_energy_is_the_normaliser():

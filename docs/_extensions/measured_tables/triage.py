@@ -23,17 +23,67 @@ OTHERS = {
     "clinc150": "CLINC150",
     "clinc150_out_of_scope": "queries out of scope",
 }
+NOVELTY_PROMISES, FEW = ("0.05", "0.1"), "30"
+"""Promises and inputs of a file for which limits of distance are shown."""
 PROMISE = "0.1"
 """Promise of the policies that other data are shown for."""
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """By task and promise, in percent; then what is answered of other data, and how often they are noticed."""
-    return "\n\n".join([_promises(content), *_others(content)])
+    """By task and promise, in percent; other data, answered and noticed; the same with limits of distance."""
+    return "\n\n".join([_promises(content), *_others(content), *_limits(content)])
+
+
+def _first(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The runs of the first seed."""
+    return [run for run in content["runs"] if not run.get("seed")]
+
+
+def _limits(content: Mapping[str, Any]) -> Iterator[str]:
+    summary = content.get("summary", {})
+    if not summary.get("novelty"):
+        return
+    rows = []
+    for task, promises in summary["novelty"].items():
+        for promise in NOVELTY_PROMISES:
+            by_limit = promises[promise]
+            for place, name in enumerate(("own", *by_limit["none"]["elsewhere"])):
+                answered = [
+                    each["answered"] if name == "own" else each["elsewhere"][name]
+                    for each in by_limit.values()
+                ]
+                scores = summary["auroc"][task].get(name, ())
+                noticed = summary["noticed"][task][name][FEW]
+                rows.append(
+                    [
+                        "" if place else NAMES.get(task, task),
+                        "" if place else f"{100 * float(promise):g}",
+                        OTHERS.get(name, name),
+                        *(interval(each, ".1f", scale=100) for each in answered),
+                        *([interval(each, ".3f") for each in scores] or ["", ""]),
+                        *(f"{100 * each['mean']:.0f}" for each in noticed),
+                    ]
+                )
+    head = [
+        "trained on",
+        "promise, %",
+        "inputs",
+        "answered, %",
+        *(f"with `--novelty {name}`" for name in list(by_limit)[1:]),
+        "AUROC, uncertainty",
+        "distance",
+        f"files of {FEW} noticed, %",
+        "by distance too",
+    ]
+    seeds = 1 + max(run.get("seed", 0) for run in content["runs"])
+    yield (
+        f"Limits of distance, over {seeds} networks a task, with the draws of above; intervals are over networks:\n\n"
+        f"{table(head, rows)}"
+    )
 
 
 def _others(content: Mapping[str, Any]) -> Iterator[str]:
-    runs = [run for run in content["runs"] if "noticed" in run]
+    runs = [run for run in _first(content) if "noticed" in run]
     if not runs:
         return
     sizes = list(next(iter(runs[0]["noticed"].values())))
@@ -84,7 +134,7 @@ def _promises(content: Mapping[str, Any]) -> str:
             f"{100 * row['certain']:.1f}",
             f"{100 * row['oracle']:.1f}",
         ]
-        for run in content["runs"]
+        for run in _first(content)
         for error, row in run["promises"].items()
     ]
     head = [

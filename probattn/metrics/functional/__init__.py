@@ -22,6 +22,7 @@ from probattn.metrics.functional.calibration import (
 )
 from probattn.metrics.functional.conformal import (
     ConformalScore,
+    conformal_quantile,
     conformal_scores,
     conformal_threshold,
     prediction_sets,
@@ -112,6 +113,7 @@ __all__ = [
     "calibration_error_from_sums",
     "certainty_counts",
     "cheapest_threshold",
+    "conformal_quantile",
     "conformal_scores",
     "conformal_threshold",
     "controlled_threshold",

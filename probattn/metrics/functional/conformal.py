@@ -1,4 +1,4 @@
-"""Sets of classes that hold the true one with a promised probability (split conformal prediction)."""
+"""Sets of classes that hold the true one with a promised probability, and limits of what is usual (split conformal)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,40 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.inputs import check_known
+from probattn.metrics.functional.inputs import check_known, check_scores
 
 ConformalScore = Literal["lac", "aps"]
 """Least ambiguous sets (Sadinle et al. 2019), or adaptive ones (Romano et al. 2020)."""
+
+
+def conformal_quantile(scores: Tensor, *, error: float) -> float:
+    r"""The score that a new one of the same distribution exceeds with a promised probability at most.
+
+    .. math:: q = s_{(\lceil (N + 1)(1 - \mathrm{error}) \rceil)}
+
+    of the scores in rising order (Vovk et al. 2005; of distances, as a test of novelty, Laxhammar & Falkman 2010). The
+    probability is over the scores and the new one together; where no two are equal, it is that of reaching q too.
+
+    Args:
+        scores: of held-out inputs, ``[N]``.
+        error: the probability, in (0, 1).
+
+    Returns:
+        q; ``inf`` where there are too few scores for the promise, fewer than ``1 / error - 1``.
+
+    Raises:
+        TypeError: the scores are not floating-point.
+        ValueError: a shape or value is not as described.
+
+    Example:
+        >>> conformal_quantile(torch.arange(99.0), error=0.05)
+        94.0
+    """
+    if not 0 < error < 1:
+        raise ValueError(f"error: expected a number between 0 and 1, got {error}")
+    values = check_scores(scores, "scores")
+    rank = math.ceil((len(values) + 1) * (1 - error) - 1e-9)
+    return math.inf if rank > len(values) else float(values.kthvalue(rank).values)
 
 
 def conformal_scores(probabilities: Tensor, *, score: ConformalScore = "lac") -> Tensor:
@@ -50,11 +80,9 @@ def conformal_threshold(
 ) -> float:
     r"""The score up to which classes are in a set, so that it holds the true class with a promised probability.
 
-    .. math:: q = s_{(\lceil (N + 1)(1 - \mathrm{error}) \rceil)}
-
-    of the scores of the true classes in rising order (Vovk et al. 2005). For a new input of the same distribution the
-    set :math:`\{c : s_c \le q\}` holds the true class with a probability of at least ``1 - error``, over these data
-    and the input together.
+    The :func:`conformal_quantile` q of the scores of the true classes. For a new input of the same distribution the set
+    :math:`\{c : s_c \le q\}` holds the true class with a probability of at least ``1 - error``, over these data and the
+    input together.
 
     Args:
         probabilities: of held-out inputs, ``[N, C]``.
@@ -74,8 +102,6 @@ def conformal_threshold(
         >>> conformal_threshold(given, torch.tensor([0, 0, 0]), error=0.5)
         0.25
     """
-    if not 0 < error < 1:
-        raise ValueError(f"error: expected a number between 0 and 1, got {error}")
     if target.is_floating_point() or target.dtype == torch.bool:
         raise TypeError(f"target: expected integers, got dtype {str(target.dtype).removeprefix('torch.')}")
     scores = conformal_scores(probabilities, score=score)
@@ -84,10 +110,7 @@ def conformal_threshold(
         raise ValueError(
             f"target: expected {size} numbers of classes below {classes}, got shape {list(target.shape)}"
         )
-    rank = math.ceil((size + 1) * (1 - error) - 1e-9)
-    if rank > size:
-        return math.inf
-    return float(scores.gather(1, target[:, None].long())[:, 0].kthvalue(rank).values)
+    return conformal_quantile(scores.gather(1, target[:, None].long())[:, 0], error=error)
 
 
 def prediction_sets(probabilities: Tensor, threshold: float, *, score: ConformalScore = "lac") -> Tensor:

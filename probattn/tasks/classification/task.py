@@ -19,6 +19,7 @@ from probattn.data import DataWarning, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
 from probattn.files.durable import digest
+from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report import (
     Alignment,
@@ -270,17 +271,19 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         size = self.recipe.prediction.batch_size
         return DataLoader(rows, batch_size=size, collate_fn=PadCollate(network.codec))
 
-    def by_length(self, network: TrainedClassifier, data: TextDataset) -> tuple[Iterable[Any], Tensor]:
+    def by_length(
+        self, network: TrainedClassifier, data: TextDataset, doing: str = "predictions"
+    ) -> tuple[Iterable[Any], Tensor]:
         """Batches from the shortest text to the longest, since one is as long as its longest text.
+
+        ``doing`` says what is made of them.
 
         Returns:
             The batches, whose progress is shown, and the places of the texts of ``data`` among them, int64 ``[N]``.
         """
         order = data.shortest_first()
         batches = self.batches(network, data.rows(order))
-        return network.tracked(batches, f"predictions of {_title(data.source)}"), torch.tensor(
-            order
-        ).argsort()
+        return network.tracked(batches, f"{doing} of {_title(data.source)}"), torch.tensor(order).argsort()
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
@@ -573,6 +576,27 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         if found.labels is None:
             raise RunError(f"{file}: expected texts with their classes, got none")
         return found
+
+    def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """What reads the features of texts; see the base class."""
+        network = self.network(run)
+        self._check_classes(network)
+
+        def features(inputs: HeldOut | None) -> Features:
+            texts = self.texts.train.take(FITTED) if inputs is None else inputs.as_texts()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # what predicts them says what is truncated
+                return self.features(network, texts)
+
+        return features
+
+    def features(self, network: TrainedClassifier, data: TextDataset) -> Features:
+        """What the last layer of a network reads and says, of texts in their order."""
+        batches, back = self.by_length(network, data, "features")
+        moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
+        found = last_features(network.program, moved, last_layer(network.net, len(class_names(network))))
+        labels = None if found.labels is None else found.labels[back]
+        return Features(found.inputs[back], found.logits[back], labels)
 
     def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
         """The words with the largest shares of the variance of latent attention; see the base class."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +25,7 @@ from probattn.data.identity import Split, split_of
 from probattn.data.region_files import opened_image
 from probattn.data.rows import class_names
 from probattn.files.durable import digest
+from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
 from probattn.inference.posterior import Posterior
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import MINILM
@@ -38,6 +39,7 @@ from probattn.tasks.fine_tuning.recipe import (
     HeadRecipe,
     Rows,
 )
+from probattn.tasks.held_out import HeldOut
 from probattn.tasks.programs import quiet_loading
 
 ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")
@@ -237,6 +239,30 @@ class Images(ClassesTask):
             }
             for row, example in enumerate(batch.examples)
         ]
+
+    def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """What reads the features of images; see the base class."""
+        network = self.network(run)
+
+        def features(inputs: HeldOut | None) -> Features:
+            examples: Examples
+            if inputs is None:
+                own = self.examples["train"]
+                chosen = torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:FITTED]
+                examples = [own[place] for place in chosen.sort().values.tolist()]
+            else:
+                examples = inputs.examples or [self.given(path, None) for path in inputs.texts]
+                examples = [{key: each[key] for key in each if key != "label"} for each in examples]
+            batches = self.batches(network, self.encode(network.codec, examples), examples)
+            title = "training images" if inputs is None else inputs.title
+            total = -(-len(examples) // self.recipe.prediction.batch_size)
+            given = (
+                {name: each.to(network.device) for name, each in batch.tensors.items()}
+                for batch in network.tracked(batches, f"features of {title}", total)
+            )
+            return last_features(network.program, given, last_layer(network.net, len(self.label_names())))
+
+        return features
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The class."""

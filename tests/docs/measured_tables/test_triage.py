@@ -27,3 +27,29 @@ def test_other_data_stand_below_those_of_the_task(load):
     assert first in shown
     assert "| SNLI | inputs of the same kind | 75.0 | 8.0 | 0 [0, 0] |" in shown
     assert shown.endswith("|  | MNLI | 50.0 |  | 90 [45, 100] |")
+
+
+def test_limits_of_distance_are_means_over_networks(load):
+    def known(mean):
+        return {"mean": mean, "low": mean - 0.01, "high": mean + 0.01, "seeds": 3}
+
+    promise = {
+        name: {"held": 1.0, "answered": known(own), "error": known(0.04), "elsewhere": {"mnli": known(other)}}
+        for name, own, other in (("none", 0.9, 0.5), ("0.01", 0.85, 0.3), ("0.05", 0.8, 0.1))
+    }
+    content = {
+        "setting": {"splits": 1000, "calibrate": 2000, "confidence": 0.95, "files": 300},
+        "runs": [{"task": "snli", "seed": seed, "promises": {}} for seed in range(3)],
+        "summary": {
+            "novelty": {"snli": {"0.05": promise, "0.1": promise}},
+            "auroc": {"snli": {"mnli": [known(0.7), known(0.9)]}},
+            "noticed": {
+                "snli": {name: {"30": [known(0.2), known(0.6)]} for name in ("own", "mnli")},
+            },
+        },
+    }
+    shown = load("measured_tables.triage").tables(content)
+    assert "over 3 networks a task" in shown
+    cells = "50.0 [49.0, 51.0] | 30.0 [29.0, 31.0] | 10.0 [9.0, 11.0] | 0.700 [0.690, 0.710] | 0.900 [0.890, 0.910]"
+    assert shown.endswith(f"|  |  | MNLI | {cells} | 20 | 60 |")
+    assert "| SNLI | 10 | inputs of the same kind | 90.0 [89.0, 91.0] | 85.0 [84.0, 86.0] |" in shown

@@ -2,11 +2,14 @@
 
 import csv
 import json
+import math
 import shutil
 from collections import Counter
 
 import pytest
 
+from probattn.data import TextDataset
+from probattn.inference import FeatureDistance
 from probattn.tasks import run_task
 from probattn.triage import TriageResults, read_policy, write_policy
 
@@ -346,3 +349,95 @@ def test_a_file_of_another_kind_is_told(triaged, command, tmp_path):
         assert ("warning: these inputs are unlike the" in done.stderr) is unlike
         done = command("predict", folder, *options)
         assert "answered" not in done.stdout and "decisions: " in done.stderr  # standard output has the rows
+
+
+@pytest.fixture(scope="module")
+def by_distance(run, command, tmp_path_factory):
+    """A run with a policy that leaves far inputs to a person, and what the command said."""
+    folder = tmp_path_factory.mktemp("novelty") / "run"
+    shutil.copytree(run, folder)
+    options = ["--error", "0.9", "--novelty", "0.2", "--num-samples", "3", "--quiet"]
+    done = command("triage", folder, *options)
+    assert done.exit_code == 0, done.output
+    return folder, done
+
+
+def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
+    """Distances are those of the features of the network, and the files, the table and the page say so."""
+    folder, done = by_distance
+    said = " ".join(done.stdout.split())
+    assert "at most 20% of inputs like the held-out ones" in said and done.stdout.splitlines()[0].endswith(
+        "far"
+    )
+    results = TriageResults.model_validate_json((folder / "triage.json").read_bytes())
+    policy = results.policy
+    assert policy == read_policy(folder) and policy.novelty.share == 0.2
+    assert results.outcomes[0].far == policy.size - (math.ceil((policy.size + 1) * 0.8) - 1)
+    page = (folder / "triage.html").read_text(encoding="utf-8")
+    assert "by the features of the last layer" in page and ">Far<" in page and "--novelty 0.2" in page
+
+    task = run_task(folder)
+    network = task.network(folder)
+    distance = FeatureDistance.fit(task.features(network, task.texts.train))
+    texts = ["the film was good", "a bad plot", "plot plot plot plot plot plot", "a film"]
+    given = TextDataset(tuple(texts), None, (), "given")
+    expected = distance(task.features(network, given).inputs) / policy.novelty.threshold
+    answers = [
+        json.loads(line)
+        for line in command("predict", folder, *texts, "--json", "--policy", folder).stdout.splitlines()
+    ]
+    assert [each["novelty"] for each in answers] == pytest.approx(expected.tolist(), abs=2e-3)
+    assert "distance" not in answers[0]
+    for each in answers:
+        assert each["novelty"] < 1 or each["decision"] == "person"
+    shown = command("predict", folder, *texts, "--policy", folder).stdout
+    assert shown.splitlines()[0].endswith("novelty") and "their novelty is 1 or more" in " ".join(
+        shown.split()
+    )
+
+    place, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    place.write_text("text\n" + "\n".join([*texts[:2], '""', *texts[2:]] * 20) + "\n")
+    options = ["--input", place, "--output", out, "--policy", folder, "--quiet"]
+    done = command("predict", folder, *options)
+    assert done.exit_code == 0, done.output
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    told = [row["novelty"] for row in rows[:5]]
+    assert told.pop(2) == "" and list(map(float, told)) == pytest.approx(expected.tolist(), abs=2e-3)
+    far = 20 * sum(each["novelty"] >= 1 for each in answers)
+    assert f"for a person, {far} of them far from the training data" in done.stdout
+
+
+def test_everything_far_is_left_to_a_person_and_told(by_distance, command, tmp_path):
+    folder, _ = by_distance
+    policy = read_policy(folder)
+    near = policy.novelty.model_copy(update={"threshold": 1e-9})
+    write_policy(policy.model_copy(update={"novelty": near}), tmp_path / "policy.json")
+    shutil.copy(folder / "triage.features.safetensors", tmp_path)
+    given = ["the film was good", "--policy", tmp_path, "--json"]
+    answer = json.loads(command("predict", folder, *given).stdout)
+    assert answer["decision"] == "person" and answer["novelty"] > 1
+
+
+def test_features_belong_to_their_policy(by_distance, command, tmp_path):
+    folder, _ = by_distance
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    features = copy / "triage.features.safetensors"
+    content = features.read_bytes()
+    for change, got in (
+        (lambda: features.write_bytes(content + b" "), "others"),
+        (features.unlink, "no such file"),
+    ):
+        change()
+        done = command("predict", copy, "a film", "--policy", copy)
+        assert done.exit_code == 2 and f"got {got}; keep it beside the policy" in " ".join(
+            done.output.split()
+        )
+    assert "--novelty 0.2" in done.output
+    options = ["--error", "0.9", "--num-samples", "3", "--quiet"]
+    done = command("triage", copy, *options, "--novelty", "0.001")
+    assert done.exit_code == 2 and "expected 999 held-out inputs or more" in done.output
+    assert read_policy(copy).novelty.share == 0.2  # the policy of before is kept
+    assert command("triage", copy, *options, "--novelty", "0.2", "-o", copy / "far.json").exit_code == 0
+    assert (copy / "far.triage.features.safetensors").read_bytes() == content
+    assert command("predict", copy, "a film", "--policy", copy / "far.json").exit_code == 0

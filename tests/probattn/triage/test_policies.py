@@ -70,7 +70,7 @@ def test_decisions_are_those_of_the_threshold(tmp_path):
     assert [policy.decide(each).answered for each in held.answers] == answered.tolist()
     assert (limit.answered, limit.errors) == (int(answered.sum()), int((answered & wrong).sum()))
     assert 0.3 < limit.answered / 600 < 1 and limit.bound <= 0.1
-    row = outcome(held, decisions(held, policy))
+    row = outcome(held, policy)
     assert (row.answered, row.errors, row.wrong) == (limit.answered, limit.errors, int(wrong.sum()))
     assert [each.error for each in promises(held, None, TriageOptions())] == [0.01, 0.02, 0.05, 0.1]
     others = promises(held, None, TriageOptions(error=0.2))
@@ -207,6 +207,107 @@ def test_copies_among_held_out_inputs_break_the_promise(copies, least, most):
         answered = int((everywhere <= found.threshold).sum()) if found.attained else 0
         broken += answered > 0 and risk[answered - 1].item() > 0.05
     assert least <= broken / 400 <= most
+
+
+def far(judged, seed, apart=0.0):
+    """The same predictions at distances that say something of their error."""
+    noise = torch.rand(len(judged), generator=torch.Generator().manual_seed(seed)).double()
+    return judged.at_distances(noise + 0.3 * judged.wrong + apart)
+
+
+def test_far_inputs_go_to_a_person_and_the_test_is_of_the_others():
+    held, pilot = far(judged(10)[0], 0), far(judged(11)[0], 1)
+    options = TriageOptions(error=0.1, novelty=0.1)
+    policy = calibrate(held, pilot, options)
+    rank = math.ceil(601 * 0.9)
+    assert policy.novelty.threshold == held.distances.sort().values[rank - 1].item()
+    near = held.distances < policy.novelty.threshold
+    assert int(near.sum()) == rank - 1
+    first = sequence_start(
+        *(each[pilot.distances < policy.novelty.threshold] for each in two(pilot)), error=0.1
+    )
+    known = controlled_threshold(*(each[near] for each in two(held)), error=0.1, start=first)
+    (limit,) = policy.limits
+    assert (limit.threshold, limit.answered, limit.errors) == (known.threshold, known.answered, known.errors)
+    assert limit.size == 600 and limit.bound == known.bound
+    kept = decisions(held, policy)
+    assert kept.tolist() == (near & (held.scores(policy.score) <= known.threshold)).tolist()
+    row = outcome(held, policy)
+    assert (row.answered, row.errors, row.far) == (limit.answered, limit.errors, 600 - (rank - 1))
+    others = promises(held, pilot, options, policy.novelty)
+    assert others[-1].limit == limit and others[-1].error == 0.1
+    elsewhere = far(judged(12)[0], 2, apart=2.0)
+    assert outcome(elsewhere, policy).far == 600 and not decisions(elsewhere, policy).any()
+    found = shift_of(elsewhere, policy)
+    assert found.distance == 1.0
+    assert found.differences == ("distance from the training data by 100 points (p < 0.0001)",)
+    assert shift_of(far(judged(13)[0], 3), policy).differences == ()
+    decision = policy.decide(held.answers[0])
+    assert decision.novelty == held.distances[0].item() / policy.novelty.threshold
+    assert policy.decide(held.answers[0] | {"distance": math.nan}).words == "person"
+
+
+def two(judged):
+    return judged.scores("least_confidence"), judged.wrong
+
+
+def test_each_class_has_a_promise_among_near_inputs():
+    held = far(judged(14, size=3000)[0], 0)
+    policy = calibrate(held, None, TriageOptions(error=0.2, by_class=True, novelty=0.05))
+    kept = decisions(held, policy)
+    for limit in policy.limits:
+        own = torch.tensor([answer["label"] == limit.label for answer in held.answers])
+        assert limit.size == int(own.sum()) and limit.answered == int((kept & own).sum()) > 0
+        assert limit.errors == int((kept & own & held.wrong).sum())
+    assert outcome(held, policy).far == 3000 - (math.ceil(3001 * 0.95) - 1)
+
+
+def test_promises_hold_where_far_inputs_go_to_a_person():
+    """Of 400 simulated calibrations; distances and errors depend on each other, as they do in networks."""
+    torch.manual_seed(0)
+    broken = 0
+
+    def draw(size):
+        confidence = (2 * torch.randn(size, 2, dtype=torch.float64)).softmax(dim=-1).amax(dim=-1)
+        wrong = torch.rand(size) > confidence
+        return judged_of(confidence, wrong, torch.rand(size).double() + 0.5 * wrong + (1 - confidence))
+
+    def judged_of(confidence, wrong, distances):
+        both = torch.stack([confidence, 1 - confidence], dim=-1)
+        return judged_probabilities(both, wrong.long(), ("yes", "no"), distances=distances)
+
+    everywhere = draw(40_000)
+    scores, wrong = two(everywhere)
+    for _ in range(400):
+        policy = calibrate(draw(400), draw(100), TriageOptions(error=0.1, novelty=0.1))
+        if policy.limits[0].threshold is None:
+            continue
+        kept = (scores <= policy.limits[0].threshold) & (everywhere.distances < policy.novelty.threshold)
+        broken += bool(kept.any()) and wrong[kept].double().mean().item() > 0.1
+    assert broken <= stats.binom.ppf(0.999, 400, 0.05)
+
+
+def test_bad_distances(tmp_path):
+    held = judged(15, size=98)[0]
+    with pytest.raises(
+        RunError, match=r"expected the distance of each input, .* got none; give distances to"
+    ):
+        calibrate(held, None, TriageOptions(novelty=0.05))
+    with pytest.raises(
+        RunError, match=r"novelty 0\.01: expected 99 held-out inputs or more .*, got 98; give"
+    ):
+        calibrate(far(held, 0), None, TriageOptions(novelty=0.01))
+    with pytest.raises(RunError, match=r"expected 19 held-out inputs or more .* got distances of 0; give"):
+        calibrate(held.at_distances(torch.zeros(98)), None, TriageOptions(novelty=0.05))
+    with pytest.raises(ValueError, match="novelty: expected a number between 0 and 1, got 1"):
+        TriageOptions(novelty=1)
+    policy = calibrate(far(held, 0), None, TriageOptions(novelty=0.05))
+    with pytest.raises(RunError, match="policy: expected the distance of each input"):
+        policy.decide(held.answers[0])
+    assert read_policy(write_policy(policy, tmp_path / "policy.json")) == policy
+    for name in ("distances", "mutual_information"):
+        with pytest.raises(ValueError, match=rf"{name}: expected \[2\], got \[3\]"):
+            judged_probabilities(torch.full((2, 3), 1 / 3), None, NAMES, **{name: torch.ones(3)})
 
 
 def seen(seed, size, mean=0.0, shares=(0.6, 0.3, 0.1)):

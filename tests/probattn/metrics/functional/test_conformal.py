@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from probattn.metrics.functional import conformal_scores, conformal_threshold, prediction_sets
+from probattn.metrics.functional import (
+    conformal_quantile,
+    conformal_scores,
+    conformal_threshold,
+    prediction_sets,
+)
 
 
 def _data(seed, size=400, classes=5):
@@ -93,3 +98,31 @@ def test_bad_input():
         conformal_threshold(probabilities, target.float(), error=0.1)
     with pytest.raises(ValueError, match="target: expected 1 numbers of classes below 2"):
         conformal_threshold(probabilities, target + 2, error=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("size", "error"), [(99, 0.01), (99, 0.05), (250, 0.05), (59, 0.1), (19, 0.05)])
+def test_the_quantile_is_that_of_numpy_and_new_scores_reach_it_as_rarely_as_promised(size, error, dtype):
+    scores = torch.randn(20_000, size + 1, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    known, new = scores[:, :-1], scores[:, -1]
+    found = [conformal_quantile(row, error=error) for row in known[:2000]]
+    level = min(1.0, np.ceil(round((size + 1) * (1 - error), 9)) / size)
+    expected = np.quantile(known[:2000].numpy(), level, axis=1, method="inverted_cdf")
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    rank = math.ceil(round((size + 1) * (1 - error), 9))
+    reached = (new >= known.kthvalue(rank, dim=1).values).double().mean().item()
+    exact = 1 - rank / (size + 1)
+    assert exact <= error + 1e-12 and abs(reached - exact) < 4 * math.sqrt(error / 20_000)
+
+
+def test_too_few_scores_have_no_quantile():
+    assert conformal_quantile(torch.arange(98.0), error=0.01) == math.inf
+    assert conformal_quantile(torch.arange(99.0), error=0.01) == 98.0
+    assert conformal_quantile(torch.empty(0), error=0.5) == math.inf
+    for error in (0, 1, float("nan")):
+        with pytest.raises(ValueError, match="error: expected a number between 0 and 1"):
+            conformal_quantile(torch.arange(9.0), error=error)
+    with pytest.raises(ValueError, match="scores: expected numbers, got NaN"):
+        conformal_quantile(torch.tensor([1.0, float("nan")]), error=0.5)
+    with pytest.raises(TypeError, match="scores: expected floating-point"):
+        conformal_quantile(torch.arange(9), error=0.5)

@@ -12,11 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+import torch
 from runs import refused, succeeds
+from torch import Tensor
 
+from probattn.inference import FeatureDistance, last_layer
 from probattn.inference.report import read_results
-from probattn.tasks import load_task
+from probattn.tasks import load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
+from probattn.tasks.fine_tuning.images import Images
 from probattn.tasks.fine_tuning.results import MeasuredResults
 from probattn.tasks.held_out import HeldOut
 from probattn.triage import read_policy
@@ -204,6 +208,38 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
     assert read_policy(place).size == (120 if name == "images" else 48) - len(held.known)
     assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
+
+
+def test_far_images_go_to_a_person_and_choices_have_no_distance(
+    folder: Path, finished, tmp_path: Path
+) -> None:
+    place = shutil.copytree(finished("images"), tmp_path / "images")
+    succeeds("triage", place, "--error", "0.99", "--novelty", "0.4", "--num-samples", "2", "--quiet")
+    image = next((folder / "images").rglob("*.png"))
+    answer = json.loads(succeeds("predict", place, str(image), "--policy", place, "--json", "--quiet"))
+    task = run_task(place)
+    read = task.last_features(place)
+    assert isinstance(task, Images)
+    network = task.network(place)
+    training = task.examples["train"]
+    batch = task.batches(network, task.encode(network.codec, training), training)
+    seen: list[Tensor] = []
+    hook = last_layer(network.net, 2).register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].detach())
+    )
+    with torch.no_grad():
+        for each in batch:
+            network.program(each.tensors)
+    hook.remove()
+    fitted = read(None)
+    torch.testing.assert_close(fitted.inputs, torch.cat(seen).double())
+    distance = FeatureDistance.fit(fitted)
+    one = HeldOut("", "", "", [str(image)], None, None)
+    limit = read_policy(place).novelty
+    assert limit is not None
+    assert answer["novelty"] == pytest.approx(distance(read(one).inputs).item() / limit.threshold, abs=2e-3)
+    message = refused("triage", finished("choices"), "--error", "0.9", "--novelty", "0.4", "--quiet")
+    assert "expected a run that gives a class to each text or image, got one of choices" in message
 
 
 def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
