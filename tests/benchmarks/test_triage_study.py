@@ -75,10 +75,10 @@ def test_other_data_are_noticed_and_own_are_not(monkeypatch: pytest.MonkeyPatch)
     scores = torch.linspace(0, 1, 2000).double()
     own = triage_study.Population(scores, [0, 1] * 1000, scores > 0.5, scores)
     other = triage_study.Population(scores / 2, [0, 1] * 1000, None, scores)
-    found = triage_study.noticed(own, other, 500)
+    found, _ = triage_study.noticed(own, other, 500)
     assert found["300"]["share"] == 1.0 and found["300"]["interval"][0] > 0.8
-    assert all(each["share"] == 0.0 for each in triage_study.noticed(own, own, 500).values())
+    for told in triage_study.noticed(own, own, 500):
+        assert all(each["share"] == 0.0 for each in told.values())
     far = triage_study.Population(scores, [0, 1] * 1000, None, scores + 0.5)
-    assert triage_study.noticed(own, far, 500)["100"]["share"] == 0.0
-    assert triage_study.noticed(own, far, 500, distances=True)["100"]["share"] == 1.0
-    assert triage_study.noticed(own, own, 500, distances=True)["300"]["share"] == 0.0
+    without, by_distance = triage_study.noticed(own, far, 500)
+    assert without["100"]["share"] == 0.0 and by_distance["100"]["share"] == 1.0

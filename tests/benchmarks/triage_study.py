@@ -100,10 +100,10 @@ class Population:
     wrong: Tensor | None
     distances: Tensor
 
-    def seen(self, rows: Tensor, *, distances: bool) -> Seen:
-        """What a policy keeps of some of them, one that leaves those far away to a person or not."""
+    def seen(self, rows: Tensor) -> Seen:
+        """What a policy keeps of some of them."""
         labels = [str(self.labels[row]) for row in rows.tolist()]
-        return Seen.of(self.scores[rows], labels, self.distances[rows] if distances else ())
+        return Seen.of(self.scores[rows], labels, self.distances[rows])
 
     def answered(self, threshold: float, limit: float) -> Tensor:
         """Whether each is answered."""
@@ -156,19 +156,25 @@ def elsewhere(other: Population, limits: Sequence[tuple[float, float]]) -> study
     return {"answered": answers / len(other.scores) / len(limits), "error": error}
 
 
-def noticed(own: Population, other: Population, size: int, *, distances: bool = False) -> study.Content:
-    """By number of inputs, in how many of :data:`COMPARED` files they are called unlike the held-out inputs."""
-    found: study.Content = {}
+def noticed(own: Population, other: Population, size: int) -> tuple[study.Content, study.Content]:
+    """By number of inputs, in how many of :data:`COMPARED` files they are called unlike the held-out inputs.
+
+    First without distances, then where they are compared too.
+    """
+    found: tuple[study.Content, study.Content] = {}, {}
     for number in FILES:
-        told = 0
+        told = [0, 0]
         for seed in range(COMPARED):
             generator = torch.Generator().manual_seed(seed)
             held = torch.randint(len(own.scores), (size,), generator=generator)
             new = torch.randint(len(other.scores), (number,), generator=generator)
-            shift = dataset_shift(other.seen(new, distances=distances), own.seen(held, distances=distances))
-            told += shift is not None and bool(shift.differences)
-        interval = binomtest(told, COMPARED).proportion_ci(method="exact")
-        found[str(number)] = {"share": told / COMPARED, "interval": list(interval)}
+            shift = dataset_shift(other.seen(new), own.seen(held))
+            assert shift is not None
+            plain = shift.model_copy(update={"distance": None, "distance_p": None})
+            told = [count + bool(each.differences) for count, each in zip(told, (plain, shift), strict=True)]
+        for kept, count in zip(found, told, strict=True):
+            interval = binomtest(count, COMPARED).proportion_ci(method="exact")
+            kept[str(number)] = {"share": count / COMPARED, "interval": list(interval)}
     return found
 
 
@@ -254,6 +260,8 @@ class TriageStudy(study.Study):
         own = found[OWN]
         others = {name: each for name, each in found.items() if name != OWN}
         assert own.wrong is not None
+        first = job.head["seed"] == 0  # files are compared for one network a task, which takes longest
+        told = {name: noticed(own, each, self.calibrate) for name, each in found.items() if first}
         return {
             "predictions": len(own.scores),
             "error": float(own.wrong.double().mean()),
@@ -264,10 +272,8 @@ class TriageStudy(study.Study):
                 ]
                 for name, each in others.items()
             },
-            "noticed": {name: noticed(own, each, self.calibrate) for name, each in found.items()},
-            "noticed_by_distance": {
-                name: noticed(own, each, self.calibrate, distances=True) for name, each in found.items()
-            },
+            "noticed": {name: each[0] for name, each in told.items()},
+            "noticed_by_distance": {name: each[1] for name, each in told.items()},
         }
 
     def said(self, run: study.Run) -> str:
@@ -293,19 +299,6 @@ class TriageStudy(study.Study):
                 name: {
                     other: [study.interval(run["auroc"][other][place] for run in own) for place in (0, 1)]
                     for other in own[0]["auroc"]
-                }
-                for name, own in by_task.items()
-            },
-            "noticed": {
-                name: {
-                    other: {
-                        size: [
-                            study.interval(run[key][other][size]["share"] for run in own)
-                            for key in ("noticed", "noticed_by_distance")
-                        ]
-                        for size in map(str, FILES)
-                    }
-                    for other in own[0]["noticed"]
                 }
                 for name, own in by_task.items()
             },

@@ -43,7 +43,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
     summary = content.get("summary", {})
     if not summary.get("novelty"):
         return
-    rows = []
+    rows, told = [], {run["task"]: run for run in _first(content)}
     for task, promises in summary["novelty"].items():
         for promise in NOVELTY_PROMISES:
             by_limit = promises[promise]
@@ -53,7 +53,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
                     for each in by_limit.values()
                 ]
                 scores = summary["auroc"][task].get(name, ())
-                noticed = summary["noticed"][task][name][FEW]
+                noticed = [told[task][key][name][FEW] for key in ("noticed", "noticed_by_distance")]
                 rows.append(
                     [
                         "" if place else NAMES.get(task, task),
@@ -61,7 +61,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
                         OTHERS.get(name, name),
                         *(interval(each, ".1f", scale=100) for each in answered),
                         *([interval(each, ".3f") for each in scores] or ["", ""]),
-                        *(f"{100 * each['mean']:.0f}" for each in noticed),
+                        *(share(each["share"], each["interval"], ".0f") for each in noticed),
                     ]
                 )
     head = [
