@@ -1,5 +1,6 @@
 """The table of docs/data/triage.json, which `tests/benchmarks/study.py triage` writes."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
     if not summary.get("novelty"):
         return
     rows, told = [], {run["task"]: run for run in _first(content)}
+    networks = Counter(run["task"] for run in content["runs"])
     for task, promises in summary["novelty"].items():
         for promise in NOVELTY_PROMISES:
             by_limit = promises[promise]
@@ -56,7 +58,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
                 noticed = [told[task][key][name][FEW] for key in ("noticed", "noticed_by_distance")]
                 rows.append(
                     [
-                        "" if place else NAMES.get(task, task),
+                        "" if place else f"{NAMES.get(task, task)} ({networks[task]})",
                         "" if place else f"{100 * float(promise):g}",
                         OTHERS.get(name, name),
                         *(interval(each, ".1f", scale=100) for each in answered),
@@ -65,7 +67,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
                     ]
                 )
     head = [
-        "trained on",
+        "trained on (networks)",
         "promise, %",
         "inputs",
         "answered, %",
@@ -75,10 +77,9 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
         f"files of {FEW} noticed, %",
         "by distance too",
     ]
-    seeds = 1 + max(run.get("seed", 0) for run in content["runs"])
     yield (
-        f"Limits of distance, over {seeds} networks a task, with the draws of above; intervals are over networks:\n\n"
-        f"{table(head, rows)}"
+        "Limits of distance, means over networks and the draws of above; intervals are over networks, where there are "
+        f"several; files were compared for one network a task:\n\n{table(head, rows)}"
     )
 
 
