@@ -219,8 +219,9 @@ class FeatureDistance:
         means = sums / places.bincount()[:, None]
         within = inputs - means[places]
         values, vectors = torch.linalg.eigh(within.T @ within / len(inputs))
-        # float32, in which networks compute, rounds what varies less
-        kept = values > values.amax() * len(values) * torch.finfo(torch.float32).eps ** 2
+        # float32, in which networks compute, rounds features of this size to what varies less
+        size = inputs.square().sum(dim=-1).mean()
+        kept = values > size * len(values) * torch.finfo(torch.float32).eps ** 2
         whitening = vectors[:, kept] / values[kept].sqrt()
         return cls(means, whitening @ whitening.T)
 

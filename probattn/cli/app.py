@@ -230,9 +230,10 @@ def predict(
     task = tasks.run_task(run)
     drawing = {**given_or_own(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
     answering: Any
-    answering, drawing = (
-        (task, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
-    )
+    with devices.on(device):
+        answering, drawing = (
+            (task, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
+        )
     if input_ is not None:
         if pair:
             raise tasks.RunError(

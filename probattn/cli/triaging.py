@@ -35,8 +35,8 @@ def triage(
     novelty: Annotated[
         float | None,
         typer.Option(
-            help="Share of the inputs like the held-out ones that may go to a person because they are far from the "
-            "training data; without it the distance does not count."
+            help="Share of the inputs like the held-out ones that, on average, may go to a person because they are far "
+            "from the training data; without it the distance does not count."
         ),
     ] = None,
     score: Annotated[

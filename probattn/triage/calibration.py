@@ -151,8 +151,10 @@ class Judged:
         """
         return torch.tensor([distance_of(answer) for answer in self.answers], dtype=torch.float64)
 
-    def at_distances(self, distances: Tensor) -> Judged:
-        """The same, with the distance of each input from the training data, ``[N]``."""
+    def at_distances(self, distances: Tensor | None) -> Judged:
+        """The same, with the distance of each input from the training data, ``[N]``; as it is for None."""
+        if distances is None:
+            return self
         pairs = zip(self.answers, distances.double().tolist(), strict=True)
         return replace(self, answers=[{**answer, "distance": far} for answer, far in pairs])
 
@@ -254,8 +256,8 @@ def judged_probabilities(
         )
     ]
     labels = None if target is None else [names[each] for each in target.tolist()]
-    judged = Judged(title, role, title, answers, labels)
-    return judged if distances is None else judged.at_distances(torch.as_tensor(distances))
+    far = None if distances is None else torch.as_tensor(distances)
+    return Judged(title, role, title, answers, labels).at_distances(far)
 
 
 def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Policy:
@@ -305,17 +307,25 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
     )
 
 
+def check_size(size: int, novelty: float) -> None:
+    """Refuses fewer held-out inputs than tell the distance that so small a share reaches."""
+    if size < (least := math.ceil(1 / novelty - 1 - 1e-9)):
+        raise RunError(
+            f"novelty {novelty:g}: expected {least:,} held-out inputs or more, got {size:,}; give a larger share, or "
+            "more held-out inputs"
+        )
+
+
 def _novelty(held: Judged, options: TriageOptions) -> NoveltyRule | None:
     """The rule that no more held-out inputs than the given share reach, as a new one of their kind does."""
     if options.novelty is None:
         return None
+    check_size(len(held), options.novelty)
     threshold = conformal_quantile(held.distances, error=options.novelty)
     if not 0 < threshold < math.inf:
-        least = math.ceil(1 / options.novelty - 1 - 1e-9)
-        got = f"{len(held):,}" if threshold else "distances of 0"
         raise RunError(
-            f"novelty {options.novelty:g}: expected {least:,} held-out inputs or more at a distance of the training "
-            f"data, got {got}; give a larger share, or more held-out inputs"
+            f"novelty {options.novelty:g}: expected distances from the training data that are positive numbers, got "
+            f"{threshold:g} for too many of the held-out inputs"
         )
     return NoveltyRule(share=options.novelty, threshold=threshold)
 

@@ -62,7 +62,8 @@ class NoveltyRule(Record):
     """How far from the training data inputs may be that are answered, by the features of the last layer.
 
     Attributes:
-        share: most inputs like the held-out ones that a person decides for that reason.
+        share: of inputs like the held-out ones that a person decides for that reason, at most this on average over
+            held-out data.
         threshold: the distance from which on a person decides.
         features: a fingerprint of what measures distances, the file beside the policy; None where that is not known.
     """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probattn.data import DataWarning
 from probattn.files.durable import digest, write_atomically
-from probattn.inference.last_layer import FeatureDistance, Features
+from probattn.inference.last_layer import FeatureDistance
 from probattn.inference.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
@@ -26,6 +26,7 @@ from probattn.triage.calibration import (
     Judged,
     TriageOptions,
     calibrate,
+    check_size,
     class_rows,
     confusions,
     costs,
@@ -85,7 +86,7 @@ def triage_run(
         data: a file of held-out texts with their classes, with the columns of the training data, or a named data set.
         output: the policy's file; ``policy.json`` in the run by default. The page and its records stand beside it, as
             ``triage.html`` and ``triage.json``, and beside ``NAME.json`` as ``NAME.triage.html`` and
-            ``NAME.triage.json``.
+            ``NAME.triage.json``; so does ``triage.features.safetensors`` where distances count.
         again: predict anew what an earlier call kept.
 
     Returns:
@@ -123,10 +124,13 @@ def triage_run(
     doubts = tuple(tested.doubts())
     for each in doubts:
         warnings.warn(each, DataWarning, stacklevel=2)
-    judged = {role: judge(task, run, role, each, drawing, again=again) for role, each in given.items()}
-    features = None
-    if options.novelty is not None:
-        judged, features = _at_distances(judged, given, task.last_features(run))
+    distances, features = _distances_of(
+        task, run, given, options.novelty
+    )  # refused before anything is predicted
+    judged = {
+        role: judge(task, run, role, each, drawing, again=again).at_distances(distances.get(role))
+        for role, each in given.items()
+    }
     pilot, held = judged.pop("validation"), judged.pop("test")
     held = held.rows(tested.unknown)
     policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
@@ -140,7 +144,7 @@ def triage_run(
         policy=policy,
         doubts=doubts,
         promises=promises(held, pilot, options, policy.novelty),
-        curve=error_curve(held, policy.score),
+        curve=error_curve(held.near(policy.novelty), policy.score),
         outcomes=(
             outcome(held, policy),
             *(outcome(each, policy, shift_of(each, policy)) for each in judged.values()),
@@ -155,25 +159,28 @@ def triage_run(
     if features is not None:
         write_atomically(beside(file, FEATURES), features)
     write_policy(policy, file)
+    if features is None:
+        beside(file, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
     write_atomically(beside(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
     write_atomically(beside(file, ".html"), page(results).encode())
     return file, results
 
 
-def _at_distances(
-    judged: Mapping[str, Judged], given: Mapping[str, HeldOut], read: Callable[[HeldOut | None], Features]
-) -> tuple[dict[str, Judged], bytes]:
-    """Predictions with the distances of their inputs from the training data, and a file of what measures those."""
+def _distances_of(
+    task: Task[Any, Any], run: Path, given: Mapping[str, HeldOut], novelty: float | None
+) -> tuple[dict[str, Tensor], bytes | None]:
+    """How far from the training data held-out inputs are, and the content of a file of what measures that."""
+    if novelty is None:
+        return {}, None
+    check_size(len(given["test"].unknown), novelty)
+    read = task.last_features(run)
     distance = FeatureDistance.fit(read(None))
-    far = {role: distance(read(given[role]).inputs) for role in judged}
-    return {role: each.at_distances(far[role]) for role, each in judged.items()}, distance.dumped()
+    return {role: distance(read(each).inputs) for role, each in given.items()}, distance.dumped()
 
 
 def _with_features(rule: NoveltyRule | None, features: bytes | None) -> NoveltyRule | None:
     """The rule with the fingerprint of the file that measures distances."""
-    if rule is None or features is None:
-        return rule
-    return rule.model_copy(update={"features": digest([features])})
+    return rule if rule is None else rule.model_copy(update={"features": digest([features or b""])})
 
 
 def _check_replaced(file: Path) -> None:
@@ -356,8 +363,8 @@ def _distances(
     if digest([content]) != policy.novelty.features:
         raise RunError(
             f"{file}: expected the features of the training data that {place} was made with, got "
-            f"{'others' if content else 'no such file'}; keep it beside the policy, or make both again: "
-            f"`probattn triage {run} --novelty {policy.novelty.share:g}`"
+            f"{'others' if content else 'no such file'}; keep it beside the policy, or make both again with "
+            f"`probattn triage`, --novelty {policy.novelty.share:g} and the other options of this policy"
         )
     distance, read = FeatureDistance.loaded(content), task.last_features(run)
 

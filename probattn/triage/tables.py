@@ -38,7 +38,8 @@ def percent(value: float) -> str:
 def promise_words(policy: Policy) -> str:
     """What the policy promises."""
     if policy.error is None:
-        return f"none; the least cost where a wrong answer costs {policy.cost:g} times a person's decision"
+        among = "" if policy.novelty is None else " among inputs near the training data"
+        return f"none; the least cost{among} where a wrong answer costs {policy.cost:g} times a person's decision"
     if policy.by_class:
         return (
             f"error of at most {percent(policy.error)} among the answers of each class, {percent(policy.confidence)} "
@@ -52,8 +53,8 @@ def novelty_words(policy: Policy) -> str | None:
     if policy.novelty is None:
         return None
     return (
-        "inputs far from the training data, by the features of the last layer: at most "
-        f"{percent(policy.novelty.share)} of inputs like the held-out ones"
+        f"inputs far from the training data, by the features of the last layer: {percent(policy.novelty.share)} of "
+        "inputs like the held-out ones or fewer, on average over held-out data"
     )
 
 
@@ -64,7 +65,8 @@ def headline(results: TriageResults) -> str:
         return f"No input can be answered: {promise_words(policy)} is not attainable here"
     answered = share(first.answered, first.size)
     if policy.error is None:
-        return f"{answered} of the inputs are answered, at the least cost"
+        among = "" if policy.novelty is None else " among those near the training data"
+        return f"{answered} of the inputs are answered, at the least cost{among}"
     if policy.by_class:
         return f"{answered} of the inputs are answered, each class at an error of at most {percent(policy.error)}"
     return f"{answered} of the inputs are answered at an error of at most {percent(policy.error)}"
@@ -194,8 +196,20 @@ def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, Any]
     """What a policy adds to an answer for programs."""
     columns: dict[str, Any] = {"decision": decision.words, "unsure_about": list(words)}
     if decision.novelty is not None:
-        columns["novelty"] = round(decision.novelty, 6)
+        columns["novelty"] = shown_novelty(decision.novelty, 6)
     return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
+
+
+def shown_novelty(value: float, digits: int) -> float | None:
+    """Rounded, but not up to 1, from which on a person decides; None where it is no number.
+
+    Example:
+        >>> shown_novelty(0.9999, 3), shown_novelty(1.2345, 3), shown_novelty(math.inf, 3)
+        (0.999, 1.234, None)
+    """
+    if math.isinf(value):
+        return None
+    return round(value, digits) if value >= 1 else math.floor(value * 10**digits) / 10**digits
 
 
 INPUTS = ("text", "pair", "image")
@@ -214,8 +228,11 @@ def decisions_table(
         cells = [text, decision.words, label, " ".join(words)]
         if policy.sets is not None:
             cells.append(", ".join(decision.classes or ()))
-        numbers = [answer["probability"], *([] if decision.novelty is None else [decision.novelty])]
-        rows.append((*cells, *(f"{each:.3f}" for each in numbers)))
+        cells.append(f"{answer['probability']:.3f}")
+        if decision.novelty is not None:
+            far = shown_novelty(decision.novelty, 3)
+            cells.append("not a number" if far is None else f"{far:.3f}")
+        rows.append(tuple(cells))
     asked = "image" if answers and "image" in answers[0] else "text"
     headings = [asked, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
     notes = [f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]

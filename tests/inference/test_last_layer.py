@@ -126,6 +126,18 @@ def test_distances_of_features_that_depend_on_each_other(dtype):
     assert torch.equal(kept(new), found(new)) and found(new).dtype == torch.float64
 
 
+def test_rounding_of_features_is_no_direction():
+    """Large features that vary little within classes, in two directions; float32 rounds in all six."""
+    generator = torch.Generator().manual_seed(0)
+    spread = 1e-3 * torch.randn(400, 2, generator=generator) @ torch.randn(2, 6, generator=generator)
+    labels = torch.arange(400) % 2
+    features = (5 + labels[:, None] + spread).float()
+    found = FeatureDistance.fit(Features(features, torch.zeros(400, 2), labels))
+    assert torch.linalg.matrix_rank(found.precision, hermitian=True) == 2
+    moved = features + 4e-7 * torch.randn(features.shape, generator=generator)
+    torch.testing.assert_close(found(moved), found(features), rtol=0.02, atol=0.02)
+
+
 def test_energy_is_the_normaliser():
     logits = torch.randn(6, 4).double()
     torch.testing.assert_close(energy(logits), (logits.softmax(dim=-1).log() - logits)[:, 0])

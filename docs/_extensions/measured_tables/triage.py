@@ -54,7 +54,8 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
                     each["answered"] if name == "own" else each["elsewhere"][name]
                     for each in by_limit.values()
                 ]
-                scores = summary["auroc"][task].get(name, ())
+                again = promise != NOVELTY_PROMISES[0]  # what does not depend on the promise
+                scores = () if again else summary["auroc"][task].get(name, ())
                 noticed = [told[task][key][name][FEW] for key in ("noticed", "noticed_by_distance")]
                 rows.append(
                     [
@@ -63,7 +64,7 @@ def _limits(content: Mapping[str, Any]) -> Iterator[str]:
                         OTHERS.get(name, name),
                         *(interval(each, ".1f", scale=100) for each in answered),
                         *([interval(each, ".3f") for each in scores] or ["", ""]),
-                        *(share(each["share"], each["interval"], ".0f") for each in noticed),
+                        *("" if again else share(each["share"], each["interval"], ".0f") for each in noticed),
                     ]
                 )
     head = [

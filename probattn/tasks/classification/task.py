@@ -580,9 +580,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of texts; see the base class."""
         network = self.network(run)
-        self._check_classes(network)
 
         def features(inputs: HeldOut | None) -> Features:
+            if inputs is None:
+                self._check_classes(network)
             texts = self.texts.train.take(FITTED) if inputs is None else inputs.as_texts()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # what predicts them says what is truncated
@@ -594,7 +595,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """What the last layer of a network reads and says, of texts in their order."""
         batches, back = self.by_length(network, data, "features")
         moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
-        found = last_features(network.program, moved, last_layer(network.net, len(class_names(network))))
+        try:
+            found = last_features(network.program, moved, last_layer(network.net, len(class_names(network))))
+        except ValueError as error:
+            raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
         labels = None if found.labels is None else found.labels[back]
         return Features(found.inputs[back], found.logits[back], labels)
 

@@ -243,10 +243,16 @@ class Images(ClassesTask):
     def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of images; see the base class."""
         network = self.network(run)
+        names = output_names(network.net.config)
 
         def features(inputs: HeldOut | None) -> Features:
             examples: Examples
             if inputs is None:
+                if list(names) != list(self.label_names()):
+                    raise RunError(
+                        f"{run}: expected training images of the {len(names)} classes that its network learned, got "
+                        "others; they have changed since: train again"
+                    )
                 own = self.examples["train"]
                 chosen = torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:FITTED]
                 examples = [own[place] for place in chosen.sort().values.tolist()]
@@ -260,7 +266,7 @@ class Images(ClassesTask):
                 {name: each.to(network.device) for name, each in batch.tensors.items()}
                 for batch in network.tracked(batches, f"features of {title}", total)
             )
-            return last_features(network.program, given, last_layer(network.net, len(self.label_names())))
+            return last_features(network.program, given, last_layer(network.net, len(names)))
 
         return features
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
 from probattn.inference.report import read_results
-from probattn.tasks import load_task, run_task
+from probattn.tasks import RunError, load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
 from probattn.tasks.fine_tuning.results import MeasuredResults
@@ -238,6 +238,16 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
     limit = read_policy(place).novelty
     assert limit is not None
     assert answer["novelty"] == pytest.approx(distance(read(one).inputs).item() / limit.threshold, abs=2e-3)
+    third = tmp_path / "three"
+    shutil.copytree(folder / "images", third)
+    shutil.copytree(third / "dark", third / "grey")
+    recipe = place / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(folder / "images"), str(third)))
+    assert str(third) in recipe.read_text()
+    again = json.loads(succeeds("predict", place, str(image), "--policy", place, "--json", "--quiet"))
+    assert again["novelty"] == answer["novelty"]  # the training data have changed, the network has not
+    with pytest.raises(RunError, match="expected training images of the 2 classes that its network learned"):
+        run_task(place).last_features(place)(None)
     message = refused("triage", finished("choices"), "--error", "0.9", "--novelty", "0.4", "--quiet")
     assert "expected a run that gives a class to each text or image, got one of choices" in message
 
