@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -322,8 +323,15 @@ def read_json(file: Path) -> Any:
 
 
 def write_json(content: Any, file: Path) -> Any:
-    """Writes a file, whose folder is made; the content as it is read again."""
-    text = json.dumps(content, indent=1) + "\n"
+    """Writes a file, whose folder is made; the content as it is read again.
+
+    A list or an object that holds no other stands on one line, which halves long files.
+    """
+    text = re.sub(
+        r"[\[{][^\[\]{}]*[\]}]",
+        lambda found: re.sub(r"\n *", " ", found[0]),  # no string has a line break
+        json.dumps(content, indent=1) + "\n",
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text.encode())
     return json.loads(text)
