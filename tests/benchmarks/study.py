@@ -325,7 +325,7 @@ def read_json(file: Path) -> Any:
 def write_json(content: Any, file: Path) -> Any:
     """Writes a file, whose folder is made; the content as it is read again.
 
-    A list or an object that holds no other stands on one line, which halves long files.
+    A list or an object that holds no other stands on one line, which keeps files short.
     """
     text = re.sub(
         r"[\[{][^\[\]{}]*[\]}]",

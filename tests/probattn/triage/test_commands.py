@@ -7,10 +7,12 @@ import shutil
 from collections import Counter
 
 import pytest
+import torch
 
 from probattn.data import TextDataset
 from probattn.inference import FeatureDistance
-from probattn.tasks import run_task
+from probattn.tasks import devices, run_task
+from probattn.tasks.classification.task import Classification
 from probattn.triage import TriageResults, read_policy, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -448,3 +450,16 @@ def test_features_belong_to_their_policy(by_distance, command, tmp_path):
     assert command("predict", moved, "a film", "--policy", moved / "far.json").exit_code == 0
     assert command("triage", copy, *options).exit_code == 0
     assert not features.exists() and (copy / "far.triage.features.safetensors").exists()
+
+
+def test_a_device_is_that_of_the_network_that_measures_distances_too(by_distance, command, monkeypatch):
+    folder, _ = by_distance
+    own, seen = Classification.network, []
+
+    def network(task, run):
+        seen.append(devices._CHOSEN.get())
+        return own(task, run)
+
+    monkeypatch.setattr(Classification, "network", network)
+    assert command("predict", folder, "a film", "--policy", folder, "--device", "cpu").exit_code == 0
+    assert seen == [torch.device("cpu")] * 3
