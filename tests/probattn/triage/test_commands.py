@@ -14,6 +14,8 @@ from probattn.inference import FeatureDistance
 from probattn.tasks import devices, run_task
 from probattn.tasks.classification.task import Classification
 from probattn.triage import TriageResults, read_policy, write_policy
+from probattn.triage.calibration import error_curve
+from probattn.triage.running import judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -374,6 +376,8 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     results = TriageResults.model_validate_json((folder / "triage.json").read_bytes())
     policy = results.policy
     assert policy == read_policy(folder) and policy.novelty.share == 0.2
+    (own,) = (each.limit for each in results.promises if each.error == policy.error)
+    assert own == policy.limits[0]
     assert results.outcomes[0].far == policy.size - (math.ceil((policy.size + 1) * 0.8) - 1)
     page = (folder / "triage.html").read_text(encoding="utf-8")
     assert "by the features of the last layer" in page and ">Far<" in page and "--novelty 0.2" in page
@@ -381,6 +385,11 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     task = run_task(folder)
     network = task.network(folder)
     distance = FeatureDistance.fit(task.features(network, task.texts.train))
+    given = task.held_out()["test"]
+    held = judge(task, folder, "test", given, policy.drawing)
+    held = held.at_distances(distance(task.features(network, given.as_texts()).inputs)).rows(given.unknown)
+    assert results.curve == error_curve(held.near(policy.novelty), policy.score)
+    assert results.curve != error_curve(held, policy.score)
     texts = ["the film was good", "a bad plot", "plot plot plot plot plot plot", "a film"]
     given = TextDataset(tuple(texts), None, (), "given")
     expected = distance(task.features(network, given).inputs) / policy.novelty.threshold
@@ -437,9 +446,11 @@ def test_features_belong_to_their_policy(by_distance, command, tmp_path):
         )
     assert "--novelty 0.2" in done.output
     options = ["--error", "0.9", "--num-samples", "3", "--quiet"]
+    shutil.rmtree(copy / "held_out")
     done = command("triage", copy, *options, "--novelty", "0.001")
     assert done.exit_code == 2 and "expected 999 held-out inputs or more" in done.output
     assert read_policy(copy).novelty.share == 0.2  # the policy of before is kept
+    assert not (copy / "held_out").exists()  # refused before anything is predicted
     assert command("triage", copy, *options, "--novelty", "0.2", "-o", copy / "far.json").exit_code == 0
     assert (copy / "far.triage.features.safetensors").read_bytes() == content
     assert command("predict", copy, "a film", "--policy", copy / "far.json").exit_code == 0

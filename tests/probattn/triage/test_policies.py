@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -249,6 +250,32 @@ def test_far_inputs_go_to_a_person_and_the_test_is_of_the_others():
 
 def two(judged):
     return judged.scores("least_confidence"), judged.wrong
+
+
+def test_far_inputs_of_the_pilot_say_nothing_of_the_start():
+    """Most confident inputs are wrong in the held-out data, and far ones of the pilot in between."""
+
+    def sure(scores, wrong, distances):
+        both = torch.stack([1 - scores, scores], dim=-1)
+        return judged_probabilities(both, wrong.long(), ("yes", "no"), distances=distances)
+
+    scores = torch.linspace(0.001, 0.4, 400).double()
+    held = sure(scores, (scores < 0.004) | (scores > 0.2), torch.linspace(0.1, 0.2, 400).flip(0))
+    near = sure(scores, scores > 0.2, torch.zeros(400))
+    between = torch.linspace(0.005, 0.2, 200).double()
+    far = sure(between, torch.ones(200, dtype=torch.bool), torch.full((200,), 9.0))
+    pilot = near.rows(range(400))
+    mixed = replace(pilot, answers=[*near.answers, *far.answers], labels=[*near.labels, *far.labels])
+    options = TriageOptions(error=0.1, novelty=0.05)
+    alone = calibrate(held, pilot, options).limits[0]
+    assert alone.answered > 150 and calibrate(held, mixed, options).limits[0] == alone
+    assert calibrate(held, mixed, TriageOptions(error=0.1)).limits[0].answered == 0
+
+
+def test_a_third_comparison_makes_each_stricter():
+    known = {"uncertainty": 0.2, "uncertainty_p": 4e-4, "classes": 0.0, "classes_p": 1.0}
+    assert shift.Shift(**known).differences == ("uncertainty by 20 points (p = 0.0004)",)
+    assert shift.Shift(**known, distance=0.0, distance_p=1.0).differences == ()
 
 
 def test_each_class_has_a_promise_among_near_inputs():
