@@ -124,9 +124,8 @@ def triage_run(
     doubts = tuple(tested.doubts())
     for each in doubts:
         warnings.warn(each, DataWarning, stacklevel=2)
-    distances, features = _distances_of(
-        task, run, given, options.novelty
-    )  # refused before anything is predicted
+    # before the predictions, so that what is refused costs none
+    distances, features = _distances_of(task, run, given, options.novelty)
     judged = {
         role: judge(task, run, role, each, drawing, again=again).at_distances(distances.get(role))
         for role, each in given.items()
