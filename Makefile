@@ -15,11 +15,12 @@ ORACLES := bertviz mapie netcal nltk
 
 LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 
-.PHONY: help demo test compat docs picture bench cuda lint format type imports dist clean
+.PHONY: help demo test test-data compat docs picture bench cuda lint format type imports dist clean
 
 help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
 	@echo 'make test     set up everything and run the tests (WORKERS=$(WORKERS) processes)'
+	@echo 'make test-data  those of them that need the public data sets of the folder that PROBATTN_DATA names'
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
 	@echo 'make picture  take docs/images/report.png from the report of the demo (needs chromium)'
@@ -49,6 +50,9 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+test-data: $(VENV)/.dev
+	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m data --numprocesses $(WORKERS) --dist worksteal tests
 
 compat: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python tests/compat.py $(ARGS) --alone $(DEMO_PACKAGES) $(ORACLES)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -94,6 +95,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take ``public_data`` have the marker ``data``: ``-m data`` selects them."""
+    for item in items:
+        if "public_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes ``family`` runs for each of them; the marker ``only`` keeps those with all given traits."""
     if "family" not in metafunc.fixturenames:
@@ -102,6 +111,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     traits = marker.args if marker else ()
     chosen = [each for each in _families().FAMILIES if all(getattr(each, trait) for trait in traits)]
     metafunc.parametrize("family", chosen, ids=[each.name for each in chosen])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _public_folder() -> Iterator[str | None]:
+    """The folder that ``PROBATTN_DATA`` names, hidden from all tests but those that take ``public_data``."""
+    folder = os.environ.pop("PROBATTN_DATA", None)
+    yield folder
+    if folder is not None:
+        os.environ["PROBATTN_DATA"] = folder
+
+
+@pytest.fixture
+def public_data(_public_folder: str | None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """A function that shows the folder of public data to a test, or skips it where a part of the folder is missing."""
+
+    def folder(*parts: str) -> Path:
+        if _public_folder is None:
+            pytest.skip(f"needs public data sets ({', '.join(parts)}): PROBATTN_DATA names no folder")
+        root = Path(_public_folder)
+        missing = [part for part in parts if not (root / part).exists()]
+        if missing:
+            pytest.skip(f"needs public data sets: {root} lacks {', '.join(missing)}")
+        monkeypatch.setenv("PROBATTN_DATA", str(root))
+        return root
+
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 def test_every_number_of_heads_is_trained_with_every_method_and_seed(reviews, tmp_path):
     keys = [TINY, f"data.train={reviews}", "training.epochs=null", "training.steps=2", "training.device=cpu"]
-    keys += ["network.embeddings=null"]
+    keys += ["network.embeddings=null", "data.out_of_domain=null"]
     output = tmp_path / "head_counts.json"
     options = {"heads": "2,3", "seeds": 2, "subject": "trec", "methods": "plain,svgd"}
     head_count_study.STUDY(folder=tmp_path, **options, output=output, set_=keys).main()

@@ -224,10 +224,10 @@ def known():
     return Network(Classifier(net).eval(), Path(), "deterministic", tokenizer)
 
 
-def test_measures_are_those_of_the_network(known):
+def test_measures_are_those_of_the_network(known, reviews):
     """Against loops over texts and pairs of heads, on a network whose heads are known."""
     net, tokenizer, texts = known.net, known.codec, TEXTS
-    task = load_task("trec_self_attentive", [*SIZED, "data.out_of_domain=null"])
+    task = load_task("trec_self_attentive", [*SIZED, f"data.train={reviews}", "data.out_of_domain=null"])
     data = TextDataset(texts, (1, 0, 0), ("no", "yes"), "three texts")
     found = repulsion_study.measure(known, task, data)
     lengths, gaps, cosines, overlaps, right = [], [], [], [], []
@@ -266,10 +266,13 @@ def test_measures_are_those_of_the_network(known):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_calibration_is_that_of_the_probabilities_and_entropies_those_of_the_network(known, tmp_path):
+def test_calibration_is_that_of_the_probabilities_and_entropies_those_of_the_network(
+    known, reviews, tmp_path
+):
     other = tmp_path / "other.csv"
     other.write_text("text,label\nc a,no\nb b b,yes\nc,yes\n", encoding="utf-8")
-    task = load_task("trec_self_attentive", [*SIZED, f"data.out_of_domain={other}"])
+    keys = [*SIZED, f"data.train={reviews}", f"data.out_of_domain={other}"]
+    task = load_task("trec_self_attentive", keys)
     given = [[0.2, 0.8], [0.2, 0.8], [0.45, 0.55], [0.35, 0.65]]
     passes = []
     handle = known.net.register_forward_hook(lambda _, __, out: passes.append(len(out.logits)))

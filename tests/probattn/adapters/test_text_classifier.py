@@ -1,8 +1,6 @@
 """The estimator in scikit-learn's own tools, and the checks of scikit-learn that concern it."""
 
-import os
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,9 +164,9 @@ def test_before_fit():
         estimator().predict(["a"])
 
 
-@pytest.mark.data
-def test_messages_against_the_most_frequent_class():
-    lines = (Path(os.environ["PROBATTN_DATA"]) / "sms_spam" / "SMSSpamCollection").read_text(encoding="utf-8")
+def test_messages_against_the_most_frequent_class(public_data):
+    file = public_data("sms_spam") / "sms_spam" / "SMSSpamCollection"
+    lines = file.read_text(encoding="utf-8")
     y, texts = zip(*(line.split("\t", 1) for line in lines.splitlines()[:600]), strict=True)
     config = BertConfig(**SIZES)
     model = ProbabilisticTextClassifier(

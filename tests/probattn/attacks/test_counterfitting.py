@@ -137,9 +137,9 @@ def test_what_is_no_list_or_no_vectors_is_refused(lists, source, tmp_path, monke
 
 
 @pytest.mark.vectors
-@pytest.mark.data
 @pytest.mark.slow
-def test_real_antonyms_part_and_synonyms_come_together(tmp_path):
+def test_real_antonyms_part_and_synonyms_come_together(tmp_path, public_data):
+    public_data("attack")
     file, fitted = make_vectors(tmp_path / "fitted.txt", most=8000)
     assert fitted.after["antonyms"] < 0.2 < fitted.before["antonyms"]
     assert fitted.after["synonyms"] > fitted.before["synonyms"] + 0.2

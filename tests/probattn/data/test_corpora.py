@@ -2,8 +2,8 @@
 
 import csv
 import json
-import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,12 +36,6 @@ GLUE = {
     ),
 }
 """Folder, header, a row and the text that is read of it, as GLUE's own files have them."""
-
-
-needs_the_sets = pytest.mark.skipif(
-    not os.environ.get("PROBATTN_DATA"),
-    reason="reads the public data sets themselves, which are not committed: PROBATTN_DATA names no folder with them",
-)
 
 
 def put(folder: Path, name: str, rows: int, file: str) -> None:
@@ -178,30 +172,32 @@ def test_wrong_files_are_refused(
         BUILT_IN["rte"].load("test")
 
 
-@needs_the_sets
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @pytest.mark.parametrize(
-    ("name", "sizes"),
+    ("name", "folder", "sizes"),
     [
-        ("rte", (2229, 258, 277)),
-        ("sick", (4420, 495, 4926)),
-        ("customer_reviews", None),
-        ("sms_spam", None),
-        ("clinc150", (14894, 2993, 4493)),
-        ("clinc150_out_of_scope", (0, 0, 1000)),
-        ("banking77", (8913, 1029, 3076)),
-        ("banking77_known", (6778, 776, 2316)),
-        ("banking77_left_out", (0, 0, 760)),
-        ("textfooler_mr", None),
-        ("textfooler_snli", None),
-        ("textfooler_ag", None),
-        ("scitail", None),
-        ("qnli", None),
-        ("snli", None),
-        ("mnli", None),
+        ("rte", "rte", (2229, 258, 277)),
+        ("sick", "sick", (4420, 495, 4926)),
+        ("customer_reviews", "sentiment", None),
+        ("sms_spam", "sms_spam", None),
+        ("clinc150", "clinc_oos", (14894, 2993, 4493)),
+        ("clinc150_out_of_scope", "clinc_oos", (0, 0, 1000)),
+        ("banking77", "banking77", (8913, 1029, 3076)),
+        ("banking77_known", "banking77", (6778, 776, 2316)),
+        ("banking77_left_out", "banking77", (0, 0, 760)),
+        ("textfooler_mr", "attack", None),
+        ("textfooler_snli", "attack", None),
+        ("textfooler_ag", "attack", None),
+        ("scitail", "nli", None),
+        ("qnli", "qnli", None),
+        ("snli", "nli", None),
+        ("mnli", "nli", None),
     ],
 )
-def test_the_sets_at_hand(name: str, sizes: tuple[int, ...] | None) -> None:
+def test_the_sets_at_hand(
+    name: str, folder: str, sizes: tuple[int, ...] | None, public_data: Callable[..., Path]
+) -> None:
+    public_data(folder)
     parts = BUILT_IN[name].examples()
     keys = [{example.key for example in parts[split]} for split in SPLITS]
     assert not keys[0] & keys[1] and not keys[0] & keys[2] and not keys[1] & keys[2]
@@ -210,9 +206,8 @@ def test_the_sets_at_hand(name: str, sizes: tuple[int, ...] | None) -> None:
         assert tuple(len(parts[split]) for split in SPLITS) == sizes
 
 
-@needs_the_sets
-def test_intents_are_those_of_the_files() -> None:
-    folder = Path(os.environ["PROBATTN_DATA"])
+def test_intents_are_those_of_the_files(public_data: Callable[..., Path]) -> None:
+    folder = public_data("clinc_oos", "banking77")
     queries = dict(json.loads((folder / "clinc_oos/data_full.json").read_text(encoding="utf-8"))["test"])
     data = BUILT_IN["clinc150"].load("test")
     assert data.labels is not None
@@ -232,9 +227,9 @@ def test_intents_are_those_of_the_files() -> None:
     assert sorted(known.label_names + other.label_names) == list(BUILT_IN["banking77"].label_names)
 
 
-@needs_the_sets
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
-def test_classes_can_be_merged_and_shifted_sets_be_several() -> None:
+def test_classes_can_be_merged_and_shifted_sets_be_several(public_data: Callable[..., Path]) -> None:
+    public_data("sick", "rte", "nli")
     merged = {"neutral": "not_entailment", "contradiction": "not_entailment"}
     task = load_task(
         {

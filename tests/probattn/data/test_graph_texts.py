@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -197,9 +195,8 @@ def test_long_texts_are_cut_and_said_once():
         TokenizedGraphTexts(whole, vocabulary, max_length=1)
 
 
-@pytest.mark.data
-def test_agenda():
-    folder = Path(os.environ["PROBATTN_DATA"]) / "agenda"
+def test_agenda(public_data):
+    folder = public_data("agenda") / "agenda"
     names = read_relations(folder / "relations.vocab")
     assert len(names) == 7
     for part, entities in (("val", 12283), ("test", 12410)):

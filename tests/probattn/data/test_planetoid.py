@@ -4,7 +4,6 @@ import os
 import pickle
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,14 +177,6 @@ def test_numbers_are_read_whatever_the_protocol(tmp_path, protocol):
         np.testing.assert_array_equal(found if value is array else found.toarray(), array)
 
 
-def folder_of(name):
-    folder = os.environ.get("PROBATTN_DATA")
-    if not folder or not (Path(folder) / name).is_dir():
-        pytest.skip(f"needs the folder {name} in PROBATTN_DATA")
-    return Path(folder) / name
-
-
-@pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "shape", "edges", "train", "sizes"),
     [
@@ -194,8 +185,8 @@ def folder_of(name):
         ("pubmed", (19717, 500), 88648, 60, [4103, 7739, 7875]),
     ],
 )
-def test_the_real_graphs_have_their_known_sizes(name, shape, edges, train, sizes):
-    graph = load_planetoid(name, folder_of(name))
+def test_the_real_graphs_have_their_known_sizes(name, shape, edges, train, sizes, public_data):
+    graph = load_planetoid(name, public_data(name) / name)
     assert tuple(graph.features.shape) == shape
     assert graph.num_edges == edges
     assert graph.labels[graph.labels >= 0].bincount().tolist() == sizes

@@ -1,9 +1,9 @@
 """Parallel text from files and from Multi30k; subwords; batches."""
 
 import gzip
-import os
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -213,11 +213,8 @@ def test_multi30k_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load_multi30k(folder, target="fr")
 
 
-@pytest.mark.data
-def test_multi30k_itself() -> None:
-    folder = os.environ.get("PROBATTN_DATA")
-    if folder is None or not (Path(folder) / "multi30k").is_dir():
-        pytest.skip("needs the folder multi30k in PROBATTN_DATA")
+def test_multi30k_itself(public_data: Callable[..., Path]) -> None:
+    public_data("multi30k")
     found = load_multi30k()
     assert [len(pairs) for pairs in found.roles().values()] == [29_000, 1_014, 1_000]
     assert found.test.sources[0] == "A man in an orange hat starring at something."

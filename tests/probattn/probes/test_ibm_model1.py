@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import defaultdict
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -289,12 +287,9 @@ def test_wrong_calls_are_named(corpus):
         model.improve(other)
 
 
-@pytest.mark.data
 @pytest.mark.slow
-def test_five_steps_on_multi30k():
-    folder = Path(os.environ.get("PROBATTN_DATA", "")) / "multi30k"
-    if not os.environ.get("PROBATTN_DATA") or not folder.is_dir():
-        pytest.skip("PROBATTN_DATA names no folder with multi30k")
+def test_five_steps_on_multi30k(public_data):
+    folder = public_data("multi30k") / "multi30k"
     begin = time.perf_counter()
     corpus = ParallelCorpus.from_words(*read_parallel(folder / "train.en.gz", folder / "train.de.gz"))
     model = IBMModel1.fit(corpus, 5)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -67,18 +68,17 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
 
 
 @pytest.mark.minutes
-@pytest.mark.data
 @pytest.mark.fork
 @pytest.mark.parametrize(
     "flow",
     [pytest.param(flow, id=name) for name, flow in FLOWS.items()],
 )
-def test_a_script_killed_and_resumed(families: ModuleType, flow: Flow, tmp_path: Path) -> None:
+def test_a_script_killed_and_resumed(
+    families: ModuleType, flow: Flow, tmp_path: Path, public_data: Callable[..., Path]
+) -> None:
     """SIGKILL somewhere after the first checkpoint; the figures are those of the run that was left alone."""
     families.needs(flow.since, "a checkpoint with the LayerNorms of MiniLM")
-    data = os.environ.get("PROBATTN_DATA")
-    if not data or not (Path(data) / flow.needs).is_dir():
-        pytest.skip(f"needs the folder {flow.needs} in PROBATTN_DATA")
+    public_data(flow.needs)
     whole, killed = start(flow, tmp_path / "whole"), start(flow, tmp_path / "killed")
     wait_for_checkpoint(killed, tmp_path / "killed")
     time.sleep(0.5)

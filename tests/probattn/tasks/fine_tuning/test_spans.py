@@ -11,7 +11,6 @@ from runs import WORDS, overrides, refused, succeeds, tokenizer
 from torchmetrics.functional.text import squad
 
 from probattn.data import DataError
-from probattn.data.files import data_file
 from probattn.inference.posterior import Posterior
 from probattn.tasks import run_task
 from probattn.tasks.fine_tuning.answers import (
@@ -304,16 +303,13 @@ def test_files_that_are_refused(tmp_path, text, message):
         SpansSection(train=str(file)).load()
 
 
-@pytest.mark.data
-def test_labels_of_squad_are_the_answers():
+def test_labels_of_squad_are_the_answers(public_data):
     """Each window's label covers the first answer, and a window without it does not hold it."""
     from transformers import AutoTokenizer
 
     from probattn.tasks.classification.recipe import NetworkRecipe
 
-    path = data_file(
-        "squad", "squad/dev-part-v2.0.json", origin="https://rajpurkar.github.io/SQuAD-explorer/"
-    )
+    path = public_data("squad") / "squad" / "dev-part-v2.0.json"
     codec = AutoTokenizer.from_pretrained(NetworkRecipe().locate())
     some = task(max_length=128, stride=32, max_answer_length=30, train=str(path))
     examples = [each for part in some.examples.values() for each in part][::4]
