@@ -129,7 +129,9 @@ class AttentionELBOModule(ELBOModule):
                 FSDP or DeepSpeed have sharded.
         """
         refuse_sharded(self)
-        with SHARED_STATE, pyro.get_param_store().scope(self._parameters_seen) as self._parameters_seen:
+        with SHARED_STATE.changed() as changes:
+            store = pyro.get_param_store()
+            self._parameters_seen = changes.enter_context(store.scope(self._parameters_seen))
             return self.terms(*args, **kwargs)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:

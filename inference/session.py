@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 
 from probattn.inference.checkpoint import CheckpointError
-from probattn.sites.threads import SHARED_STATE
+from probattn.sites.threads import SHARED_STATE, SharedState
 
 Precision = Literal["no", "bf16", "fp16"]
 
@@ -32,21 +31,11 @@ _UNSUPPORTED = (
     DistributedType.XLA,
 )
 
-_SESSION = threading.RLock()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Refuses a second thread: accelerate's state and the seeded generators are the process's."""
-    if not _SESSION.acquire(blocking=False):
-        raise RuntimeError(
-            "expected one training run at a time in a process, got a second one in another thread: both would draw "
-            "from torch's one generator; wait for the first, or train in a process of its own"
-        )
-    try:
-        yield
-    finally:
-        _SESSION.release()
+_SESSION = SharedState(
+    busy="expected one training run at a time in a process, got a second one in another thread: both would draw from "
+    "torch's one generator; wait for the first, or train in a process of its own"
+)
+"""Held while accelerate's state is that of a run; the seeded generators are the process's too."""
 
 
 @contextmanager
@@ -63,7 +52,8 @@ def accelerator_session(
     accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
     precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
     """
-    with _one_thread(), _own_accelerate_state():
+    with _SESSION.changed() as changes:
+        changes.enter_context(_own_accelerate_state())
         accelerator = Accelerator(
             mixed_precision=precision,
             cpu=cpu,
@@ -184,17 +174,19 @@ def evaluating(model: object) -> Iterator[None]:
     One thread at a time: others wait.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    with SHARED_STATE:
+    with SHARED_STATE.changed() as changes:
         training = [module for module in modules if module.training]
-        for module in training:
-            module.training = False
-        try:
-            store = pyro.get_param_store()
-            with torch.no_grad(), store.scope(store.get_state()):
-                yield
-        finally:
-            for module in training:
-                module.training = True
+        changes.callback(_set_training, training, mode=True)
+        _set_training(training, mode=False)
+        store = pyro.get_param_store()
+        changes.enter_context(store.scope(store.get_state()))
+        with torch.no_grad():
+            yield
+
+
+def _set_training(modules: Iterable[nn.Module], *, mode: bool) -> None:
+    for module in modules:
+        module.training = mode
 
 
 @contextmanager

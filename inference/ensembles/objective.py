@@ -36,7 +36,8 @@ class _Program(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Any) -> Tensor:
-        with SHARED_STATE, pyro.get_param_store().scope(), _OwnValues():
+        with SHARED_STATE.changed() as changes, _OwnValues():
+            changes.enter_context(pyro.get_param_store().scope())
             return torch.stack(list(self.objective.terms(batch)))
 
 

@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.sites import AttentionSite
+from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass
 
 EXPECTS = "takes_expectations"
@@ -46,6 +47,15 @@ class _Pass:
 
 _PASSES: dict[int, list[_Pass]] = {}
 """By thread, of the converted networks that run in it, one inside another."""
+
+
+def _forget_other_threads() -> None:
+    """In a forked child, where a new thread may have the number of one that was lost."""
+    for thread in _PASSES.keys() - {threading.get_ident()}:
+        del _PASSES[thread]
+
+
+in_child(_forget_other_threads)
 
 
 class UndrivenPasses:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide, SVIDriver, posterior_expectation, posterior_predict
 from probattn.models import Classifier, convert
+from probattn.models.hosts import undriven
 
 BATCH = {"input_ids": torch.randint(1, 37, (4, 9), generator=torch.Generator().manual_seed(0))}
 METHODS = {"default": BayesianAttention(), "learned scale": BayesianAttention(sigma=0.5)}
@@ -170,3 +173,72 @@ def test_a_plain_call_leaves_nothing_in_the_store():
         expected = model.net(**BATCH).logits
         assert torch.equal(model(BATCH), expected)
     assert len(pyro.get_param_store()) == 0
+
+
+@pytest.mark.fork
+def test_a_child_forked_in_the_middle_of_a_prediction_predicts_and_trains(beside):
+    """The other thread is lost with what it changed: the child finds networks and store as they were, and no lock."""
+    model, other = classifier(0), classifier(1).train()
+    pyro.clear_param_store()
+    own = pyro.param("own", torch.tensor(3.0))
+    expected = posterior_predict(model, BATCH, 4).logits
+    exits: list[int] = []
+
+    def predict_alone() -> bool:
+        same = torch.equal(posterior_predict(model, BATCH, 4).logits, expected)
+        data = BATCH | {"labels": torch.tensor([0, 1, 0, 1])}
+        SVIDriver(model, batch_size=4, progress=False, cpu=True).fit(data, steps=1)
+        return same and other.training and torch.equal(pyro.param("own"), own)
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SECONDS)  # ends a child that hangs
+            os._exit(0 if predict_alone() else 1)
+        exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    visit = in_the_middle(other.net, fork)
+    prediction = beside(lambda: posterior_predict(other, BATCH, 4))
+    visit()
+    prediction.result(SECONDS)
+    assert exits == [0]
+
+
+@pytest.mark.fork
+def test_a_child_forked_in_the_middle_of_a_training_trains(beside):
+    data = BATCH | {"labels": torch.tensor([0, 1, 0, 1])}
+    model, other = classifier(0), classifier(1)
+    exits: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(SECONDS)
+            SVIDriver(model, batch_size=4, progress=False, cpu=True).fit(data, steps=1)
+            os._exit(0)
+        exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    visit = in_the_middle(other.net, fork)
+    training = beside(lambda: SVIDriver(other, batch_size=4, progress=False, cpu=True).fit(data, steps=1))
+    visit()
+    training.result(SECONDS)
+    assert exits == [0]
+
+
+@pytest.mark.fork
+def test_passes_of_a_lost_thread_are_forgotten_in_a_child(beside):
+    """A new thread may have the number of a lost one."""
+    model, exits = classifier(0), []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(len(undriven._PASSES))
+        exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    visit = in_the_middle(model.net, fork)
+    prediction = beside(lambda: model.net(**BATCH))
+    visit()
+    prediction.result(SECONDS)
+    assert exits == [0]
